@@ -1,0 +1,311 @@
+"""What the core tells the host to do: the only way out.
+
+Not for: doing it. An ``Outcome`` lists store operations that must be durable first (``persist``), then
+effects in order (``after``). ``wait_for`` names the ticket that must be durable before ``after`` runs:
+that of its own operations, or of an earlier step whose result this one has seen. 0 means at once.
+
+The host keeps, by object id, each blob's *current content* (immutable versions, or one raw memory), by
+buffer id each buffer's memory, and by payload id the inline bytes of events. Effects run in step order,
+so "current" means the same to both sides.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dios.core.events import ObjectRecord
+from dios.ids import BufferId, ObjectId, PayloadId, TaskId, Ticket
+from dios.wire.messages import AnyResult, Buffer, Limits, Reference
+from dios.wire.types import Brand, Mode
+
+
+# -- store operations -----------------------------------------------------------------------------
+class WriteSource(Struct, frozen=True):
+    """Where the bytes of a write come from and where in the object they go.
+
+    Exactly one of ``payload``, ``buffer`` is not 0, or both are 0 for an empty object. The bytes are the
+    first ``length`` of the source; they replace the object's bytes from ``offset`` on. With ``replace``
+    the object ends at ``offset + length``, otherwise longer old content stays.
+    """
+
+    payload: PayloadId = PayloadId(0)
+    buffer: BufferId = BufferId(0)
+    offset: int = 0
+    length: int = 0
+    replace: bool = True
+
+
+class PutObject(Struct, frozen=True, tag=1):
+    """Insert or replace an object's record; with ``source`` also its payload, atomically with it."""
+
+    record: ObjectRecord
+    source: WriteSource | None = None
+
+
+class DropObject(Struct, frozen=True, tag=2):
+    """Remove an object's record and payload."""
+
+    object: ObjectId
+
+
+StoreOperation: TypeAlias = PutObject | DropObject
+
+
+# -- replies and buffers --------------------------------------------------------------------------
+class Answer(Struct, frozen=True, tag=10):
+    """Send ``result`` as the reply to ``seq`` of ``task``."""
+
+    task: TaskId
+    seq: int
+    result: AnyResult
+
+
+class AnswerRead(Struct, frozen=True, tag=11):
+    """Reply with ``length`` bytes of the object's current content from ``offset`` on.
+
+    The host completes ``result`` with inline data or a read-only mapping. ``result.buffer`` not 0: the
+    buffer stays open on exactly this content until CloseBuffer; 0: one-shot. With ``reuse`` the task has
+    a mapping of this buffer already, so nothing is sent when the content is still the same.
+    ``fill`` not 0: instead copy the bytes into that existing buffer's memory (TAKE and BORROW).
+    """
+
+    task: TaskId
+    seq: int
+    result: Buffer
+    object: ObjectId
+    offset: int
+    length: int
+    reuse: bool = False
+    fill: BufferId = BufferId(0)
+
+
+class AnswerWrite(Struct, frozen=True, tag=12):
+    """Reply with a writable buffer of ``length`` bytes for the object's range from ``offset`` on.
+
+    ``raw``: map the object's own memory. Otherwise a private shadow, filled with the object's bytes
+    unless ``blank``. With ``reuse`` the task's mapping is kept (and re-filled unless ``blank``).
+    """
+
+    task: TaskId
+    seq: int
+    result: Buffer
+    object: ObjectId
+    offset: int
+    length: int
+    raw: bool = False
+    blank: bool = False
+    reuse: bool = False
+
+
+class AnswerBytes(Struct, frozen=True, tag=13):
+    """Reply with bytes the core itself knows (a timer, a group's name, a status record, an event)."""
+
+    task: TaskId
+    seq: int
+    result: Buffer
+    data: bytes
+
+
+class AnswerConsole(Struct, frozen=True, tag=14):
+    """Reply with up to ``length`` bytes from position ``position`` of the console of ``console``."""
+
+    task: TaskId
+    seq: int
+    result: Buffer
+    console: TaskId
+    position: int
+    length: int
+
+
+class AnswerVector(Struct, frozen=True, tag=15):
+    """Reply with one Results whose parts are these answers' results, in order."""
+
+    task: TaskId
+    seq: int
+    parts: tuple[Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole, ...]
+
+
+class CloseBuffer(Struct, frozen=True, tag=16):
+    """The buffer is gone: unpin its content, free its memory."""
+
+    buffer: BufferId
+
+
+class DropPayload(Struct, frozen=True, tag=17):
+    """The inline bytes of an event are not needed."""
+
+    payload: PayloadId
+
+
+class ApplyWrite(Struct, frozen=True, tag=18):
+    """Make a volatile blob's new current content out of ``source``; nothing to do for a raw buffer.
+
+    For a durable blob it comes after its PutObject and only switches the content to the stored one.
+    """
+
+    object: ObjectId
+    source: WriteSource
+    raw: bool = False
+    durable: bool = False
+
+
+class DuplicateContent(Struct, frozen=True, tag=19):
+    """The new object starts with the current content of ``source`` (copy with changed persistence)."""
+
+    object: ObjectId
+    source: ObjectId
+
+
+class DiscardContent(Struct, frozen=True, tag=20):
+    """The object is gone; its content goes when the last buffer on it closes."""
+
+    object: ObjectId
+
+
+# -- the public page of references (§4.5.1) --------------------------------------------------------
+class BindSlot(Struct, frozen=True, tag=30):
+    """Write this reference's attributes into its slot of the task's page, and keep counters live there."""
+
+    task: TaskId
+    reference: Reference
+
+
+class UnbindSlot(Struct, frozen=True, tag=31):
+    """Clear the slot."""
+
+    task: TaskId
+    slot: int
+
+
+class PublishCounters(Struct, frozen=True, tag=32):
+    """The object's counters changed: write them into every slot bound to it."""
+
+    object: ObjectId
+    size: int
+    v_r: int
+    v_w: int
+    a_r: int
+    a_w: int
+    dirty: int
+    zombie: bool
+
+
+# -- streams --------------------------------------------------------------------------------------
+class AnswerAttach(Struct, frozen=True, tag=40):
+    """Make the stream's ring if there is none yet, and reply with this end of it."""
+
+    task: TaskId
+    seq: int
+    object: ObjectId
+    mode: Mode
+    ring_bytes: int
+
+
+class CloseStreamEnd(Struct, frozen=True, tag=41):
+    """This end's task is gone or let go: tell the other end through the ring."""
+
+    object: ObjectId
+    mode: Mode
+
+
+class WriteConsole(Struct, frozen=True, tag=42):
+    """Append the payload, or the buffer's first ``length`` bytes, to the console of ``task``."""
+
+    task: TaskId
+    source: WriteSource
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+class Spawn(Struct, frozen=True, tag=50):
+    """Start a process for ``task``; its first message is the Welcome in an ``Answer`` that follows.
+
+    ``executable`` is the object whose current content is the program.
+    """
+
+    task: TaskId
+    brand: Brand
+    label: str
+    executable: ObjectId
+    limits: Limits
+
+
+class Kill(Struct, frozen=True, tag=51):
+    """End the task's process; a TaskEnded follows. Nothing when it is gone already."""
+
+    task: TaskId
+
+
+class Suspend(Struct, frozen=True, tag=52):
+    """Stop the task's process (SIGSTOP, or the cgroup's freezer)."""
+
+    task: TaskId
+
+
+class Continue(Struct, frozen=True, tag=53):
+    """Let the task's process run on."""
+
+    task: TaskId
+
+
+class CloseConnection(Struct, frozen=True, tag=54):
+    """Close the connection of a session, after what is queued for it was sent."""
+
+    task: TaskId
+    reason: str
+
+
+class BeginShutdown(Struct, frozen=True, tag=55):
+    """Somebody with the right asked the node to end."""
+
+
+# -- audit (§3.2.2) --------------------------------------------------------------------------------
+class Audit(Struct, frozen=True, tag=60):
+    """One audit record; names appear as fingerprints only."""
+
+    now: int
+    action: str
+    outcome: str
+    principal: str
+    task: str
+    subject: str
+    detail: str
+
+
+Effect: TypeAlias = (
+    Answer
+    | AnswerRead
+    | AnswerWrite
+    | AnswerBytes
+    | AnswerConsole
+    | AnswerVector
+    | CloseBuffer
+    | DropPayload
+    | ApplyWrite
+    | DuplicateContent
+    | DiscardContent
+    | BindSlot
+    | UnbindSlot
+    | PublishCounters
+    | AnswerAttach
+    | CloseStreamEnd
+    | WriteConsole
+    | Spawn
+    | Kill
+    | Suspend
+    | Continue
+    | CloseConnection
+    | BeginShutdown
+    | Audit
+)
+
+
+class Outcome(Struct):
+    """The answer to one event. ``deadline`` is the next ``now`` at which the core wants a TimerFired."""
+
+    persist: list[StoreOperation]
+    after: list[Effect]
+    ticket: Ticket
+    wait_for: Ticket
+    deadline: int | None

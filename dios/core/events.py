@@ -1,0 +1,147 @@
+"""What the host tells the core: the only way in.
+
+Not for: deciding anything. Every event carries ``now`` in nanoseconds, as the host's clock gave it;
+the core reads no clock. A list of events, recorded, replays through a fresh core.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dios.ids import Name, ObjectId, PayloadId, Principal, TaskId, Ticket
+from dios.wire.messages import AnyCall
+from dios.wire.types import Buffering, Cause, Deletion, ObjectType
+
+
+class ObjectRecord(Struct, frozen=True, array_like=True):
+    """A physical object as the store keeps it, enough to rebuild it at start (§4.2, Persistence).
+
+    ``groups`` are the external names of its groups; ``size`` and ``digest`` describe the payload that
+    the store holds under the same object id; ``owner`` is the principal it was created for.
+    """
+
+    object: ObjectId
+    name: Name | None
+    type: ObjectType
+    groups: tuple[Name, ...]
+    owner: Principal
+    deletion: Deletion
+    buffering: Buffering
+    size: int
+    v_r: int
+    v_w: int
+
+
+class Recovered(Struct, frozen=True, tag=1):
+    """First event of a core's life: what the store held."""
+
+    now: int
+    records: tuple[ObjectRecord, ...]
+
+
+class SessionOpened(Struct, frozen=True, tag=2):
+    """A person's process said Hello; ``task`` is the host's fresh id for it. Answered by a Welcome."""
+
+    now: int
+    task: TaskId
+    seq: int
+    principal: Principal
+    groups: tuple[Name, ...]
+    label: str
+    pid: int
+
+
+class Called(Struct, frozen=True, tag=3):
+    """A task made a call; inline data was taken off it and stands in the host under ``payload``."""
+
+    now: int
+    task: TaskId
+    seq: int
+    call: AnyCall
+    payload: PayloadId = PayloadId(0)
+    payload_size: int = 0
+
+
+class Disconnected(Struct, frozen=True, tag=4):
+    """The connection of a session or task is gone; ``reason`` is empty for an orderly end."""
+
+    now: int
+    task: TaskId
+    reason: str = ""
+
+
+class TaskStarted(Struct, frozen=True, tag=5):
+    """The process for a Spawn runs."""
+
+    now: int
+    task: TaskId
+    pid: int
+
+
+class TaskEnded(Struct, frozen=True, tag=6):
+    """The process of a task is gone, or never came to be (cause SPAWN)."""
+
+    now: int
+    task: TaskId
+    cause: Cause
+    exit_code: int = 0
+    signal: int = 0
+    detail: str = ""
+
+
+class ConsoleArrived(Struct, frozen=True, tag=7):
+    """``size`` more bytes stand in the host's console buffer of ``task``; 0 means it is closed."""
+
+    now: int
+    task: TaskId
+    size: int
+
+
+class TimerFired(Struct, frozen=True, tag=8):
+    """The deadline that an outcome asked for has come."""
+
+    now: int
+
+
+class PersistFailed(Struct, frozen=True, tag=9):
+    """Every store operation from ``first`` to ``last`` failed and none of them took place."""
+
+    now: int
+    first: Ticket
+    last: Ticket
+    code: int
+    message: str
+
+
+class EffectFailed(Struct, frozen=True, tag=10):
+    """The host could not carry out an effect on an object (no memory for a buffer, damaged value)."""
+
+    now: int
+    task: TaskId
+    buffer: int
+    object: ObjectId
+    code: int
+    message: str
+
+
+class ShutdownBegan(Struct, frozen=True, tag=11):
+    """The node stops: no new calls are taken, tasks are ended."""
+
+    now: int
+
+
+Event: TypeAlias = (
+    Recovered
+    | SessionOpened
+    | Called
+    | Disconnected
+    | TaskStarted
+    | TaskEnded
+    | ConsoleArrived
+    | TimerFired
+    | PersistFailed
+    | EffectFailed
+    | ShutdownBegan
+)

@@ -1,0 +1,73 @@
+"""Every bound of the system, in one place, with the relations between them asserted at import.
+
+Not for: settings a person chooses (``dios.node.settings``); those may only lower what stands here.
+Sizes are bytes, times are milliseconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# -- the wire -------------------------------------------------------------------------------------
+FRAME_BYTES_MAX: Final = 256 * KIB
+REPLY_BYTES_MAX: Final = 2 * MIB
+INLINE_BYTES_MAX: Final = 32 * KIB
+VECTOR_CALLS_MAX: Final = 1024
+NAME_BYTES: Final = 32
+DESCRIPTORS_PER_FRAME_MAX: Final = 64
+TEXT_BYTES_MAX: Final = 4 * KIB
+
+# -- one connection -------------------------------------------------------------------------------
+SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
+PENDING_PER_TASK_MAX: Final = 256
+REFERENCES_PER_TASK_MAX: Final = 16_384
+BUFFERS_PER_TASK_MAX: Final = 4_096
+EVENTS_PER_TASK_MAX: Final = 1_024
+CONNECTIONS_MAX: Final = 1_024
+
+# -- the public page of references ----------------------------------------------------------------
+PUBLIC_SLOT_BYTES: Final = 128
+PUBLIC_PAGE_BYTES: Final = PUBLIC_SLOT_BYTES * REFERENCES_PER_TASK_MAX
+
+# -- calls ----------------------------------------------------------------------------------------
+GROUPS_PER_CALL_MAX: Final = 32
+LOOKUP_REFERENCES_MAX: Final = 64
+SELECT_REFERENCES_MAX: Final = 1_024
+ARGUMENTS_MAX: Final = 256
+ARGUMENT_BYTES_MAX: Final = 64 * KIB
+SELECT_TIMEOUT_MS_MAX: Final = 7 * 24 * 3600 * 1000
+
+# -- objects --------------------------------------------------------------------------------------
+BLOB_BYTES_MAX: Final = 64 * GIB
+STREAM_RING_BYTES_DEFAULT: Final = 1 * MIB
+STREAM_RING_BYTES_MIN: Final = 4 * KIB
+STREAM_RING_BYTES_MAX: Final = 256 * MIB
+CONSOLE_TAIL_BYTES: Final = 256 * KIB
+ENDED_TASKS_KEPT: Final = 1_024
+SPECIAL_NAMES_MAX: Final = 65_536
+
+# -- the store ------------------------------------------------------------------------------------
+INLINE_VALUE_BYTES_MAX: Final = 16 * KIB
+STORE_BATCH_MAX: Final = 256
+STORE_QUEUE_MAX: Final = 4_096
+STORE_MAP_BYTES_DEFAULT: Final = 16 * GIB
+
+# -- tasks ----------------------------------------------------------------------------------------
+TASK_POOL_SIZE_DEFAULT: Final = 4
+TASKS_MAX: Final = 512
+TASK_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
+TASK_OPEN_FILES_MAX: Final = 4_096
+LAST_LINES_KEPT: Final = 20
+
+assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
+assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
+assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101
+assert NAME_BYTES * GROUPS_PER_CALL_MAX < FRAME_BYTES_MAX, "groups travel in one frame"  # noqa: S101
+assert SELECT_REFERENCES_MAX <= REFERENCES_PER_TASK_MAX, "one can only select what one holds"  # noqa: S101
+assert STREAM_RING_BYTES_MIN <= STREAM_RING_BYTES_DEFAULT <= STREAM_RING_BYTES_MAX, "ring sizes"  # noqa: S101
+assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "one reply always fits an empty queue"  # noqa: S101
+assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # noqa: S101

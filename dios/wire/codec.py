@@ -1,0 +1,117 @@
+"""Framing and the strict codec: bytes to validated messages and back.
+
+Not for: what messages mean. A frame is a 4-byte little-endian length and that many bytes of
+MessagePack. Whatever fails here costs the peer its connection, with a sentence that names the fault.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from dios import limits
+from dios.errors import ProtocolError
+from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
+
+PROTOCOL_VERSION: Final = 1
+
+_LENGTH: Final = struct.Struct("<I")
+_pack_length: Final = _LENGTH.pack
+_unpack_length: Final = _LENGTH.unpack_from
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_encode: Final = _encoder.encode
+_encode_into: Final = _encoder.encode_into
+_request_decoder: Final = msgspec.msgpack.Decoder(Request)
+_reply_decoder: Final = msgspec.msgpack.Decoder(Reply)
+_event_decoder: Final[msgspec.msgpack.Decoder[SelfEvent]] = msgspec.msgpack.Decoder(SelfEvent)
+_status_decoder: Final = msgspec.msgpack.Decoder(TaskRow)
+
+
+def encode_request(seq: int, call: AnyCall) -> bytes:
+    """Frame one request; refuses what the other side would refuse for its size."""
+    body = _encode(Request(seq, call))
+    if len(body) > limits.FRAME_BYTES_MAX:
+        raise ProtocolError(f"a request of {len(body)} bytes is over {limits.FRAME_BYTES_MAX}; split it")
+    return _pack_length(len(body)) + body
+
+
+def encode_reply(seq: int, result: AnyResult) -> bytes:
+    """Frame one reply."""
+    body = _encode(Reply(seq, result))
+    return _pack_length(len(body)) + body
+
+
+def decode_request(body: bytes | bytearray | memoryview) -> Request:
+    """Validate one request's body (without its length)."""
+    try:
+        return _request_decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"malformed request: {error}") from None
+
+
+def decode_reply(body: bytes | bytearray | memoryview) -> Reply:
+    """Validate one reply's body (without its length)."""
+    try:
+        return _reply_decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"malformed reply: {error}") from None
+
+
+def encode_event(event: SelfEvent) -> bytes:
+    """Encode what a task reads from its self-reference."""
+    return _encode(event)
+
+
+def decode_event(body: bytes) -> SelfEvent:
+    """Decode what a task read from its self-reference."""
+    return _event_decoder.decode(body)
+
+
+def encode_status(row: TaskRow) -> bytes:
+    """Encode the status record that reading a TASK reference gives."""
+    return _encode(row)
+
+
+def decode_status(body: bytes) -> TaskRow:
+    """Decode the status record of a TASK."""
+    return _status_decoder.decode(body)
+
+
+class FrameSplitter:
+    """Cuts a byte stream into frame bodies; bounded by one frame beyond what one read brings."""
+
+    def __init__(self, limit: int = limits.FRAME_BYTES_MAX) -> None:
+        self._limit: Final = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take ``data``, return the bodies it completes; raises ProtocolError on a frame over the limit."""
+        if not self._buffer and len(data) >= 4:
+            # The common case: exactly one whole frame, no copy into the buffer.
+            (length,) = _unpack_length(data)
+            if length == len(data) - 4 and length <= self._limit:
+                return [data[4:]]
+        buffer = self._buffer
+        buffer += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(buffer) - start >= 4:
+            (length,) = _unpack_length(buffer, start)
+            if length > self._limit:
+                raise ProtocolError(f"a frame of {length} bytes is over the limit of {self._limit}")
+            end = start + 4 + length
+            if len(buffer) < end:
+                break
+            bodies.append(bytes(buffer[start + 4 : end]))
+            start = end
+        if start:
+            del buffer[:start]
+        return bodies
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that has begun and not ended."""
+        return len(self._buffer)

@@ -1,0 +1,156 @@
+"""The enumerations that both sides of the wire share: types, rights, levels and flags of the thesis.
+
+Not for: messages (``dios.wire.messages``). A number here is never re-used for something else.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ObjectType(enum.IntEnum):
+    """Table 4.1."""
+
+    DURABLE_BLOB = 1
+    PRIVMEM_BLOB = 2
+    SHMEM_BLOB = 3
+    TIMER_BLOB = 4
+    SHMEM_STREAM = 5
+    UDP_STREAM = 6
+    TCP_STREAM = 7
+    TCP_ACCEPT_STREAM = 8
+    CONSOLE_STREAM = 9
+    GROUP = 10
+    TASK = 11
+
+
+class Permission(enum.IntFlag):
+    """What a reference lets its holder do; resolution gives ALL, delegation only removes (§4.3.3)."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    EXECUTE = 4
+    DELEGATE = 8
+    DELETE = 16
+    ALL = 31
+
+
+class Persistence(enum.IntEnum):
+    """Whether a physical object survives the node's restart (§3.6)."""
+
+    VOLATILE = 0
+    DURABLE = 1
+
+
+class Proximity(enum.IntEnum):
+    """How far the physical object is from the reference's holder, nearest first (§4.5.1)."""
+
+    PROCESS = 0
+    NODE = 1
+    RACK = 2
+    CLUSTER = 3
+
+
+class Deletion(enum.IntEnum):
+    """When a physical object is ready for destruction (§4.2)."""
+
+    REFERENCE_COUNTED = 0
+    IMMEDIATE = 1
+    IMMORTAL = 2
+
+
+class NameKind(enum.IntEnum):
+    """How ``create`` makes the new object's name (§4.3.1)."""
+
+    RANDOM = 0
+    DETERMINISTIC = 1
+    ANONYMOUS = 2
+
+
+class Semantics(enum.IntEnum):
+    """Concurrent access levels of I/O requests (Table 4.5)."""
+
+    EXCL = 0
+    MRSW = 1
+    SRMW = 2
+    ANY = 3
+
+
+class Mode(enum.IntEnum):
+    """Direction of an I/O request, and what ``select`` waits for."""
+
+    READ = 0
+    WRITE = 1
+
+
+class Buffering(enum.IntEnum):
+    """What a writer of a blob sees (§3.7): a shadow copy, or the shared bytes themselves."""
+
+    DOUBLE = 0
+    RAW = 1
+
+
+class AcquireIov(enum.IntEnum):
+    """Buffer options of the acquire calls (B.1.7)."""
+
+    CREATE = 0
+    TAKE = 1
+    BORROW = 2
+    REUSE = 3
+    NONE = 4
+
+
+class CommitIov(enum.IntEnum):
+    """Buffer options of the commit calls (B.1.8, B.1.11)."""
+
+    USE = 0
+    MOVE = 1
+    BORROW = 2
+
+
+class Flag(enum.IntFlag):
+    """Flags of the system calls (appendix B); each call refuses those that mean nothing to it."""
+
+    NONE = 0
+    NON_BLOCKING = 1  # any call that would wait: EAGAIN instead; run: return before the child runs
+    STAY_RUNNABLE = 2  # pause on self: yield only
+    SPAWN_LOCAL = 4  # run: on this machine
+    RELEASE_COMMIT = 8  # release: commit first
+    HANDLE_ONLY = 16  # delete: drop the reference, never destroy the object
+    BLANK = 32  # acquire_write: do not fill the buffer with the object's bytes
+    REPLACE = 64  # commit_write: the object ends where the written range ends
+    LOCAL_ONLY = 128  # lookup: never ask other nodes
+
+
+class Brand(enum.IntEnum):
+    """Table 4.7."""
+
+    PURE = 0
+    LIMBO = 1
+    LEGACY = 2
+
+
+class TaskState(enum.IntEnum):
+    """Life of a task object."""
+
+    STARTING = 0
+    RUNNING = 1
+    PAUSED = 2
+    ENDED = 3
+
+
+class Cause(enum.IntEnum):
+    """Why a task ended; told to its parent, its console's readers and ``dios ps``."""
+
+    NONE = 0
+    EXITED = 1  # its program ended by itself; see exit_code
+    EXCEPTION = 2  # an exception left its program
+    SIGNAL = 3  # a signal, see signal
+    SANDBOX = 4  # the system-call filter ended it
+    MEMORY = 5  # its memory limit
+    CPU = 6  # its CPU-time limit
+    KILLED = 7  # somebody with the right deleted it
+    PROTOCOL = 8  # it sent what is no message
+    SPAWN = 9  # it could not be started
+    NODE = 10  # the node shut down
