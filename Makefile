@@ -1,0 +1,104 @@
+# Every command of this project. `make` alone lists them; CI runs `make all`, then `make demo`.
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+BENCH_STAMP := $(VENV)/.set-up-bench
+
+# The system's interpreter comes first: one from a version manager lives in a home directory that a
+# sandboxed task, which runs as another user, may be unable to reach. PYTHON=... overrules.
+PYTHON ?=
+CANDIDATES := $(PYTHON) /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.14
+
+TESTS ?= tests
+SEEDS ?= 20
+INPUT ?=
+
+export PIP_ROOT_USER_ACTION := ignore
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test fmt fmt-check lint type imports sim bench docs changelog all clean
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Make .venv and install DIOS into it, with what development needs.
+
+$(STAMP): pyproject.toml
+	@set -eu; \
+	chosen=; \
+	for python in $(CANDIDATES); do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then chosen="$$python"; break; fi; \
+	done; \
+	if [ -z "$$chosen" ]; then \
+		echo "DIOS needs Python 3.11 or newer and found none." >&2; \
+		echo "On Debian or Ubuntu: apt install python3 python3-venv   (or: make setup PYTHON=/path/to/python3)" >&2; \
+		exit 1; \
+	fi; \
+	if ! "$$chosen" -c 'import venv, ensurepip' 2>/dev/null; then \
+		version=$$("$$chosen" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		echo "$$chosen cannot make virtual environments: its modules venv and ensurepip are missing." >&2; \
+		echo "On Debian or Ubuntu: apt install python3-venv   (or, for this version alone: python$$version-venv)" >&2; \
+		exit 1; \
+	fi; \
+	if ! $(BIN)/python -c '' 2>/dev/null; then \
+		echo "making $(VENV) with $$chosen"; \
+		"$$chosen" -m venv --clear $(VENV); \
+	fi
+	@echo "installing DIOS and its development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	@echo "installing the systems that the benchmarks compare with into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@
+
+demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
+	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)")
+
+test: setup ## Run the whole test suite (TESTS=path for a part of it).
+	$(BIN)/python -m pytest $(TESTS)
+
+fmt: setup ## Format the code and repair what the linter can repair.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only --quiet .
+
+fmt-check: setup ## Say which files `make fmt` would change.
+	$(BIN)/ruff format --check .
+
+lint: setup ## Run the linter and the spelling checker.
+	$(BIN)/ruff check .
+	$(BIN)/codespell
+
+type: setup ## Check the types, strictly.
+	$(BIN)/mypy
+
+imports: setup ## Check that no layer imports a higher one.
+	$(BIN)/lint-imports --no-cache
+
+sim: setup ## Run the simulator over SEEDS seeds (default 20).
+	$(BIN)/python -m dios.sim --seeds $(SEEDS)
+
+bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead; writes benchmarks/results/.
+	$(BIN)/python benchmarks/run.py
+
+docs: setup ## Check that links, commands and listings in the documents are true.
+	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs changelog.d
+
+changelog: setup ## Show what the next section of CHANGELOG.md will say.
+	$(BIN)/towncrier build --draft --version next
+
+# Measuring is left out: its figures belong to a quiet machine, and no test asserts a time.
+all: fmt-check lint type imports docs test sim ## Everything that CI checks.
+
+clean: ## Remove what setup, tests and demo made.
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

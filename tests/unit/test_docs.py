@@ -1,0 +1,74 @@
+"""The documents are true: links lead somewhere, and the files and commands they name exist.
+
+Not for: running the commands, which ``tests/integration`` does.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changelog.d").glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
+TREE_PATH = re.compile(r"`((?:dios|tests|docs|examples|benchmarks)/[\w/.-]+\.(?:py|md))`")
+
+
+def anchor(heading: str) -> str:
+    """The fragment under which a rendered page shows ``heading``."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(path: Path) -> set[str]:
+    """Every fragment of a document."""
+    return {anchor(heading) for heading in HEADING.findall(path.read_text())}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    """A link inside the repository names a file, and a heading in it, that exist."""
+    broken: list[str] = []
+    for link in LINK.findall(document.read_text()):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        place, _, fragment = link.partition("#")
+        target = (document.parent / place).resolve() if place else document
+        if not target.exists() or (fragment and fragment not in anchors(target)):
+            broken.append(link)
+    assert not broken, broken
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_named_exists(document: Path) -> None:
+    """A path written as code in a document exists in the tree."""
+    gone = [path for path in TREE_PATH.findall(document.read_text()) if not (ROOT / path).exists()]
+    assert not gone, gone
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_target_named_exists(name: str) -> None:
+    """Each `make TARGET` that a newcomer reads is a target of the Makefile."""
+    targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
+    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", (ROOT / name).read_text()))
+    assert named <= targets, named - targets
+
+
+def test_every_document_is_reachable_from_the_index() -> None:
+    """Every page of docs/ can be found by following links from docs/index.md."""
+    seen: set[Path] = set()
+    todo = [ROOT / "docs" / "index.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or not page.exists() or page.suffix != ".md":
+            continue
+        seen.add(page)
+        links = [link.partition("#")[0] for link in LINK.findall(page.read_text()) if "://" not in link]
+        todo += [(page.parent / link).resolve() for link in links if link]
+    lost = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")} - {
+        str(path.relative_to(ROOT)) for path in seen if ROOT in path.parents
+    }
+    assert not lost, f"link these from docs/index.md: {sorted(lost)}"

@@ -1,0 +1,213 @@
+"""What no linter holds: sizes, banned calls, unused bounds, and that the repository names no machine.
+
+Not for: style, types and layers, which ruff, mypy and import-linter check (``make lint type imports``).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dios import limits
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+FACES = {"dios/__init__.py"}
+"""The package files that are public faces and therefore not empty."""
+
+UNITS = {"KIB", "MIB", "GIB"}
+"""The names of limits.py that bound nothing themselves."""
+
+PURE_BANNED_MODULES = {
+    "time",
+    "random",
+    "secrets",
+    "logging",
+    "uuid",
+    "datetime",
+    "os",
+    "socket",
+    "threading",
+}
+PURE_BANNED_CALLS = {"print", "open", "input", "exec", "eval"}
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file that belongs to the repository, whether committed already or not."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        # A source archive has no git: then everything below the known folders belongs to it.
+        folders = [ROOT / name for name in ("dios", "tests", "docs", "examples", "benchmarks")]
+        found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        return tuple(path for path in [*found, *ROOT.glob("*.*")] if "__pycache__" not in path.parts)
+    return tuple(path for name in listed.decode().split("\0") if name and (path := ROOT / name).is_file())
+
+
+def python_files(*folders: str) -> list[Path]:
+    """The repository's Python files below ``folders`` of its root."""
+    roots = [ROOT / folder for folder in folders]
+    return [p for p in tracked() if p.suffix == ".py" and (not roots or any(r in p.parents for r in roots))]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a file."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """Every top-level module that a file imports, with the line."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0], node.lineno
+
+
+def test_no_file_is_longer_than_a_person_reads_at_once() -> None:
+    """Every Python file stays within 500 lines."""
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in python_files()
+        if (lines := path.read_text().count("\n")) > FILE_LINES_MAX
+    }
+    assert not long, f"split these files (lines): {long}"
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    """Every function stays within 60 lines."""
+    long: dict[str, int] = {}
+    for path in python_files():
+        for node in functions(path):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                long[f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"] = lines
+    assert not long, f"split these functions (lines): {long}"
+
+
+def test_core_and_wire_have_no_clock_no_entropy_and_no_voice() -> None:
+    """Nothing in core or wire imports a clock, entropy, logging or I/O, or prints."""
+    found: list[str] = []
+    for path in python_files("dios/core", "dios/wire"):
+        place = path.relative_to(ROOT)
+        found += [
+            f"{place}:{line} imports {name}" for name, line in imported(path) if name in PURE_BANNED_MODULES
+        ]
+        found += [
+            f"{place}:{node.lineno} calls {node.func.id}"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in PURE_BANNED_CALLS
+        ]
+    assert not found, found
+
+
+def test_only_the_command_line_prints() -> None:
+    """Below the command line and the benchmarks nothing calls print."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files("dios")
+        if ROOT / "dios" / "cli" not in path.parents
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert not found, found
+
+
+def test_every_bound_bounds_something() -> None:
+    """Every name of dios/limits.py is used by code outside of it."""
+    text = "\n".join(path.read_text() for path in python_files("dios") if path.name != "limits.py")
+    names = [name for name in vars(limits) if name.isupper() and name not in UNITS]
+    unused = [name for name in names if not re.search(rf"\b{name}\b", text)]
+    assert not unused, f"delete these bounds or enforce them: {unused}"
+
+
+def test_package_files_are_empty_but_for_the_faces() -> None:
+    """An __init__ file holds code only where the package is a public face."""
+    full = [
+        str(path.relative_to(ROOT))
+        for path in python_files("dios")
+        if path.name == "__init__.py"
+        and path.read_text().strip()
+        and str(path.relative_to(ROOT)) not in FACES
+    ]
+    assert not full, full
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """Every module of the product that holds code begins with a docstring."""
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in python_files("dios")
+        if path.read_text().strip() and ast.get_docstring(tree_of(path)) is None
+    ]
+    assert not silent, silent
+
+
+def test_every_test_states_its_claim() -> None:
+    """Every test function has a docstring: the claim it holds."""
+    silent = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in python_files("tests")
+        for node in functions(path)
+        if node.name.startswith("test_") and ast.get_docstring(node) is None
+    ]
+    assert not silent, silent
+
+
+def test_no_test_sleeps_for_a_fixed_time() -> None:
+    """No test calls time.sleep or trio.sleep but inside a loop that waits for a condition."""
+    found: list[str] = []
+    for path in python_files("tests"):
+        for function in functions(path):
+            if not function.name.startswith("test_"):
+                continue
+            loops = [n for n in ast.walk(function) if isinstance(n, ast.While | ast.For)]
+            inside = {id(node) for loop in loops for node in ast.walk(loop)}
+            found += [
+                f"{path.relative_to(ROOT)}:{node.lineno}"
+                for node in ast.walk(function)
+                if isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "sleep"
+                and id(node) not in inside
+            ]
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"/wor[k]/[a-z]", r"/tmp/brie[f]", r"/hom[e]/[a-z]+/", r"/roo[t]/[a-z.]"],
+)
+def test_the_repository_names_no_machine(pattern: str) -> None:
+    """No file holds a path that exists on one developer's machine only."""
+    found = [
+        str(path.relative_to(ROOT))
+        for path in tracked()
+        if path != Path(__file__).resolve()
+        and b"\0" not in (data := path.read_bytes())[:1024]
+        and re.search(pattern.encode(), data)
+    ]
+    assert not found, found
