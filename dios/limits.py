@@ -55,13 +55,22 @@ INLINE_VALUE_BYTES_MAX: Final = 16 * KIB
 STORE_BATCH_MAX: Final = 256
 STORE_QUEUE_MAX: Final = 4_096
 STORE_MAP_BYTES_DEFAULT: Final = 16 * GIB
+STORE_MAP_BYTES_MIN: Final = 1 * MIB
+STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 
 # -- tasks ----------------------------------------------------------------------------------------
 TASK_POOL_SIZE_DEFAULT: Final = 4
 TASKS_MAX: Final = 512
 TASK_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
+TASK_MEMORY_BYTES_MIN: Final = 64 * MIB
+TASK_MEMORY_BYTES_MAX: Final = 1024 * GIB
+PRELOAD_MODULES_MAX: Final = 64
 TASK_OPEN_FILES_MAX: Final = 4_096
 LAST_LINES_KEPT: Final = 20
+
+# -- the audit log --------------------------------------------------------------------------------
+AUDIT_SEGMENT_BYTES: Final = 64 * MIB
+AUDIT_RECORD_BYTES_MAX: Final = 64 * KIB
 
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101

@@ -1,0 +1,295 @@
+"""What a person may choose about a node: flags over environment over file over default, all checked.
+
+Not for: bounds (``dios.limits``; a setting only lowers what stands there), or for what a client chooses
+(``dios.client.locate``). A key that nobody knows is refused with the nearest known one: a misspelled
+setting must never be silently ignored. ``docs/settings.md`` is the page for people.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.errors import InvalidError
+
+ENVIRONMENT_PREFIX: Final = "DIOS_"
+FILE_NAME: Final = "node.toml"
+
+
+class SettingsError(InvalidError):
+    """A setting is unknown, of the wrong kind, or out of bounds; the message says where it stands."""
+
+
+class NodeMode(enum.StrEnum):
+    """Whether one process may mix DIOS objects with the facilities of the system (thesis §4.9, Table 4.7)."""
+
+    LIBERAL = "liberal"
+    RESTRICTED = "restricted"
+
+
+class LogFormat(enum.StrEnum):
+    """How log records are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(enum.StrEnum):
+    """The least severe record that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a node is told at start; sizes in bytes.
+
+    ``socket`` is where people's processes connect, ``log_file`` None means the standard error stream,
+    ``record`` is where every event of the core is written for replay, ``allowed_uids`` are users beside
+    the node's own and root who may connect.
+    """
+
+    data: Path
+    socket: Path
+    pool_size: int = limits.TASK_POOL_SIZE_DEFAULT
+    tasks_max: int = limits.TASKS_MAX
+    task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
+    preload: tuple[str, ...] = ()
+    accept_weaker_sandbox: bool = False
+    mode: NodeMode = NodeMode.LIBERAL
+    allowed_uids: tuple[int, ...] = ()
+    map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT
+    log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
+    log_file: Path | None = None
+    record: Path | None = None
+
+    @property
+    def audit(self) -> Path:
+        """The folder of the audit log's segments."""
+        return self.data / "audit"
+
+    @property
+    def pid_file(self) -> Path:
+        """Where a running node's process id stands."""
+        return self.data / "node.pid"
+
+
+class Origin(NamedTuple):
+    """Where a value was found, for messages."""
+
+    source: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        """File and line, as editors understand it."""
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+def _whole(low: int, high: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9_]+\s*", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError("a whole number")
+        if not low <= value <= high:
+            raise ValueError(f"between {low} and {high}")
+        return value
+
+    return read
+
+
+_UNITS: Final = {"": 1, "b": 1, "kib": limits.KIB, "mib": limits.MIB, "gib": limits.GIB}
+_SIZE: Final = re.compile(r"\s*([0-9][0-9_]*)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(text: str) -> int:
+    """Read ``4 GiB``, ``512MiB`` or a plain number of bytes; raises ValueError."""
+    match = _SIZE.fullmatch(text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError('bytes, or a size like "512 MiB"')
+    return int(match[1]) * unit
+
+
+def _size(low: int, high: int) -> Callable[[object], int]:
+    whole = _whole(low, high)
+
+    def read(value: object) -> int:
+        return whole(parse_size(value) if isinstance(value, str) else value)
+
+    return read
+
+
+def _truth(value: object) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if isinstance(value, str):
+        value = words.get(value.strip().lower())
+    if not isinstance(value, bool):
+        raise TypeError("true or false")
+    return value
+
+
+def _one_of(choices: type[enum.StrEnum]) -> Callable[[object], enum.StrEnum]:
+    def read(value: object) -> enum.StrEnum:
+        try:
+            return choices(str(value).lower())
+        except ValueError:
+            raise ValueError("one of " + ", ".join(choices)) from None
+
+    return read
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise TypeError("a path")
+    return Path(value).expanduser()
+
+
+def _parts(value: object) -> list[object]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise TypeError("a list")
+
+
+def _modules(value: object) -> tuple[str, ...]:
+    parts = [str(part) for part in _parts(value)]
+    if len(parts) > limits.PRELOAD_MODULES_MAX:
+        raise ValueError(f"at most {limits.PRELOAD_MODULES_MAX} modules")
+    if not all(all(piece.isidentifier() for piece in part.split(".")) for part in parts):
+        raise ValueError("names of importable modules")
+    return tuple(parts)
+
+
+def _uids(value: object) -> tuple[int, ...]:
+    read = _whole(0, 2**32 - 2)
+    return tuple(read(part) for part in _parts(value))
+
+
+KEYS: Final[Mapping[str, Callable[[object], object]]] = {
+    "socket": _path,
+    "pool_size": _whole(0, limits.TASKS_MAX),
+    "tasks_max": _whole(1, limits.TASKS_MAX),
+    "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),
+    "preload": _modules,
+    "accept_weaker_sandbox": _truth,
+    "mode": _one_of(NodeMode),
+    "allowed_uids": _uids,
+    "map_bytes": _size(limits.STORE_MAP_BYTES_MIN, limits.STORE_MAP_BYTES_MAX),
+    "log_level": _one_of(LogLevel),
+    "log_format": _one_of(LogFormat),
+    "log_file": _path,
+    "record": _path,
+}
+"""Every key that a file, the environment or a flag may set, with what reads and checks its value."""
+
+OTHER_VARIABLES: Final = frozenset({"DIOS_NODE", "DIOS_DATA", "DIOS_CONFIG", "DIOS_KEYRING"})
+"""Variables with our prefix that belong to the client or say where to look; no setting of a node."""
+
+
+def _spelled(key: str, prefix: str) -> str:
+    return prefix + key.upper() if prefix else key
+
+
+def _unknown(key: str, origin: Origin, prefix: str = "") -> SettingsError:
+    close = difflib.get_close_matches(key.lower(), KEYS, n=1, cutoff=0.5)
+    known = ", ".join(_spelled(name, prefix) for name in KEYS)
+    hint = f"did you mean {_spelled(close[0], prefix)}?" if close else f"known: {known}"
+    return SettingsError(f"{origin}: there is no setting {_spelled(key, prefix)}; {hint}")
+
+
+def _line_of(text: str, key: str) -> int:
+    """The line on which ``key`` is set in a TOML text; 0 when it cannot be told."""
+    pattern = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*(=|\.)|\s*\[+\s*{re.escape(key)}\b")
+    return next((number for number, line in enumerate(text.splitlines(), 1) if pattern.match(line)), 0)
+
+
+def _from_file(path: Path, *, required: bool) -> Iterator[tuple[str, object, Origin]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if required:
+            raise SettingsError(f"{path}: no such file; name an existing one with --config") from None
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from None
+    try:
+        table: dict[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: no valid TOML: {error}") from None
+    for key, value in table.items():
+        origin = Origin(str(path), _line_of(text, key))
+        if key not in KEYS:
+            raise _unknown(key, origin)
+        yield key, value, origin
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object, Origin]]:
+    for variable, value in sorted(environ.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        origin = Origin(f"environment variable {variable}")
+        if key not in KEYS:
+            raise _unknown(key, origin, ENVIRONMENT_PREFIX)
+        yield key, value, origin
+
+
+def _from_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, object, Origin]]:
+    for key, value in flags.items():
+        origin = Origin("--" + key.replace("_", "-"))
+        if key not in KEYS:
+            raise _unknown(key, origin)
+        if value is not None:
+            yield key, value, origin
+
+
+def load(
+    data: str | os.PathLike[str],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read the settings of the node whose data directory is ``data``.
+
+    ``config`` is a TOML file to read instead of ``node.toml`` in ``data``; ``flags`` are the command
+    line's, None meaning "not given"; ``environ`` is the process's environment unless given.
+    Paths that are not absolute are below ``data`` when a file says them, else below the working directory.
+    Raises SettingsError naming file, line and key.
+    """
+    folder = Path(data).expanduser().absolute()
+    file = Path(config).expanduser().absolute() if config is not None else folder / FILE_NAME
+    chosen: dict[str, object] = {}
+    sources = (
+        (folder, _from_file(file, required=config is not None)),
+        (Path.cwd(), _from_environment(os.environ if environ is None else environ)),
+        (Path.cwd(), _from_flags(flags or {})),
+    )
+    for base, found in sources:
+        for key, value, origin in found:
+            try:
+                read = KEYS[key](value)
+            except (TypeError, ValueError) as error:
+                raise SettingsError(f"{origin}: {key} must be {error}, not {value!r}") from None
+            chosen[key] = base / read if isinstance(read, Path) else read
+    settings = replace(Settings(folder, folder / "node.sock"), **chosen)  # type: ignore[arg-type] # checked by KEYS
+    if settings.pool_size > settings.tasks_max:
+        raise SettingsError(
+            f"pool_size {settings.pool_size} is over tasks_max {settings.tasks_max}; "
+            "lower the one or raise the other"
+        )
+    return settings

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dios import limits
+from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load, parse_size
+
+
+def write(folder: Path, text: str) -> Path:
+    """A node.toml with ``text`` in ``folder``."""
+    file = folder / "node.toml"
+    file.write_text(text)
+    return file
+
+
+def test_nothing_chosen_gives_the_defaults(tmp_path: Path) -> None:
+    """Without file, variables and flags every setting has its default, and paths lie below data."""
+    settings = load(tmp_path, environ={})
+    assert settings == Settings(tmp_path, tmp_path / "node.sock")
+    assert settings.audit == tmp_path / "audit"
+    assert settings.pid_file == tmp_path / "node.pid"
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    """A flag beats a variable, a variable beats the file, the file beats the default."""
+    write(tmp_path, "pool_size = 1\ntasks_max = 101\nmode = 'restricted'\n")
+    environ = {"DIOS_POOL_SIZE": "2", "DIOS_TASKS_MAX": "102", "HOME": "/"}
+    settings = load(tmp_path, flags={"pool_size": 3, "mode": None}, environ=environ)
+    assert (settings.pool_size, settings.tasks_max, settings.mode) == (3, 102, NodeMode.RESTRICTED)
+
+
+def test_an_unknown_key_is_refused_with_file_line_and_neighbour(tmp_path: Path) -> None:
+    """A misspelled key in a file names the file, the line, and the key that was meant."""
+    file = write(tmp_path, "# comment\nmode = 'liberal'\npol_size = 3\n")
+    with pytest.raises(SettingsError, match=r"did you mean pool_size\?") as caught:
+        load(tmp_path, environ={})
+    assert f"{file}:3" in str(caught.value)
+
+
+def test_an_unknown_variable_is_refused_as_it_was_written(tmp_path: Path) -> None:
+    """A misspelled variable is answered in the spelling of variables; those of the client are not ours."""
+    with pytest.raises(SettingsError, match=r"DIOS_TASK_MAX.*did you mean DIOS_TASKS_MAX\?"):
+        load(tmp_path, environ={"DIOS_TASK_MAX": "1"})
+    load(tmp_path, environ={"DIOS_NODE": "/somewhere"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pool_size = 'many'", "a whole number"),
+        ("pool_size = true", "a whole number"),
+        ("pool_size = -1", "between 0"),
+        ("tasks_max = 0", "between 1"),
+        ("task_memory_bytes = '4 bananas'", "a size like"),
+        ("task_memory_bytes = '1 KiB'", "between"),
+        ("mode = 'strict'", "liberal, restricted"),
+        ("accept_weaker_sandbox = 'perhaps'", "true or false"),
+        ("preload = ['os; import sys']", "importable modules"),
+        ("preload = 3", "a list"),
+        ("allowed_uids = ['root']", "a whole number"),
+        ("socket = 7", "a path"),
+        ("log_level = 'loud'", "debug, info, warning, error"),
+        ("pool_size = ", "no valid TOML"),
+        ("[pool_size]\nx = 1", "a whole number"),
+        ("pool_size = 8\ntasks_max = 4", "over tasks_max"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_would_do(tmp_path: Path, text: str, says: str) -> None:
+    """A value of the wrong kind or size is refused, and the message says what is accepted."""
+    write(tmp_path, text)
+    with pytest.raises(SettingsError, match=says):
+        load(tmp_path, environ={})
+
+
+def test_a_config_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
+    """A missing node.toml is fine; a missing --config is not."""
+    with pytest.raises(SettingsError, match="no such file"):
+        load(tmp_path, config=tmp_path / "other.toml", environ={})
+
+
+def test_a_paths_base_is_where_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path in the file is below data; one on the command line is below the working directory."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    write(tmp_path, "log_file = 'logs/node.log'\n")
+    settings = load(tmp_path, flags={"record": "events"}, environ={})
+    assert settings.log_file == tmp_path / "logs" / "node.log"
+    assert settings.record == here / "events"
+
+
+def test_sizes_may_be_written_for_people(tmp_path: Path) -> None:
+    """Sizes are bytes or carry a binary unit, in the file and in variables alike."""
+    write(tmp_path, "map_bytes = '2 GiB'\nlog_format = 'json'")
+    settings = load(
+        tmp_path, environ={"DIOS_TASK_MEMORY_BYTES": "512mib", "DIOS_PRELOAD": "json, email.message"}
+    )
+    assert settings.map_bytes == 2 * limits.GIB
+    assert settings.task_memory_bytes == 512 * limits.MIB
+    assert settings.preload == ("json", "email.message")
+    assert settings.log_format is LogFormat.JSON
+    assert parse_size("1_024") == 1024
+
+
+def test_every_key_is_a_field() -> None:
+    """Each key sets a field of that name, and each field but the data directory has a key."""
+    assert {"data", *KEYS} == set(Settings.__slots__)
