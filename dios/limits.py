@@ -69,8 +69,9 @@ TASK_OPEN_FILES_MAX: Final = 4_096
 LAST_LINES_KEPT: Final = 20
 
 # -- the audit log --------------------------------------------------------------------------------
-AUDIT_SEGMENT_BYTES: Final = 64 * MIB
+AUDIT_SEGMENT_BYTES: Final = 16 * MIB
 AUDIT_RECORD_BYTES_MAX: Final = 64 * KIB
+AUDIT_BUFFER_BYTES_MAX: Final = 1 * MIB
 
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
@@ -80,3 +81,4 @@ assert SELECT_REFERENCES_MAX <= REFERENCES_PER_TASK_MAX, "one can only select wh
 assert STREAM_RING_BYTES_MIN <= STREAM_RING_BYTES_DEFAULT <= STREAM_RING_BYTES_MAX, "ring sizes"  # noqa: S101
 assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "one reply always fits an empty queue"  # noqa: S101
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # noqa: S101
+assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101

@@ -29,7 +29,7 @@ class SettingsError(InvalidError):
 
 
 class NodeMode(enum.StrEnum):
-    """Whether one process may mix DIOS objects with the facilities of the system (thesis §4.9, Table 4.7)."""
+    """Whether one process may mix DIOS objects with the system's facilities (§4.10.3, Table 4.7)."""
 
     LIBERAL = "liberal"
     RESTRICTED = "restricted"
