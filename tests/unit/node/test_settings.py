@@ -107,3 +107,9 @@ def test_sizes_may_be_written_for_people(tmp_path: Path) -> None:
 def test_every_key_is_a_field() -> None:
     """Each key sets a field of that name, and each field but the data directory has a key."""
     assert {"data", *KEYS} == set(Settings.__slots__)
+
+
+def test_the_page_names_every_key() -> None:
+    """docs/settings.md has a row for every key, and no row for anything else."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "settings.md").read_text()
+    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == list(KEYS)
