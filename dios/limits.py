@@ -55,6 +55,8 @@ INLINE_VALUE_BYTES_MAX: Final = 16 * KIB
 STORE_BATCH_MAX: Final = 256
 STORE_QUEUE_MAX: Final = 4_096
 STORE_MAP_BYTES_DEFAULT: Final = 16 * GIB
+STORE_MAP_GROWTH_BYTES: Final = 16 * MIB
+STORE_COPY_BYTES: Final = 1 * MIB
 STORE_MAP_BYTES_MIN: Final = 1 * MIB
 STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 
@@ -67,6 +69,10 @@ TASK_MEMORY_BYTES_MAX: Final = 1024 * GIB
 PRELOAD_MODULES_MAX: Final = 64
 TASK_OPEN_FILES_MAX: Final = 4_096
 LAST_LINES_KEPT: Final = 20
+
+# -- a node's process -----------------------------------------------------------------------------
+NODE_START_MS_MAX: Final = 60_000
+NODE_STOP_MS_MAX: Final = 10_000
 
 # -- the audit log --------------------------------------------------------------------------------
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB

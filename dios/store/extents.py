@@ -1,0 +1,243 @@
+"""Extent files: one immutable file for each version of a large content.
+
+Not for: deciding which extents count; only a row in the database makes one visible, and a file that no
+row names is rubbish which the next start removes. Calls raise OSError, translated by ``lmdb_store``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+from dios import limits
+from dios.errors import InvalidError
+from dios.store.protocol import FilePayload, Payload
+
+_ID_BYTES: Final = 8
+_FOLDERS: Final = 256
+_NO_KERNEL_COPY: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def read_exactly(fd: int, size: int) -> bytes:
+    """The first ``size`` bytes of an open file; InvalidError when it is shorter."""
+    data = bytearray(size)
+    view = memoryview(data)
+    done = 0
+    while done < size:
+        got = os.preadv(fd, [view[done:]], done)
+        if not got:
+            raise InvalidError(f"the file to store ends after {done} of {size} bytes")
+        done += got
+    return bytes(data)
+
+
+def digest_of_file(fd: int, size: int) -> bytes | None:
+    """The BLAKE3-256 digest of the first ``size`` bytes; None when the file is shorter.
+
+    It reads instead of mapping: a failing disk or a file cut from outside is then an error, not a
+    SIGBUS. The buffer stays in the processor's cache; hashing releases the interpreter's lock.
+    """
+    buffer = bytearray(min(size, limits.STORE_COPY_BYTES))
+    hasher = blake3()
+    done = 0
+    with memoryview(buffer) as view:
+        while done < size:
+            got = os.preadv(fd, [view[: size - done]], done)
+            if not got:
+                return None
+            with view[:got] as part:
+                hasher.update(part)
+            done += got
+    return hasher.digest()
+
+
+class Written:
+    """One new extent on its way: written, but neither synced nor named by a row yet."""
+
+    def __init__(self, extent: int, fd: int, size: int) -> None:
+        self.extent: Final = extent
+        self.fd: Final = fd
+        self.size: Final = size
+        self.digest: bytes = b""
+
+
+class Extents:
+    """The folder of extent files of one store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+        # The digest of a new extent is computed here while the writer thread waits for the disk.
+        self._hasher: ThreadPoolExecutor | None = None
+
+    def prepare(self) -> None:
+        """Make the folders, so that writing an extent syncs one folder only."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        made = False
+        for number in range(_FOLDERS):
+            with contextlib.suppress(FileExistsError):
+                (self._folder / f"{number:02x}").mkdir(mode=0o700)
+                made = True
+        if made:
+            sync_folder(self._folder)
+
+    def path(self, extent: int) -> Path:
+        """Where an extent lies."""
+        text = f"{extent:0{2 * _ID_BYTES}x}"
+        return self._folder / text[:2] / text
+
+    def write_all(self, payloads: Sequence[Payload]) -> list[Written]:
+        """Write one extent for each payload and make all of them durable, in order; none on an error.
+
+        The files have their last names from the start: no row names them, so nobody sees them. All lie
+        in one folder, which is synced once. The digest is taken from what was written, so it is right
+        even if somebody changes the source meanwhile.
+        """
+        # One folder for the whole batch; extents of many batches spread over all folders.
+        folder = os.urandom(1)
+        done: list[Written] = []
+        digests: list[Future[bytes | None]] = []
+        try:
+            for payload in payloads:
+                new = self._create(folder, payload)
+                done.append(new)
+                self._fill(new, payload)
+                digests.append(self._executor().submit(digest_of_file, new.fd, new.size))
+            for new in done:
+                os.fdatasync(new.fd)
+            sync_folder(self._folder / folder.hex())
+            for new, digest in zip(done, digests, strict=True):
+                new.digest = digest.result() or b""
+        except BaseException:
+            for digest in digests:
+                digest.cancel()
+            self._settle(digests, done)
+            self.remove(new.extent for new in done)
+            raise
+        self._settle(digests, done)
+        return done
+
+    def open(self, extent: int) -> int:
+        """A new read-only descriptor; FileNotFoundError when the extent is gone."""
+        return os.open(self.path(extent), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def size(self, extent: int) -> int | None:
+        """The size of an extent's file in bytes, None if there is none."""
+        try:
+            return self.path(extent).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def remove(self, extents: Iterable[int]) -> None:
+        """Remove extents that no row names; who holds one open keeps reading it.
+
+        An extent that cannot be removed costs space until the next start, so it is no error.
+        """
+        for extent in extents:
+            try:
+                self.path(extent).unlink(missing_ok=True)
+            except OSError:
+                continue
+
+    def stored(self) -> Iterator[int]:
+        """Every extent that has a file. Files whose names are not ours are left alone."""
+        for number in range(_FOLDERS):
+            with os.scandir(self._folder / f"{number:02x}") as entries:
+                for entry in entries:
+                    with contextlib.suppress(ValueError):
+                        extent = int(entry.name, 16)
+                        if str(self.path(extent)) == entry.path:
+                            yield extent
+
+    def close(self) -> None:
+        """End the hashing thread."""
+        if self._hasher is not None:
+            self._hasher.shutdown()
+            self._hasher = None
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._hasher is None:
+            self._hasher = ThreadPoolExecutor(1, thread_name_prefix="dios-store-digest")
+        return self._hasher
+
+    def _create(self, folder: bytes, payload: Payload) -> Written:
+        size = payload.size if isinstance(payload, FilePayload) else len(payload.data)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        while True:
+            extent = int.from_bytes(folder + os.urandom(_ID_BYTES - 1), "big")
+            try:
+                return Written(extent, os.open(self.path(extent), flags, 0o400), size)
+            except FileExistsError:
+                continue
+
+    def _fill(self, new: Written, payload: Payload) -> None:
+        # Asking for the whole space first finds a full disk early and halves the cost of the copy.
+        os.posix_fallocate(new.fd, 0, new.size)
+        if isinstance(payload, FilePayload):
+            copy_file(payload.fd, new.fd, payload.size)
+        else:
+            write_exactly(new.fd, payload.data)
+
+    def _settle(self, digests: list[Future[bytes | None]], done: list[Written]) -> None:
+        # A descriptor may only be closed when the hashing thread is done with it.
+        for digest in digests:
+            if not digest.cancelled():
+                digest.exception()
+        for new in done:
+            os.close(new.fd)
+
+
+def copy_file(source: int, target: int, size: int) -> None:
+    """Copy the first ``size`` bytes between open files, inside the kernel where it can.
+
+    Raises InvalidError when the source is shorter.
+    """
+    done = 0
+    for copy in (_copy_file_range, _send_file, _copy_through_memory):
+        try:
+            while done < size:
+                got = copy(source, target, done, size - done)
+                if not got:
+                    raise InvalidError(f"the file to store ends after {done} of {size} bytes")
+                done += got
+        except OSError as error:
+            if error.errno not in _NO_KERNEL_COPY or copy is _copy_through_memory:
+                raise
+        else:
+            return
+
+
+def write_exactly(fd: int, data: bytes | memoryview) -> None:
+    """Write all of ``data`` at the beginning of an open file."""
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], done)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _copy_file_range(source: int, target: int, offset: int, count: int) -> int:
+    return os.copy_file_range(source, target, count, offset, offset)
+
+
+def _send_file(source: int, target: int, offset: int, count: int) -> int:
+    os.lseek(target, offset, os.SEEK_SET)
+    return os.sendfile(target, source, offset, count)
+
+
+def _copy_through_memory(source: int, target: int, offset: int, count: int) -> int:
+    return os.pwrite(target, os.pread(source, min(count, limits.STORE_COPY_BYTES), offset), offset)

@@ -1,0 +1,363 @@
+"""The durable store: rows in LMDB, large contents in extent files beside it.
+
+Not for: grouping changes of many callers into one ``apply``, which the host's writer thread does. The
+only module that imports ``lmdb``. ``docs/store-format.md`` tells what lies where.
+
+The order that makes it safe: extents are written and synced under names nobody knows; one synced LMDB
+transaction names them and forgets the old ones; then the old files go. A crash before the transaction
+leaves new files without a row, after it old files without a row; the next ``recover`` removes both.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import lmdb
+
+from dios import limits
+from dios.core.events import ObjectRecord
+from dios.errors import (
+    BadReferenceError,
+    DamagedError,
+    DiosError,
+    InvalidError,
+    NoSpaceError,
+    OutOfMemoryError,
+)
+from dios.ids import ObjectId
+from dios.store import schema
+from dios.store.directory import lock_directory, make_directory
+from dios.store.extents import Extents, Written, digest_of_file, read_exactly, sync_folder
+from dios.store.protocol import (
+    Change,
+    Content,
+    Drop,
+    ExtentContent,
+    FilePayload,
+    InlineContent,
+    InlinePayload,
+    Payload,
+    Put,
+)
+from dios.store.recovery import collect, read_rows
+from dios.store.schema import Kind, Row
+
+_SCHEMA_KEY: Final = b"schema"
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_MEMORY: Final = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+_BAD_SOURCE: Final = frozenset({errno.EBADF, errno.EISDIR, errno.ESPIPE})
+
+_Prepared: TypeAlias = tuple[schema.Payload, bytes | memoryview] | None
+"""What a change's payload became: its description, and its bytes when they stand behind the row."""
+
+
+class _Tally:
+    """What a transaction changes beside the rows; counts only once it is committed."""
+
+    def __init__(self) -> None:
+        self.objects = 0
+        self.bytes = 0
+        self.extents = 0
+        self.freed: list[int] = []
+
+    def came(self, payload: schema.Payload) -> None:
+        self.bytes += payload.size
+        self.extents += payload.kind is Kind.EXTENT
+
+    def went(self, payload: schema.Payload) -> None:
+        self.bytes -= payload.size
+        if payload.kind is Kind.EXTENT:
+            self.extents -= 1
+            self.freed.append(payload.extent)
+
+
+class LmdbStore:
+    """A ``Store`` in a directory; see ``dios.store.protocol`` for what each method promises (§3.6).
+
+    ``path`` is made if it is missing; ``map_bytes`` bounds rows and small contents together, not the
+    extents. Raises DiosError when another process has the directory, NotSupportedError when a newer
+    program wrote it, DamagedError when it is no store. ``recover`` must be called before the rest.
+    One thread at a time may call ``apply``; ``open_content`` and ``usage`` may be called from any. The
+    process must not fork a child that keeps the store open.
+    """
+
+    def __init__(self, path: Path, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT) -> None:
+        self._path: Final = path
+        self.damaged: list[str] = []
+        """What ``recover`` found damaged, one sentence each, by fingerprint."""
+        self._map_bytes = map_bytes
+        self._verified: set[int] = set()
+        # A read transaction must not be open while the map moves; see _grow.
+        self._map_lock: Final = threading.Lock()
+        self._counts: _Tally | None = None
+        self._extents: Final = Extents(path / "extents")
+        with _translated():
+            make_directory(path)
+            self._lock_fd = lock_directory(path)
+        try:
+            with _translated():
+                self._extents.prepare()
+                self._env: Final = self._open_environment()
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        try:
+            with _translated():
+                self._meta: Final = self._env.open_db(b"meta")
+                self._check_schema()
+                self._objects: Final = self._env.open_db(b"objects")
+        except BaseException:
+            self.close()
+            raise
+
+    def recover(self) -> Iterator[ObjectRecord]:
+        """Every record, in the order of object ids. Extents that no row names are removed.
+
+        A damaged row is reported in ``damaged`` and left out.
+        """
+        with _translated(), self._map_lock:
+            with self._env.begin(self._objects, None, False, True) as txn, txn.cursor() as cursor:
+                found = read_rows(cursor.iternext())
+                objects = txn.stat(self._objects)["entries"]
+            collect(found, self._extents)
+        counts = _Tally()
+        counts.objects = objects
+        counts.bytes = found.content_bytes
+        counts.extents = len(found.named)
+        self._counts = counts
+        self.damaged = found.damaged
+        return iter(found.records)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make all changes durable in one transaction, or none."""
+        counts = self._ready()
+        if not changes:
+            return
+        with _translated():
+            prepared, written = self._prepare(changes)
+            new = [extent.extent for extent in written]
+            try:
+                tally = self._transact_with_room(changes, prepared)
+            except lmdb.Error as error:
+                # The fate of a commit that failed on the disk is known at the next start only; until
+                # then its extents must stay.
+                if _dios_error(error).code != DamagedError.code:
+                    self._extents.remove(new)
+                raise
+            except BaseException:
+                self._extents.remove(new)
+                raise
+        counts.objects += tally.objects
+        counts.bytes += tally.bytes
+        counts.extents += tally.extents
+        self._verified.update(new)
+        self._verified.difference_update(tally.freed)
+        self._extents.remove(tally.freed)
+
+    def open_content(self, object_id: ObjectId) -> Content:
+        """The current content: checked against its digest, an extent once after each start."""
+        self._ready()
+        key = schema.key_of(object_id)
+        lost = 0
+        with _translated():
+            while True:
+                with self._map_lock, self._env.begin(db=self._objects) as txn:
+                    stored = txn.get(key)
+                if stored is None:
+                    raise BadReferenceError(f"the store has no {schema.object_text(object_id)}")
+                row = schema.decode_row(object_id, stored)
+                if row.payload.kind is not Kind.EXTENT:
+                    return InlineContent(schema.check_inline(row, bytes(schema.inline_part(stored))))
+                try:
+                    return self._open_extent(row)
+                except FileNotFoundError:
+                    # Replaced since its row was read? Then there is another row now.
+                    if row.payload.extent == lost:
+                        raise schema.damaged(row.record, "has lost its extent file") from None
+                    lost = row.payload.extent
+
+    def usage(self) -> dict[str, int]:
+        """How many objects, bytes of content and extent files the store holds."""
+        counts = self._ready()
+        return {"objects": counts.objects, "bytes": counts.bytes, "extents": counts.extents}
+
+    def close(self) -> None:
+        """Close the database and free the directory; a second call does nothing."""
+        if self._lock_fd < 0:
+            return
+        self._counts = None
+        self._extents.close()
+        self._env.close()
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def _ready(self) -> _Tally:
+        if self._counts is None:
+            raise InvalidError("the store is closed, or recover() was not called yet")
+        return self._counts
+
+    def _open_environment(self) -> lmdb.Environment:
+        folder = self._path / "store"
+        fresh = not (folder / "data.mdb").exists()
+        # Memory stays initialised (the default), so that no secret of this process gets into free pages.
+        env = lmdb.open(
+            str(folder), map_size=self._map_bytes, max_dbs=2, mode=0o600, max_spare_txns=2, readahead=False
+        )
+        if fresh:
+            sync_folder(folder)
+            sync_folder(self._path)
+        return env
+
+    def _check_schema(self) -> None:
+        with self._env.begin(db=self._meta, write=True) as txn:
+            stored = txn.get(_SCHEMA_KEY)
+            if stored is not None:
+                schema.decode_schema(stored)
+            elif txn.stat(self._meta)["entries"] or self._env.stat()["entries"] > 1:
+                raise DamagedError(f"the store in {self._path} has lost its schema version")
+            else:
+                txn.put(_SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
+
+    def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[Written]]:
+        prepared: list[_Prepared] = []
+        large: list[Payload] = []
+        places: list[int] = []
+        for change in changes:
+            payload = change.payload if isinstance(change, Put) else None
+            if payload is None:
+                prepared.append(None)
+            elif _size(payload) <= limits.INLINE_VALUE_BYTES_MAX:
+                data = (
+                    read_exactly(payload.fd, payload.size)
+                    if isinstance(payload, FilePayload)
+                    else payload.data
+                )
+                prepared.append((schema.inline_payload(data), data))
+            else:
+                places.append(len(prepared))
+                large.append(payload)
+                prepared.append(None)
+        written = self._extents.write_all(large) if large else []
+        for place, new in zip(places, written, strict=True):
+            prepared[place] = (schema.Payload(Kind.EXTENT, new.size, new.digest, new.extent), b"")
+        return prepared, written
+
+    def _transact_with_room(self, changes: Sequence[Change], prepared: list[_Prepared]) -> _Tally:
+        # LMDB copies the pages it changes, so even a deletion needs room: on a full map one could never
+        # remove anything. The map grows for that, and only for that.
+        while True:
+            try:
+                return self._transact(changes, prepared)
+            except lmdb.MapFullError:
+                if any(isinstance(change, Put) for change in changes):
+                    raise
+                self._map_bytes += limits.STORE_MAP_GROWTH_BYTES
+                with self._map_lock:
+                    self._env.set_mapsize(self._map_bytes)
+
+    def _transact(self, changes: Sequence[Change], prepared: list[_Prepared]) -> _Tally:
+        tally = _Tally()
+        txn = self._env.begin(db=self._objects, write=True)
+        try:
+            for change, content in zip(changes, prepared, strict=True):
+                if isinstance(change, Drop):
+                    _drop(txn, change.object, tally)
+                else:
+                    _put(txn, change.record, content, tally)
+            txn.commit()
+        except BaseException:
+            txn.abort()
+            raise
+        return tally
+
+    def _open_extent(self, row: Row) -> ExtentContent:
+        payload = row.payload
+        fd = self._extents.open(payload.extent)
+        if payload.extent not in self._verified:
+            try:
+                _verify(fd, row)
+            except BaseException:
+                os.close(fd)
+                raise
+            self._verified.add(payload.extent)
+        return ExtentContent(fd, payload.size)
+
+
+def _verify(fd: int, row: Row) -> None:
+    try:
+        whole = os.fstat(fd).st_size == row.payload.size
+        sound = whole and digest_of_file(fd, row.payload.size) == row.payload.digest
+    except OSError as error:
+        raise schema.damaged(row.record, f"cannot be read ({error.strerror})") from error
+    if not sound:
+        raise schema.damaged(row.record)
+
+
+def _size(payload: Payload) -> int:
+    return len(payload.data) if isinstance(payload, InlinePayload) else payload.size
+
+
+def _drop(txn: lmdb.Transaction[bytes], object_id: ObjectId, tally: _Tally) -> None:
+    key = schema.key_of(object_id)
+    stored = txn.get(key)
+    if stored is None:
+        return
+    old = _readable(object_id, stored)
+    if old is not None:
+        tally.went(old.payload)
+    txn.delete(key)
+    tally.objects -= 1
+
+
+def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared, tally: _Tally) -> None:
+    key = schema.key_of(record.object)
+    stored = txn.get(key)
+    inline: bytes | memoryview
+    if content is not None:
+        payload, inline = content
+        old = None if stored is None else _readable(record.object, stored)
+        if old is not None:
+            tally.went(old.payload)
+        tally.came(payload)
+    elif stored is not None:
+        # Only the record is new. Over a damaged row this fails: its content would silently be gone.
+        payload = schema.decode_row(record.object, stored).payload
+        inline = schema.inline_part(stored)
+    else:
+        payload, inline = schema.NO_PAYLOAD, b""
+    tally.objects += stored is None
+    txn.put(key, schema.encode_row(Row(record, payload), inline))
+
+
+def _readable(object_id: ObjectId, stored: bytes) -> Row | None:
+    # A damaged row may be replaced or dropped; the next start finds the extent it may have named.
+    try:
+        return schema.decode_row(object_id, stored)
+    except DamagedError:
+        return None
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, lmdb.Error) as error:
+        raise _dios_error(error) from error
+
+
+def _dios_error(error: OSError | lmdb.Error) -> DiosError:
+    number = error.errno if isinstance(error, OSError) else error.code
+    text = (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
+    if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError) or number in _NO_SPACE:
+        return NoSpaceError(f"the store is full ({text}): remove objects or give it more room")
+    if number in _NO_MEMORY:
+        return OutOfMemoryError(f"the store has no memory or descriptors left ({text})")
+    if isinstance(error, OSError) and number in _BAD_SOURCE:
+        return InvalidError(f"the file to store cannot be read ({text})")
+    return DamagedError(f"the store's device or database failed ({text})")

@@ -1,0 +1,162 @@
+"""The stored form of one object, version 1: a row that checks itself, with small content behind it.
+
+Not for: where rows and extents live (``lmdb_store``, ``extents``). ``docs/store-format.md`` is the page
+for people; what is written here never changes meaning, a new form gets a new version number.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+from msgspec import Struct
+
+from dios.core.events import ObjectRecord
+from dios.errors import DamagedError, NotSupportedError
+from dios.ids import ObjectId
+from dios.wire.nametext import fingerprint
+
+SCHEMA_VERSION: Final = 1
+ROW_VERSION: Final = 1
+
+_HEAD: Final = struct.Struct(">BI16s")
+_CHECK_BYTES: Final = 16
+_CHECK_TAG: Final = b"dios store row 1\0"
+_KEY: Final = struct.Struct(">Q")
+_SCHEMA: Final = struct.Struct(">I")
+
+
+class Kind(enum.IntEnum):
+    """Where an object's content lies."""
+
+    NONE = 0
+    INLINE = 1
+    EXTENT = 2
+
+
+class Payload(Struct, frozen=True, array_like=True):
+    """What the row says about the content: ``size`` bytes with that BLAKE3-256 digest."""
+
+    kind: Kind = Kind.NONE
+    size: int = 0
+    digest: bytes = b""
+    extent: int = 0
+
+
+class Row(Struct, frozen=True, array_like=True):
+    """One object's record and the description of its content."""
+
+    record: ObjectRecord
+    payload: Payload
+
+
+NO_PAYLOAD: Final = Payload()
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Row).decode
+
+
+def key_of(object_id: ObjectId) -> bytes:
+    """The database key of an object: its id, big endian, so that rows stand in the order of ids."""
+    return _KEY.pack(object_id)
+
+
+def object_of(key: bytes | memoryview) -> ObjectId:
+    """The object id of a database key; DamagedError when it is no key of ours."""
+    if len(key) != _KEY.size:
+        raise DamagedError(f"a row has a key of {len(key)} bytes instead of {_KEY.size}")
+    found: tuple[int] = _KEY.unpack(key)
+    return ObjectId(found[0])
+
+
+def describe(record: ObjectRecord) -> str:
+    """The object for messages and logs: a fingerprint of its name, or its id if it has no name."""
+    return object_text(record.object) if record.name is None else fingerprint(record.name)
+
+
+def object_text(object_id: ObjectId) -> str:
+    """An object id for messages and logs."""
+    return f"object {object_id:016x}"
+
+
+def inline_payload(data: bytes | memoryview) -> Payload:
+    """Describe content that lies behind its row."""
+    return Payload(Kind.INLINE, len(data), blake3(data).digest()) if data else NO_PAYLOAD
+
+
+def encode_row(row: Row, inline: bytes | memoryview = b"") -> bytes:
+    """The stored form of a row, with its content when that is of kind INLINE."""
+    body = _encode(row)
+    head = _HEAD.pack(ROW_VERSION, len(body), _check(row.record.object, body))
+    return b"".join((head, body, inline))
+
+
+def decode_row(object_id: ObjectId, stored: bytes | memoryview) -> Row:
+    """Check and decode the row of an object; its inline content is not looked at.
+
+    Raises DamagedError when the row is not what was written under that key, NotSupportedError when a
+    newer program wrote it.
+    """
+    place = object_text(object_id)
+    if len(stored) < _HEAD.size:
+        raise DamagedError(f"the row of {place} is cut off after {len(stored)} bytes")
+    head: tuple[int, int, bytes] = _HEAD.unpack_from(stored)
+    version, length, check = head
+    if version > ROW_VERSION:
+        raise NotSupportedError(f"the row of {place} has version {version}, newer than {ROW_VERSION}")
+    body = stored[_HEAD.size : _HEAD.size + length]
+    if version != ROW_VERSION or len(body) != length or _check(object_id, body) != check:
+        raise DamagedError(f"the row of {place} does not match its check value")
+    try:
+        row = _decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DamagedError(f"the row of {place} cannot be decoded: {error}") from None
+    if row.record.object != object_id:
+        raise DamagedError(f"the row of {place} describes another object")
+    return row
+
+
+def inline_part(stored: bytes | memoryview) -> bytes | memoryview:
+    """The content behind a row that ``decode_row`` accepted, unchecked."""
+    head: tuple[int, int, bytes] = _HEAD.unpack_from(stored)
+    return stored[_HEAD.size + head[1] :]
+
+
+def check_inline(row: Row, data: bytes) -> bytes:
+    """Return ``data`` if it is what ``row`` describes; DamagedError with the fingerprint otherwise."""
+    payload = row.payload
+    if len(data) != payload.size or (payload.size and blake3(data).digest() != payload.digest):
+        raise damaged(row.record)
+    return data
+
+
+def damaged(record: ObjectRecord, reason: str = "does not match its BLAKE3 digest") -> DamagedError:
+    """The error for a content that must not be served."""
+    place = describe(record)
+    return DamagedError(f"the stored value of {place} {reason}; write it again", fingerprint=place)
+
+
+def encode_schema(version: int) -> bytes:
+    """The stored form of the schema version."""
+    return _SCHEMA.pack(version)
+
+
+def decode_schema(stored: bytes) -> int:
+    """The schema version of a store; NotSupportedError when this program is too old for it."""
+    if len(stored) != _SCHEMA.size:
+        raise DamagedError("the schema version of the store cannot be read; see docs/store-format.md")
+    found: tuple[int] = _SCHEMA.unpack(stored)
+    if found[0] > SCHEMA_VERSION:
+        raise NotSupportedError(
+            f"the store has schema version {found[0]}, this program knows up to {SCHEMA_VERSION}: "
+            "start a newer program; see docs/store-format.md"
+        )
+    return found[0]
+
+
+def _check(object_id: ObjectId, body: bytes | memoryview) -> bytes:
+    hasher = blake3(_CHECK_TAG + _KEY.pack(object_id))
+    return hasher.update(body).digest(_CHECK_BYTES)
