@@ -5,7 +5,8 @@ effects in order (``after``). ``wait_for`` names the ticket that must be durable
 that of its own operations, or of an earlier step whose result this one has seen. 0 means at once.
 
 The host keeps, by object id, each blob's *current content* (immutable versions, or one raw memory), by
-buffer id each buffer's memory, and by payload id the inline bytes of events. Effects run in step order,
+buffer id each buffer's memory, and by payload id the inline bytes of an event until its ``after`` has
+run. Effects run in step order,
 so "current" means the same to both sides.
 """
 
@@ -25,13 +26,15 @@ from dios.wire.types import Brand, Mode
 class WriteSource(Struct, frozen=True):
     """Where the bytes of a write come from and where in the object they go.
 
-    Exactly one of ``payload``, ``buffer`` is not 0, or both are 0 for an empty object. The bytes are the
-    first ``length`` of the source; they replace the object's bytes from ``offset`` on. With ``replace``
-    the object ends at ``offset + length``, otherwise longer old content stays.
+    At most one of ``payload``, ``buffer`` and ``content_of`` (the current content of another object) is
+    not 0; all are 0 for an empty object. The bytes are the first ``length`` of the source; they replace
+    the object's bytes from ``offset`` on. With ``replace`` the object ends at ``offset + length``,
+    otherwise longer old content stays.
     """
 
     payload: PayloadId = PayloadId(0)
     buffer: BufferId = BufferId(0)
+    content_of: ObjectId = ObjectId(0)
     offset: int = 0
     length: int = 0
     replace: bool = True
@@ -67,8 +70,8 @@ class AnswerRead(Struct, frozen=True, tag=11):
 
     The host completes ``result`` with inline data or a read-only mapping. ``result.buffer`` not 0: the
     buffer stays open on exactly this content until CloseBuffer; 0: one-shot. With ``reuse`` the task has
-    a mapping of this buffer already, so nothing is sent when the content is still the same.
-    ``fill`` not 0: instead copy the bytes into that existing buffer's memory (TAKE and BORROW).
+    a mapping of this buffer already, so nothing is sent when the content is still the same. A buffer id
+    that exists already (TAKE, BORROW) lets go of what it stood for and stands for this content now.
     """
 
     task: TaskId
@@ -78,14 +81,14 @@ class AnswerRead(Struct, frozen=True, tag=11):
     offset: int
     length: int
     reuse: bool = False
-    fill: BufferId = BufferId(0)
 
 
 class AnswerWrite(Struct, frozen=True, tag=12):
     """Reply with a writable buffer of ``length`` bytes for the object's range from ``offset`` on.
 
     ``raw``: map the object's own memory. Otherwise a private shadow, filled with the object's bytes
-    unless ``blank``. With ``reuse`` the task's mapping is kept (and re-filled unless ``blank``).
+    unless ``blank``. With ``reuse`` the task's mapping is kept (and re-filled unless ``blank``); a read
+    buffer taken over by a write (``reuse`` and ``blank``) keeps its pinned content as its bytes.
     """
 
     task: TaskId
@@ -133,15 +136,10 @@ class CloseBuffer(Struct, frozen=True, tag=16):
     buffer: BufferId
 
 
-class DropPayload(Struct, frozen=True, tag=17):
-    """The inline bytes of an event are not needed."""
-
-    payload: PayloadId
-
-
 class ApplyWrite(Struct, frozen=True, tag=18):
-    """Make a volatile blob's new current content out of ``source``; nothing to do for a raw buffer.
+    """Make a volatile blob's new current content out of ``source``.
 
+    ``raw``: the bytes stand in the object's own memory already, nothing is to be done but growing.
     For a durable blob it comes after its PutObject and only switches the content to the stored one.
     """
 
@@ -211,7 +209,7 @@ class CloseStreamEnd(Struct, frozen=True, tag=41):
 
 
 class WriteConsole(Struct, frozen=True, tag=42):
-    """Append the payload, or the buffer's first ``length`` bytes, to the console of ``task``."""
+    """Append the payload to the console of ``task``, and tell of it by a ConsoleArrived event."""
 
     task: TaskId
     source: WriteSource
@@ -281,7 +279,6 @@ Effect: TypeAlias = (
     | AnswerConsole
     | AnswerVector
     | CloseBuffer
-    | DropPayload
     | ApplyWrite
     | DuplicateContent
     | DiscardContent

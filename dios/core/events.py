@@ -54,14 +54,15 @@ class SessionOpened(Struct, frozen=True, tag=2):
 
 
 class Called(Struct, frozen=True, tag=3):
-    """A task made a call; inline data was taken off it and stands in the host under ``payload``."""
+    """A task made a call. Its inline bytes stand in the host under ``payload``, those of a vector's calls
+    under ids that count up from it; the core looks at their length only.
+    """
 
     now: int
     task: TaskId
     seq: int
     call: AnyCall
     payload: PayloadId = PayloadId(0)
-    payload_size: int = 0
 
 
 class Disconnected(Struct, frozen=True, tag=4):
@@ -105,6 +106,13 @@ class TimerFired(Struct, frozen=True, tag=8):
     now: int
 
 
+class Persisted(Struct, frozen=True, tag=12):
+    """Every store operation up to ``last`` is durable: nothing of it will have to be undone."""
+
+    now: int
+    last: Ticket
+
+
 class PersistFailed(Struct, frozen=True, tag=9):
     """Every store operation from ``first`` to ``last`` failed and none of them took place."""
 
@@ -141,6 +149,7 @@ Event: TypeAlias = (
     | TaskEnded
     | ConsoleArrived
     | TimerFired
+    | Persisted
     | PersistFailed
     | EffectFailed
     | ShutdownBegan

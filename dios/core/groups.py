@@ -1,0 +1,106 @@
+"""Groups: namespaces as objects, and what Table 4.2 allows (thesis §4.4).
+
+Not for: delegation of group references, which is refused in ``dios.core.delegation``: there is none.
+"""
+
+from __future__ import annotations
+
+from dios.core import access
+from dios.core.objects import PhysicalObject
+from dios.core.state import State
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.errors import NotPermittedError
+from dios.ids import Name, ObjectId, Principal
+from dios.wire.types import Deletion, ObjectType
+
+
+def names_for_creation(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
+    """Names of the groups a new object goes into: any group object the task can refer to will do."""
+    found: dict[Name, None] = {}
+    for ref_id in refs:
+        reference = access.typed(access.living(access.held(task, ref_id)), ObjectType.GROUP)
+        if reference.object.name is not None:
+            found[reference.object.name] = None
+    return tuple(found)
+
+
+def names_for_child(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
+    """Memberships for a child: only of groups the parent is a member of, or created (Figure 4.5)."""
+    found: dict[Name, None] = {}
+    for ref_id in refs:
+        reference = access.typed(access.living(access.held(task, ref_id)), ObjectType.GROUP)
+        if not access.may_grant(task, reference):
+            raise NotPermittedError(
+                "the task merely resolved this group's name; members and its creator can grant membership",
+                fingerprint=reference.object.fingerprint,
+            )
+        if reference.object.name is not None:
+            found[reference.object.name] = None
+    return tuple(found)
+
+
+def enter(step: Step, task: Task, group: PhysicalObject) -> None:
+    """Note a group just created by ``task``."""
+    if group.name is None:
+        return
+    step.state.groups[group.name] = group
+    task.created_groups.add(group.name)
+    if task.is_session:
+        # A session could come back at once with this group in its keyring and be made a member then,
+        # so that denying it now would protect nobody (ADR 0003).
+        task.memberships[group.name] = None
+
+
+def is_durable(state: State, group: PhysicalObject) -> bool:
+    """A group outlives the node when one of its parents does: its objects may be durable."""
+    parents = [state.groups.get(name) for name in group.groups]
+    return any(parent is not None and parent.recorded is not None for parent in parents)
+
+
+def home_of(step: Step, principal: Principal) -> PhysicalObject:
+    """The principal's home group, made at its first session (semantics, Groups)."""
+    home = step.state.homes.get(principal)
+    if home is None:
+        home = PhysicalObject(
+            ObjectId(step.state.fresh_id()),
+            ObjectType.GROUP,
+            step.state.fresh_name(),
+            (),
+            principal,
+            deletion=Deletion.IMMORTAL,
+        )
+        adopt_home(step.state, home)
+        step.put(home)
+    return home
+
+
+def adopt_home(state: State, home: PhysicalObject) -> None:
+    """Enter a home group into the node's tables; it is a group without a parent that never dies."""
+    state.add_object(home)
+    home.pinned = True
+    state.homes[home.owner] = home
+    if home.name is not None:
+        state.groups[home.name] = home
+
+
+def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
+    """The otherwise empty group of a task that was started with none (§4.4, Bootstrap)."""
+    group = PhysicalObject(
+        ObjectId(step.state.fresh_id()),
+        ObjectType.GROUP,
+        step.state.fresh_name(),
+        (),
+        principal,
+        deletion=Deletion.REFERENCE_COUNTED,
+    )
+    step.state.add_object(group)
+    if group.name is not None:
+        step.state.groups[group.name] = group
+    return group
+
+
+def owned_by(state: State, names: tuple[Name, ...], principal: Principal) -> tuple[PhysicalObject, ...]:
+    """Those of the presented groups that belong to the principal: the node injects membership of them."""
+    found = (state.groups.get(name) for name in names)
+    return tuple(group for group in found if group is not None and group.owner == principal)

@@ -1,0 +1,106 @@
+"""What is always true between two steps; checked in tests and simulation, and on request in a node.
+
+Not for: refusing calls. A violation is a defect of the core and raises InvariantError.
+"""
+
+from __future__ import annotations
+
+from dios import limits
+from dios.core.names import internal_name
+from dios.core.objects import PhysicalObject
+from dios.core.references import Reference
+from dios.core.state import State
+from dios.core.tasks import Task
+from dios.errors import InvariantError
+from dios.wire.types import Deletion, Mode, ObjectType, Permission, TaskState
+
+
+def check(state: State) -> None:
+    """Raise InvariantError naming the first thing that is not as it must be."""
+    _check_references(state)
+    _check_counters(state)
+    _check_names(state)
+    _check_pending(state)
+    for task in state.tasks.values():
+        _check_task(task)
+
+
+def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise InvariantError(what)
+
+
+def _check_references(state: State) -> None:
+    """Reference counts are exact, no reference stands in two tables, ids and slots are unique."""
+    counted: dict[int, dict[int, Reference]] = {}
+    seen: set[int] = set()
+    for task in state.tasks.values():
+        slots: set[int] = set()
+        for reference in task.table:
+            _require(reference.id not in seen, "a reference stands in two tables")
+            seen.add(reference.id)
+            _require(reference.task is task, "a reference stands in a foreign table")
+            _require(reference.slot not in slots, "two references share a slot")
+            slots.add(reference.slot)
+            _require(reference.permissions in Permission.ALL, "a reference has rights there are not")
+            if not reference.object.zombie:
+                counted.setdefault(reference.object.id, {})[reference.id] = reference
+                _require(
+                    state.objects.get(reference.object.id) is reference.object,
+                    "a reference leads to an object the node does not know",
+                )
+        _require(len(task.table) <= limits.REFERENCES_PER_TASK_MAX, "a reference table is over its bound")
+    for target in state.objects.values():
+        _require(target.references == counted.get(target.id, {}), "a reference count is not exact")
+        _require(not target.zombie, "a zombie is still in the node's tables")
+        forgotten = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
+        _require(not forgotten or target.pinned, "an unreferenced counted object lives on")
+
+
+def _check_counters(state: State) -> None:
+    """a_r and a_w are exactly the active requests."""
+    active: dict[int, list[int]] = {}
+    for task in state.tasks.values():
+        for buffer in task.buffers.values():
+            _require(buffer.reference.task is task, "a buffer is in a foreign table")
+            _require(buffer.id in buffer.reference.buffers, "a buffer its reference does not know")
+            if buffer.active:
+                _require(not buffer.object.zombie, "a request is active on a zombie")
+                pair = active.setdefault(buffer.object.id, [0, 0])
+                pair[0 if buffer.mode is Mode.READ else 1] += 1
+    for target in state.objects.values():
+        expected = active.get(target.id, [0, 0])
+        _require([target.a_r, target.a_w] == expected, "active counters are not exact")
+
+
+def _check_names(state: State) -> None:
+    """The name table maps exactly the living named objects, once for each of their groups."""
+    expected: dict[bytes, set[int]] = {}
+    for target in state.objects.values():
+        if target.name is not None:
+            for group in target.groups:
+                expected.setdefault(internal_name(target.name, group), set()).add(target.id)
+    found = {key: {target.id for target in entry} for key, entry in state.names.items()}
+    _require(found == expected, "the name table does not match the objects")
+    for name, group in state.groups.items():
+        _require(_is_group(group) and group.name == name, "the group table holds what is no group")
+
+
+def _is_group(target: PhysicalObject) -> bool:
+    return target.type is ObjectType.GROUP and not target.zombie
+
+
+def _check_pending(state: State) -> None:
+    """Every waiting call belongs to a living task and waits on what it says."""
+    for row in state.pending:
+        _require(row.task.alive, "a call of an ended task waits")
+        _require(row.task.pending.get(row.seq) is row, "a waiting call its task does not know")
+        for target in row.watched:
+            _require(row.key in target.waiters or target.zombie, "a waiting call nobody would wake")
+
+
+def _check_task(task: Task) -> None:
+    if task.state is TaskState.ENDED:
+        _require(not len(task.table), "an ended task holds references")
+        _require(not task.buffers and not task.pending, "an ended task holds buffers or waits")
+    _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")

@@ -1,0 +1,184 @@
+"""The core of a node: ``step(event) -> outcome``, pure and deterministic.
+
+Not for: doing anything. It blocks never, reads no clock, draws entropy only from the function given, and
+touches no machine; the same events and entropy give the same outcomes, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from dios.core import effects, events, groups, lifecycle
+from dios.core.effects import Outcome
+from dios.core.object_types import sources
+from dios.core.object_types.states import ConsoleState
+from dios.core.objects import PhysicalObject
+from dios.core.pending import Pending
+from dios.core.state import State
+from dios.core.step import Step
+from dios.core.syscalls import dispatch, dispatch_vector
+from dios.core.task_calls import finish_run, look_again
+from dios.errors import InvariantError
+from dios.ids import Principal
+from dios.wire import messages
+from dios.wire.types import Cause, Deletion, ObjectType
+
+
+class Core:
+    """One node's names, groups, objects, references, requests and tasks.
+
+    ``entropy(n)`` gives n unpredictable bytes; ``node_owner`` may stop the node; ``restricted`` is the
+    mode of Table 4.7.
+    """
+
+    def __init__(
+        self, entropy: Callable[[int], bytes], node_owner: Principal, *, restricted: bool = False
+    ) -> None:
+        self.state: Final = State(entropy, node_owner, restricted=restricted)
+
+    def step(self, event: events.Event) -> Outcome:
+        """Take one event, change the tables, say what is to be done."""
+        step = Step(self.state, event.now)
+        if type(event) is events.Called:
+            self._called(step, event)
+        else:
+            self._other(step, event)
+        while step.wake:
+            _wake(step)
+        return step.outcome()
+
+    def _called(self, step: Step, event: events.Called) -> None:
+        task = self.state.tasks.get(event.task)
+        if task is None or not task.alive or task.cause is not Cause.NONE:
+            return  # an ending task's last messages
+        call = event.call
+        if self.state.shutting_down:
+            step.answer(task, event.seq, lifecycle.refused_for_shutdown())
+        elif isinstance(call, messages.Vector):
+            dispatch_vector(step, task, event.seq, call, event.payload)
+        elif isinstance(call, messages.Hello):
+            lifecycle.disconnected(
+                step, events.Disconnected(event.now, event.task, "a second Hello on one connection")
+            )
+            step.emit(effects.CloseConnection(event.task, "a second Hello on one connection"))
+        elif event.seq in task.pending:
+            reason = f"sequence number {event.seq} is still waiting"
+            lifecycle.disconnected(step, events.Disconnected(event.now, event.task, reason))
+            step.emit(effects.CloseConnection(event.task, reason))
+        else:
+            dispatch(step, task, event.seq, call, event.payload)
+
+    def _other(self, step: Step, event: events.Event) -> None:
+        match event:
+            case events.SessionOpened():
+                lifecycle.open_session(step, event)
+            case events.TaskStarted():
+                lifecycle.task_started(step, event)
+            case events.TaskEnded():
+                lifecycle.task_ended(step, event)
+            case events.Disconnected():
+                lifecycle.disconnected(step, event)
+            case events.ConsoleArrived():
+                self._console_arrived(step, event)
+            case events.TimerFired():
+                for row in self.state.pending.expired(event.now):
+                    look_again(step, row)
+            case events.Persisted():
+                self._persisted(event)
+            case events.PersistFailed():
+                self._persist_failed(step, event)
+            case events.EffectFailed():
+                self._effect_failed(step, event)
+            case events.Recovered():
+                self._recovered(event)
+            case events.ShutdownBegan():
+                self._shut_down(step)
+            case _:
+                raise InvariantError(f"no handler for {type(event).__name__}")
+
+    # -- what the store says ----------------------------------------------------------------------
+    def _recovered(self, event: events.Recovered) -> None:
+        for record in event.records:
+            target = PhysicalObject.from_record(record)
+            if target.type is ObjectType.GROUP and target.deletion is Deletion.IMMORTAL:
+                groups.adopt_home(self.state, target)
+                continue
+            self.state.add_object(target)
+            if target.type is ObjectType.GROUP and target.name is not None:
+                self.state.groups[target.name] = target
+
+    def _persisted(self, event: events.Persisted) -> None:
+        self.state.settled = event.last
+        self.state.dropped = [entry for entry in self.state.dropped if entry[0] > event.last]
+
+    def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
+        """Nothing from ``first`` on took place: go back to what the store holds."""
+        for target in list(self.state.objects.values()):
+            lost = [entry for entry in target.undo if event.first <= entry[0] <= event.last]
+            if not lost:
+                continue
+            target.undo = [entry for entry in target.undo if entry[0] < event.first]
+            before = lost[0][1]
+            if before is None:
+                target.recorded = None
+                step.destroy(target)
+            else:
+                target.restore(before)
+                step.changed(target)
+        for ticket, record in self.state.dropped:
+            if event.first <= ticket <= event.last and record.object not in self.state.objects:
+                self.state.add_object(PhysicalObject.from_record(record))
+        self.state.dropped = [entry for entry in self.state.dropped if entry[0] < event.first]
+
+    def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
+        """The host has told the task; the buffer it never got is closed here."""
+        task = self.state.tasks.get(event.task)
+        if task is None:
+            return
+        buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
+        if buffer is not None:
+            step.close_buffer(buffer)
+
+    # -- the rest -----------------------------------------------------------------------------------
+    def _console_arrived(self, step: Step, event: events.ConsoleArrived) -> None:
+        task = self.state.tasks.get(event.task)
+        if task is None or not isinstance(task.console.state, ConsoleState):
+            return
+        console = task.console
+        if event.size:
+            task.console.state.arrived += event.size
+            console.size += event.size
+        else:
+            task.console.state.closed = True
+        step.changed(console)
+
+    def _shut_down(self, step: Step) -> None:
+        self.state.shutting_down = True
+        for task in list(self.state.tasks.values()):
+            for row in list(task.pending.values()):
+                self.state.pending.remove(row)
+                step.answer(task, row.seq, lifecycle.refused_for_shutdown())
+            if task.is_session:
+                step.emit(effects.CloseConnection(task.id, "the node is shutting down"))
+            elif task.alive:
+                if task.cause is Cause.NONE:
+                    task.cause, task.detail = Cause.NODE, "the node was shut down"
+                step.emit(effects.Kill(task.id))
+
+
+def _wake(step: Step) -> None:
+    """Let every call that waits on a changed object look again."""
+    waiting, step.wake = step.wake, {}
+    for row in waiting.values():
+        if row.key in step.state.pending:
+            _retry(step, row)
+
+
+def _retry(step: Step, row: Pending) -> None:
+    if isinstance(row.call, messages.Select):
+        look_again(step, row)
+    elif isinstance(row.call, messages.Run):
+        finish_run(step, row)
+    else:
+        sources.resume_read(step, row)

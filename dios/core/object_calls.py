@@ -1,0 +1,148 @@
+"""create, delete and stat: objects and the handles on them (B.1.1, B.1.4, B.1.6).
+
+Not for: resolution and delegation, which have modules of their own.
+"""
+
+from __future__ import annotations
+
+from dios import limits
+from dios.core import access, effects, groups
+from dios.core.effects import WriteSource
+from dios.core.lifecycle import end_task_by
+from dios.core.names import deterministic_name
+from dios.core.object_types.rules import TypeRules, rules_for_creation
+from dios.core.object_types.states import StreamState, TimerState
+from dios.core.objects import PhysicalObject
+from dios.core.references import Provenance
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.errors import InvalidError, TooLargeError, UnreachableError
+from dios.ids import Name, ObjectId, TaskId
+from dios.wire import messages
+from dios.wire.types import (
+    Deletion,
+    Flag,
+    NameKind,
+    ObjectType,
+    Permission,
+    Persistence,
+)
+
+
+def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
+    """dios_create: a new logical object, its name, and a reference with every right."""
+    access.flags_of(call.flags, Flag.NONE)
+    rules = rules_for_creation(call.object_type, call.buffering)
+    if call.host:
+        raise UnreachableError(f"no node named {call.host!r} is known here")
+    group_names = groups.names_for_creation(task, call.groups)
+    _check_size(call, rules)
+    deletion = rules.deletion if call.deletion is None else call.deletion
+    if deletion is Deletion.IMMORTAL:
+        raise InvalidError("only the node makes immortal objects")
+    task.table.require_room()
+    name = _new_name(step, task, call.name_kind)
+    target = PhysicalObject(
+        ObjectId(step.state.fresh_id()),
+        call.object_type,
+        name,
+        () if name is None else group_names,
+        task.principal,
+        deletion=deletion,
+        buffering=call.buffering,
+        proximity=rules.proximity,
+    )
+    _set_type_state(step, target, call)
+    step.state.add_object(target)
+    if target.type is ObjectType.GROUP:
+        groups.enter(step, task, target)
+    _first_content(step, target, rules)
+    reference = step.grant(task, target, Permission.ALL, Provenance.CREATED)
+    step.audit(task, "create", "ok", target.fingerprint, target.type.name)
+    step.answer(task, seq, messages.Created(name, reference.public()))
+
+
+def _check_size(call: messages.Create, rules: TypeRules) -> None:
+    if call.data is not None and not rules.bytes_in_host:
+        raise InvalidError(f"a {call.object_type.name} has no bytes to begin with")
+    if call.object_type is ObjectType.SHMEM_STREAM and call.size:
+        if not limits.STREAM_RING_BYTES_MIN <= call.size <= limits.STREAM_RING_BYTES_MAX:
+            raise InvalidError(
+                f"a ring of {call.size} bytes; between {limits.STREAM_RING_BYTES_MIN} and"
+                f" {limits.STREAM_RING_BYTES_MAX} are possible"
+            )
+    elif call.size > limits.BLOB_BYTES_MAX and call.object_type is not ObjectType.TIMER_BLOB:
+        raise TooLargeError(f"{call.size} bytes are over the limit of {limits.BLOB_BYTES_MAX}")
+
+
+def _new_name(step: Step, task: Task, kind: NameKind) -> Name | None:
+    if kind is NameKind.ANONYMOUS:
+        return None
+    if kind is NameKind.RANDOM:
+        return step.state.fresh_name()
+    name = deterministic_name(task.name, task.deterministic_count)
+    task.deterministic_count += 1
+    return name
+
+
+def _set_type_state(step: Step, target: PhysicalObject, call: messages.Create) -> None:
+    if target.type is ObjectType.SHMEM_STREAM:
+        target.state = StreamState(call.size or limits.STREAM_RING_BYTES_DEFAULT)
+    elif target.type is ObjectType.TIMER_BLOB:
+        target.state = TimerState(step.now + call.size if call.size else 0)
+        target.size = 8
+    elif target.type is ObjectType.GROUP:
+        target.size = limits.NAME_BYTES
+
+
+def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None:
+    if not rules.bytes_in_host and target.type is not ObjectType.GROUP:
+        return
+    source = None
+    if rules.bytes_in_host:
+        source = WriteSource(payload=step.payload, length=step.payload_size)
+        target.size = step.payload_size
+    durable = rules.persistence is Persistence.DURABLE
+    if durable:
+        step.put(target, source)
+    elif target.type is ObjectType.GROUP and groups.is_durable(step.state, target):
+        step.put(target)
+    if source is not None:
+        step.emit(effects.ApplyWrite(target.id, source, durable=durable))
+
+
+def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
+    """dios_delete: drop the handle, then what the object's deletion mode says (§4.2)."""
+    flags = access.flags_of(call.flags, Flag.HANDLE_ONLY | Flag.DESTROY)
+    reference = access.held(task, call.ref)
+    target = reference.object
+    if flags & Flag.DESTROY:
+        access.held(task, call.ref, Permission.DELETE)
+        if target.deletion is Deletion.IMMORTAL:
+            raise InvalidError("an immortal object is never destroyed")
+    if target is task.object and not flags & Flag.HANDLE_ONLY:
+        step.answer(task, seq, messages.Done(1))
+        end_task_by(step, task, task, "it deleted its self-reference")
+        return
+    if target is task.object or target is task.console:
+        raise InvalidError("a task keeps the references to itself and its console until it ends")
+    if target.type is ObjectType.TASK and flags & Flag.DESTROY:
+        victim = step.state.tasks.get(TaskId(target.id))
+        step.drop_reference(reference)
+        if victim is not None and victim.alive:
+            end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
+    else:
+        immediate = target.deletion is Deletion.IMMEDIATE and bool(reference.permissions & Permission.DELETE)
+        step.seen(target)
+        step.drop_reference(reference)
+        if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
+            step.audit(task, "delete", "ok", target.fingerprint, target.type.name)
+            step.destroy(target)
+    step.answer(task, seq, messages.Done(1))
+
+
+def stat(step: Step, task: Task, seq: int, call: messages.Stat) -> None:
+    """The public attributes of a reference as of now."""
+    reference = access.held(task, call.ref)
+    step.seen(reference.object)
+    step.answer(task, seq, messages.References((reference.public(),)))

@@ -1,0 +1,58 @@
+"""What each type of Table 4.1 is: the one table that says which calls make sense on it.
+
+Not for: network types, which need other nodes and are refused by name until there are some.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from dios.errors import InvalidError, NotSupportedError
+from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
+
+
+class TypeRules(Struct, frozen=True):
+    """Defaults and abilities of one object type."""
+
+    deletion: Deletion
+    persistence: Persistence = Persistence.VOLATILE
+    proximity: Proximity = Proximity.NODE
+    creatable: bool = True
+    bytes_in_host: bool = False  # a blob: random access to content that the host holds
+    executable: bool = False
+
+
+_COUNTED: Final = Deletion.REFERENCE_COUNTED
+
+RULES: Final[dict[ObjectType, TypeRules]] = {
+    ObjectType.DURABLE_BLOB: TypeRules(
+        Deletion.IMMEDIATE, Persistence.DURABLE, bytes_in_host=True, executable=True
+    ),
+    ObjectType.PRIVMEM_BLOB: TypeRules(_COUNTED, proximity=Proximity.PROCESS, bytes_in_host=True),
+    ObjectType.SHMEM_BLOB: TypeRules(_COUNTED, bytes_in_host=True, executable=True),
+    ObjectType.TIMER_BLOB: TypeRules(_COUNTED, proximity=Proximity.PROCESS),
+    ObjectType.SHMEM_STREAM: TypeRules(_COUNTED),
+    ObjectType.CONSOLE_STREAM: TypeRules(Deletion.IMMORTAL, creatable=False),
+    ObjectType.GROUP: TypeRules(Deletion.IMMEDIATE),
+    ObjectType.TASK: TypeRules(_COUNTED, creatable=False),
+}
+
+
+def rules_for_creation(kind: ObjectType, buffering: Buffering) -> TypeRules:
+    """The rules of a type that create may make; refuses the others with the reason."""
+    rules = RULES.get(kind)
+    if rules is None:
+        raise NotSupportedError(f"{kind.name} needs the network; this release has it on no node")
+    if not rules.creatable:
+        raise InvalidError(f"a {kind.name} is made by the node, with its task")
+    if buffering is Buffering.RAW and kind is not ObjectType.SHMEM_BLOB:
+        raise InvalidError(f"raw buffering is for SHMEM_BLOB, not {kind.name}")
+    return rules
+
+
+def is_blob(kind: ObjectType) -> bool:
+    """Whether the host holds bytes for objects of this type."""
+    rules = RULES.get(kind)
+    return rules is not None and rules.bytes_in_host

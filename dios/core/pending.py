@@ -1,0 +1,108 @@
+"""Blocked system calls: rows in a table, not waiting threads.
+
+Not for: deciding when they are done; whoever changes an object wakes its waiters.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from dios import limits
+from dios.core.objects import PhysicalObject
+from dios.errors import InvalidError, OutOfMemoryError
+from dios.wire.messages import AcquireRead, ReadOnce, Run, Select
+
+if TYPE_CHECKING:
+    from dios.core.tasks import Task
+
+
+class Pending:
+    """One waiting call and the objects whose change may finish it.
+
+    ``deadline`` is when to look again at the latest, ``limit`` when the caller's patience ends.
+    """
+
+    __slots__ = ("call", "deadline", "limit", "seq", "task", "watched")
+
+    def __init__(
+        self,
+        task: Task,
+        seq: int,
+        call: AcquireRead | ReadOnce | Run | Select,
+        watched: tuple[PhysicalObject, ...],
+        deadline: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.task: Final = task
+        self.seq: Final = seq
+        self.call: Final = call
+        self.watched: Final = watched
+        self.deadline: Final = deadline
+        self.limit: Final = limit
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Unique among all waiting calls."""
+        return (self.task.id, self.seq)
+
+
+class PendingTable:
+    """All waiting calls of the node, and the deadlines of those that have one."""
+
+    __slots__ = ("_deadlines", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int], Pending] = {}
+        self._deadlines: list[tuple[int, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(list(self._rows.values()))
+
+    def add(self, row: Pending) -> None:
+        """Let a call wait; bounded for each task."""
+        if row.key in self._rows:
+            raise InvalidError(f"sequence number {row.seq} is waiting already")
+        if len(row.task.pending) >= limits.PENDING_PER_TASK_MAX:
+            raise OutOfMemoryError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
+        self._rows[row.key] = row
+        row.task.pending[row.seq] = row
+        for target in row.watched:
+            target.waiters[row.key] = row
+        if row.deadline is not None:
+            heapq.heappush(self._deadlines, (row.deadline, *row.key))
+
+    def remove(self, row: Pending) -> None:
+        """Forget a call that is answered or given up."""
+        del self._rows[row.key]
+        del row.task.pending[row.seq]
+        for target in row.watched:
+            target.waiters.pop(row.key, None)
+
+    def next_deadline(self) -> int | None:
+        """When the earliest time limit passes."""
+        heap = self._deadlines
+        while heap and not self._live(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def expired(self, now: int) -> list[Pending]:
+        """The calls whose time has passed, earliest first; they stay in the table."""
+        late: list[Pending] = []
+        heap = self._deadlines
+        while heap and heap[0][0] <= now:
+            entry = heapq.heappop(heap)
+            if self._live(entry):
+                late.append(self._rows[entry[1:]])
+        return late
+
+    def _live(self, entry: tuple[int, int, int]) -> bool:
+        row = self._rows.get(entry[1:])
+        return row is not None and row.deadline == entry[0]

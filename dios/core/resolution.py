@@ -1,0 +1,74 @@
+"""Name resolution: an external name to fresh references, or to nothing (thesis §4.3.3, B.1.2).
+
+Not for: other nodes, which come with the coordination protocol. A name that does not exist and a name in
+a group of which the caller is no member take the same path and give the same empty answer.
+"""
+
+from __future__ import annotations
+
+from dios.core import access
+from dios.core.names import CONSOLE, TIMER, internal_name, special_number
+from dios.core.object_types.states import TimerState
+from dios.core.objects import PhysicalObject
+from dios.core.references import Provenance
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.ids import Name, ObjectId
+from dios.wire import messages
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity
+
+_NO_GROUP = Name(bytes(32))
+
+
+def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
+    """dios_lookup: at most ``limit`` references to reachable physical objects of the named object."""
+    access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
+    name = Name(call.name)
+    number = special_number(name)
+    if number:
+        found = _special(step, task, number)
+    else:
+        found = _reachable(step, task, name, call.group)
+    found = found[: call.limit]
+    task.table.require_room(len(found))
+    permissions = Permission.ALL
+    references = tuple(
+        step.grant(task, target, permissions, Provenance.RESOLVED).public() for target in found
+    )
+    step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
+    step.answer(task, seq, messages.References(references))
+
+
+def _reachable(step: Step, task: Task, name: Name, group_ref: int) -> tuple[PhysicalObject, ...]:
+    if group_ref:
+        reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
+        group = reference.object.name or _NO_GROUP
+        found = step.state.names.find(internal_name(name, group))
+        return found if access.is_member(task, reference) else ()
+    every: dict[int, PhysicalObject] = {}
+    for group in task.memberships:
+        for target in step.state.names.find(internal_name(name, group)):
+            every[target.id] = target
+    return tuple(every.values())
+
+
+def _special(step: Step, task: Task, number: int) -> tuple[PhysicalObject, ...]:
+    """Special names mean something in the caller's context only, and never go through groups."""
+    if number == CONSOLE:
+        return (task.console,)
+    if number == TIMER:
+        clock = PhysicalObject(
+            ObjectId(step.state.fresh_id()),
+            ObjectType.TIMER_BLOB,
+            None,
+            (),
+            task.principal,
+            deletion=Deletion.REFERENCE_COUNTED,
+            proximity=Proximity.PROCESS,
+        )
+        clock.state = TimerState(0)
+        clock.size = 8
+        step.state.add_object(clock)
+        return (clock,)
+    return ()

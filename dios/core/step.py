@@ -1,0 +1,231 @@
+"""One step of the core: collects what the outcome will be while handlers change the state.
+
+Not for: deciding. Handlers validate first and change afterwards, so that a refusal leaves no trace.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from dios.core import effects
+from dios.core.effects import Effect, Outcome, StoreOperation, WriteSource
+from dios.core.iorequests import Buffer, abort
+from dios.core.object_types.states import StreamState
+from dios.core.objects import PhysicalObject
+from dios.core.pending import Pending
+from dios.core.references import Provenance, Reference
+from dios.core.state import State
+from dios.core.tasks import Task
+from dios.errors import DiosError, WouldBlockError
+from dios.ids import PayloadId, Ticket
+from dios.wire import messages
+from dios.wire.types import Deletion, Permission
+
+Reply: TypeAlias = (
+    effects.Answer | effects.AnswerRead | effects.AnswerWrite | effects.AnswerBytes | effects.AnswerConsole
+)
+
+
+class Step:
+    """The state, the event's time and caller, and the growing outcome."""
+
+    __slots__ = (
+        "_changed",
+        "_ticket",
+        "_wait",
+        "after",
+        "now",
+        "parts",
+        "payload",
+        "payload_size",
+        "persist",
+        "read_in_vector",
+        "state",
+        "wake",
+    )
+
+    def __init__(self, state: State, now: int) -> None:
+        self.state: Final = state
+        self.now: Final = now
+        self.persist: list[StoreOperation] = []
+        self.after: list[Effect] = []
+        self.parts: list[Reply] | None = None
+        self.payload = PayloadId(0)
+        self.payload_size = 0
+        self.wake: dict[tuple[int, int], Pending] = {}
+        self.read_in_vector: set[int] = set()
+        self._changed: dict[int, PhysicalObject] = {}
+        self._ticket = Ticket(0)
+        self._wait = Ticket(0)
+
+    # -- answers --------------------------------------------------------------------------------
+    def reply(self, answer: Reply) -> None:
+        """Answer a call; inside a vector the parts are collected."""
+        if self._changed:
+            self.flush_counters()
+        if self.parts is not None:
+            self.parts.append(answer)
+        else:
+            self.after.append(answer)
+
+    def emit_answer(self, answer: effects.AnswerVector) -> None:
+        """Answer a vector as a whole."""
+        self.flush_counters()
+        self.after.append(answer)
+
+    def answer(self, task: Task, seq: int, result: messages.AnyResult) -> None:
+        """Answer with a result the core knows whole."""
+        self.reply(effects.Answer(task.id, seq, result))
+
+    def refuse(self, task: Task, seq: int, error: DiosError) -> None:
+        """Answer with a failure."""
+        self.answer(task, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
+
+    # -- effects --------------------------------------------------------------------------------
+    def emit(self, effect: Effect) -> None:
+        """Do this once the step's store operations are durable."""
+        self.after.append(effect)
+
+    def changed(self, target: PhysicalObject) -> None:
+        """Publish the object's counters with this step, and let its waiters look again."""
+        self._changed[target.id] = target
+        if target.waiters:
+            self.wake.update(target.waiters)
+
+    def flush_counters(self) -> None:
+        """Write changed counters to the pages before the answer that speaks of them."""
+        for target in self._changed.values():
+            self.after.append(
+                effects.PublishCounters(
+                    target.id,
+                    target.size,
+                    target.v_r,
+                    target.v_w,
+                    target.a_r,
+                    target.a_w,
+                    target.dirty,
+                    target.zombie,
+                )
+            )
+        self._changed.clear()
+
+    def audit(self, task: Task, action: str, outcome: str, subject: str, detail: str = "") -> None:
+        """Leave an audit record (§3.2.2)."""
+        self.after.append(
+            effects.Audit(self.now, action, outcome, task.principal, task.object.fingerprint, subject, detail)
+        )
+
+    # -- persistence ----------------------------------------------------------------------------
+    def seen(self, target: PhysicalObject) -> None:
+        """The answer depends on the object's last store operation: wait until that is durable."""
+        self._wait = max(self._wait, target.ticket)
+
+    def _take_ticket(self, target: PhysicalObject) -> Ticket:
+        if not self._ticket:
+            self._ticket = Ticket(self.state.next_ticket)
+            self.state.next_ticket += 1
+        target.ticket = self._ticket
+        self._wait = self._ticket
+        return self._ticket
+
+    def put(self, target: PhysicalObject, source: WriteSource | None = None) -> None:
+        """Store the object's record as it is now, and its bytes with it."""
+        ticket = self._take_ticket(target)
+        settled = self.state.settled
+        target.undo = [entry for entry in target.undo if entry[0] > settled]
+        target.undo.append((ticket, target.recorded))
+        target.recorded = target.record()
+        self.persist.append(effects.PutObject(target.recorded, source))
+
+    def drop(self, target: PhysicalObject) -> None:
+        """Remove the object from the store."""
+        if target.recorded is None:
+            return
+        ticket = self._take_ticket(target)
+        self.state.dropped.append((ticket, target.recorded))
+        self.persist.append(effects.DropObject(target.id))
+
+    # -- references and objects -----------------------------------------------------------------
+    def grant(
+        self,
+        task: Task,
+        target: PhysicalObject,
+        permissions: Permission,
+        provenance: Provenance,
+        label: str = "",
+    ) -> Reference:
+        """Give the task a fresh reference and its public part."""
+        reference = self.state.add_reference(task, target, permissions, provenance, label)
+        self.seen(target)
+        self.after.append(effects.BindSlot(task.id, reference.public()))
+        return reference
+
+    def close_buffer(self, buffer: Buffer) -> None:
+        """End a buffer for good; an active request on it is aborted."""
+        if buffer.active:
+            abort(buffer)
+            self.changed(buffer.object)
+        task = buffer.reference.task
+        task.buffers.pop(buffer.id, None)
+        buffer.reference.buffers.pop(buffer.id, None)
+        if buffer.owner is not None:
+            buffer.owner.buffers.pop(buffer.id, None)
+        if not buffer.bare:
+            self.after.append(effects.CloseBuffer(buffer.id))
+
+    def drop_reference(self, reference: Reference) -> None:
+        """Take a reference out of its table; the last counted one destroys its object (§4.2)."""
+        for buffer in list(reference.buffers.values()):
+            self.close_buffer(buffer)
+        task = reference.task
+        target = reference.object
+        task.table.remove(reference.id)
+        self.after.append(effects.UnbindSlot(task.id, reference.slot))
+        target.references.pop(reference.id, None)
+        self._drop_stream_ends(reference)
+        if not target.references and not target.zombie:
+            self.maybe_collect(target)
+
+    def maybe_collect(self, target: PhysicalObject) -> None:
+        """Destroy an object that nobody refers to any more, unless only a delete call may."""
+        if not (target.deletion is Deletion.IMMEDIATE or target.references or target.pinned or target.zombie):
+            self.destroy(target)
+
+    def destroy(self, target: PhysicalObject) -> None:
+        """Zombie first, so that concurrent I/O fails safely, then gone from the node's tables."""
+        target.zombie = True
+        holders = list(target.references.values())
+        target.references.clear()
+        for reference in holders:
+            for buffer in list(reference.task.buffers.values()):
+                if buffer.object is target:
+                    abort(buffer)
+        target.a_r = target.a_w = 0
+        self.changed(target)
+        self.drop(target)
+        self.state.forget_object(target)
+        if target.state is None:
+            self.after.append(effects.DiscardContent(target.id))
+
+    def _drop_stream_ends(self, reference: Reference) -> None:
+        state = reference.object.state
+        if not isinstance(state, StreamState):
+            return
+        for mode, holder in list(state.holder.items()):
+            if holder == (reference.task.id, reference.id):
+                del state.holder[mode]
+                state.gone.add(mode)
+                self.after.append(effects.CloseStreamEnd(reference.object.id, mode))
+                self.changed(reference.object)
+
+    # -- waiting --------------------------------------------------------------------------------
+    def wait(self, row: Pending) -> None:
+        """Let a call wait; refused where it must not."""
+        if self.parts is not None:
+            raise WouldBlockError("the call would have to wait, which none inside a vector may")
+        self.state.pending.add(row)
+
+    def outcome(self) -> Outcome:
+        """What the host has to do."""
+        self.flush_counters()
+        return Outcome(self.persist, self.after, self._ticket, self._wait, self.state.pending.next_deadline())

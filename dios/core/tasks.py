@@ -1,0 +1,144 @@
+"""Tasks as the core knows them: identity, memberships, tables, events, and how they ended (§4.1, §4.4).
+
+Not for: processes, which are the host's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from dios import limits
+from dios.core.iorequests import Buffer
+from dios.core.objects import PhysicalObject
+from dios.core.pending import Pending
+from dios.core.reftable import ReferenceTable
+from dios.ids import BufferId, Name, Principal, TaskId
+from dios.wire import messages
+from dios.wire.types import Brand, Cause, TaskState
+
+
+class Task:
+    """A task or a person's session. Memberships are fixed at start, but for what a session creates
+    itself: the node, as the cluster manager, makes it a member (ADR 0003).
+    """
+
+    __slots__ = (
+        "brand",
+        "buffers",
+        "cause",
+        "children",
+        "console",
+        "created_groups",
+        "detail",
+        "deterministic_count",
+        "ended_ns",
+        "events",
+        "exit_code",
+        "id",
+        "is_session",
+        "label",
+        "lost_events",
+        "memberships",
+        "name",
+        "object",
+        "parent",
+        "pending",
+        "pid",
+        "principal",
+        "self_ref",
+        "signal",
+        "spawn_count",
+        "started_ns",
+        "state",
+        "table",
+    )
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        console: PhysicalObject,
+        name: Name,
+        principal: Principal,
+        brand: Brand,
+        memberships: tuple[Name, ...],
+        *,
+        parent: Task | None,
+        is_session: bool,
+        label: str,
+        now: int,
+    ) -> None:
+        self.id: Final = TaskId(own.id)
+        self.object: Final = own
+        self.console: Final = console
+        self.name: Final = name
+        self.principal: Final = principal
+        self.brand: Final = brand
+        self.memberships: dict[Name, None] = dict.fromkeys(memberships)
+        self.created_groups: set[Name] = set()
+        self.parent: Final = parent
+        self.is_session: Final = is_session
+        self.label: Final = label
+        self.table: Final = ReferenceTable()
+        self.buffers: dict[BufferId, Buffer] = {}
+        self.pending: dict[int, Pending] = {}
+        self.children: dict[TaskId, Task] = {}
+        self.events: deque[messages.SelfEvent] = deque()
+        self.lost_events = 0
+        self.deterministic_count = 0
+        self.spawn_count = 0
+        self.self_ref = 0
+        self.state = TaskState.STARTING
+        self.pid = 0
+        self.started_ns = now
+        self.ended_ns = 0
+        self.cause = Cause.NONE
+        self.exit_code = 0
+        self.signal = 0
+        self.detail = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still make calls."""
+        return self.state is not TaskState.ENDED
+
+    def push_event(self, event: messages.SelfEvent) -> None:
+        """Queue a notification on the self-reference; over the bound the loss itself is told (§4.5.3)."""
+        if len(self.events) >= limits.EVENTS_PER_TASK_MAX:
+            self.lost_events += 1
+            return
+        self.events.append(event)
+
+    def pop_event(self) -> messages.SelfEvent | None:
+        """The next notification, oldest first; losses are told once the queue has room again."""
+        if self.events:
+            return self.events.popleft()
+        if self.lost_events:
+            lost = messages.Lost(self.lost_events)
+            self.lost_events = 0
+            return lost
+        return None
+
+    @property
+    def has_event(self) -> bool:
+        """Whether a read of the self-reference would not wait."""
+        return bool(self.events) or self.lost_events > 0
+
+    def row(self) -> messages.TaskRow:
+        """The status record."""
+        return messages.TaskRow(
+            name=self.name,
+            fingerprint=self.object.fingerprint,
+            label=self.label,
+            state=self.state,
+            brand=self.brand,
+            principal=self.principal,
+            pid=self.pid,
+            started_ns=self.started_ns,
+            ended_ns=self.ended_ns,
+            cause=self.cause,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            detail=self.detail,
+            parent="" if self.parent is None else self.parent.object.fingerprint,
+        )
