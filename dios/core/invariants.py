@@ -82,8 +82,11 @@ def _check_names(state: State) -> None:
                 expected.setdefault(internal_name(target.name, group), set()).add(target.id)
     found = {key: {target.id for target in entry} for key, entry in state.names.items()}
     _require(found == expected, "the name table does not match the objects")
-    for name, group in state.groups.items():
-        _require(_is_group(group) and group.name == name, "the group table holds what is no group")
+    for group_name, group_object in state.groups.items():
+        _require(
+            _is_group(group_object) and group_object.name == group_name,
+            "the group table holds what is no group",
+        )
 
 
 def _is_group(target: PhysicalObject) -> bool:

@@ -27,6 +27,7 @@ class Entropy:
         self._count = 0
 
     def __call__(self, size: int) -> bytes:
+        """The next bytes."""
         self._count += 1
         return blake3(b"%d:%d" % (self._seed, self._count)).digest(length=size)
 
@@ -60,7 +61,7 @@ class Node:
         return self.outcome
 
     def _note(self, effect: object) -> None:
-        if isinstance(effect, effects.AnswerVector) or isinstance(effect, effects.AnswerBytes):
+        if isinstance(effect, (effects.AnswerVector, effects.AnswerBytes)):
             self.answers[effect.task, effect.seq] = effect
         elif isinstance(
             effect, effects.Answer | effects.AnswerRead | effects.AnswerWrite | effects.AnswerConsole
