@@ -1,0 +1,220 @@
+"""How commands speak: tables that fit the terminal, JSON, progress, and errors with what to do next.
+
+Not for: deciding anything about nodes or objects. This is the one place that turns a DiosError into text
+and an exit status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from dios import errors, limits
+from dios.errors import DiosError
+
+FAILED: Final = 1
+NOT_RUNNING: Final = 3
+INTERRUPTED: Final = 130
+
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+NodeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--node",
+        metavar="PATH",
+        help="Data directory or socket of the node; default: DIOS_NODE, else the last started.",
+    ),
+]
+
+_NEXT: Final[dict[type[DiosError], str]] = {
+    errors.UnreachableError: "`dios-node status` says whether a node runs; "
+    "`dios-node start --data ./node0 --detach` starts one",
+    errors.NotPermittedError: "`dios group ls` shows the groups in your keyring; "
+    "`dios audit --outcome denied` shows what was refused",
+    errors.StaleError: "it was deleted; `dios ls` shows what there is",
+    errors.Conflict: "somebody else worked on it at the same time; run the command again",
+    errors.Busy: "somebody else works on it; run the command again",
+    errors.NoSpaceError: "free space on the disk of the node's data directory",
+    errors.OutOfMemoryError: "`dios ps` shows what runs; end something, "
+    "or start the node with more --task-memory-bytes",
+    errors.DamagedError: "`dios audit --verify` checks the audit log; the node's log says more",
+    errors.NoSuchTaskError: "`dios ps --all` shows the tasks that the node still knows",
+    errors.NotExecutableError: "a program is a UTF-8 Python file; `dios run --help` shows one",
+    errors.NotSupportedError: "`dios-node status` shows what this machine can enforce",
+    errors.ProtocolError: "client and node differ in version; update the older one",
+}
+
+
+def out() -> Console:
+    """The console for results, bound to the standard output of this moment."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def err() -> Console:
+    """The console for what is said beside results."""
+    return Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """One line beside the result, for people."""
+    err().print(Text(text))
+
+
+def write_json(value: object) -> None:
+    """One JSON document on the standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Rows under headings; on a terminal as wide as it is, into a pipe at full length."""
+    if not sys.stdout.isatty():
+        widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+        for row in (columns, *rows):
+            cells = [
+                cell.rjust(width) if name in right else cell.ljust(width)
+                for cell, width, name in zip(row, widths, columns, strict=True)
+            ]
+            sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        return
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        shown.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    out().print(shown)
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> None:
+    """Named values, one a line."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        sys.stdout.write(f"{name.ljust(width)}  {value}\n")
+
+
+def size_text(size: int) -> str:
+    """A size for people: ``17 B``, ``3.2 MiB``."""
+    for unit, bytes_each in (("GiB", limits.GIB), ("MiB", limits.MIB), ("KiB", limits.KIB)):
+        if size >= bytes_each:
+            return f"{size / bytes_each:.1f} {unit}"
+    return f"{size} B"
+
+
+def time_text(time_ns: int) -> str:
+    """A moment in local time, to the second."""
+    if not time_ns:
+        return "-"
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span_text(span_ns: int) -> str:
+    """A span for people: ``0.3 s``, ``2 min 05 s``, ``3 h 02 min``."""
+    seconds = max(0, span_ns) / 1e9
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min"
+
+
+@contextlib.contextmanager
+def transfer(what: str, total: int) -> Iterator[Progress]:
+    """A progress bar for bytes, on a terminal only and only for what takes a while."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=err(),
+        transient=True,
+        disable=not sys.stderr.isatty() or total < 8 * limits.MIB,
+    )
+    with progress:
+        progress.add_task(what, total=total)
+        yield progress
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner while something takes its time, on a terminal only."""
+    if sys.stderr.isatty():
+        with err().status(Text(what)):
+            yield
+    else:
+        yield
+
+
+def next_step(error: BaseException) -> str:
+    """What to do about an error; empty when its message says it all."""
+    for kind in type(error).__mro__:
+        if issubclass(kind, DiosError) and kind in _NEXT:
+            return _NEXT[kind]
+    return ""
+
+
+def report(error: DiosError, *, as_json: bool, doing: str) -> None:
+    """Tell about an error: cause, place, next command."""
+    hint = next_step(error)
+    if as_json:
+        told = {
+            "error": error.code.name,
+            "message": error.message,
+            "call": error.call,
+            "object": error.fingerprint,
+            "next": hint,
+        }
+        sys.stderr.write(json.dumps(told) + "\n")
+        return
+    place = " ".join(part for part in (error.call, error.fingerprint and f"on {error.fingerprint}") if part)
+    say(f"{doing}: {error.message}")
+    say(f"  where: {place + ', ' if place else ''}{error.code.name}")
+    if hint:
+        say(f"  next:  {hint}")
+
+
+@contextlib.contextmanager
+def reporting(doing: str, *, as_json: bool = False, status: int = FAILED) -> Iterator[None]:
+    """Run a command's body; expected failures end it with a message and ``status``.
+
+    ``doing`` is the command as the user typed it. A closed pipe and Ctrl-C end it quietly.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except DiosError as error:
+        report(error, as_json=as_json, doing=doing)
+        raise typer.Exit(status) from None
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+        raise typer.Exit(FAILED) from None
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        told = errors.DamagedError(f"{place}{error.strerror or error}")
+        if as_json:
+            report(told, as_json=True, doing=doing)
+        else:
+            say(f"{doing}: {told.message}")
+        raise typer.Exit(status) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,298 @@
+"""Start and stop a node's process: a lean process of its own, told about by a pid file and a ready pipe.
+
+Not for: what the process does (``dios.node.serve``) or how it is shown to people (``dios.cli.node``).
+The daemon is a fresh interpreter, not a fork of the command line: nothing that only the command line
+needs stays in its memory, and no thread of its parent can hold a lock in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dios import limits
+from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
+from dios.node.settings import Settings, load
+from dios.transport.unix_path import socket_address
+
+LOG_NAME: Final = "node.log"
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A node's process as seen from outside."""
+
+    pid: int
+    socket: Path
+
+
+# -- seen from outside ------------------------------------------------------------------------------
+def find(path: Path) -> Running | None:
+    """Who answers on the socket at ``path``; None when nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        try:
+            with socket_address(path) as address:
+                probe.connect(address)
+        except OSError as error:
+            if error.errno in {errno.EACCES, errno.EPERM}:
+                raise UnreachableError(f"a node is at {path}, but this user may not connect to it") from None
+            return None
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, _, _ = _CREDENTIALS.unpack(credentials)
+    return Running(pid, path.resolve())
+
+
+def start_detached(
+    data: Path,
+    *,
+    config: Path | None = None,
+    flags: Mapping[str, str] | None = None,
+    waiting: Callable[[float], None] = lambda _: None,
+) -> Running:
+    """Start a node that outlives this process, and return once it answers.
+
+    ``flags`` are settings as text; ``waiting`` is called with the seconds passed, about ten times each.
+    Raises ExistsError when a node runs on ``data`` already, SettingsError for a bad setting,
+    TimeLimitError or what the node itself says when it does not come up.
+    """
+    settings = load(data, config=config, flags=flags)
+    running = find(settings.socket)
+    if running is not None:
+        raise ExistsError(f"a node runs on {settings.data} already, as process {running.pid}")
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = settings.log_file or settings.data / LOG_NAME
+    log.parent.mkdir(parents=True, exist_ok=True)
+    ready, ready_far = os.pipe()
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command(data, config=config, flags=flags, ready=ready_far),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(ready_far,),
+                start_new_session=True,
+            )
+        os.close(ready_far)
+        ready_far = -1
+        _wait_ready(ready, process, log, waiting)
+    finally:
+        os.close(ready)
+        if ready_far >= 0:
+            os.close(ready_far)
+    # It is nobody's child from here on: this process ends before it does.
+    process.returncode = 0
+    return Running(process.pid, settings.socket)
+
+
+def command(
+    data: Path, *, config: Path | None, flags: Mapping[str, str] | None, ready: int | None = None
+) -> list[str]:
+    """What starts a daemon in the foreground; settings are no secrets, so they may be arguments."""
+    extra = [] if config is None else [f"--config={config}"]
+    extra += [] if ready is None else [f"--ready={ready}"]
+    extra += [f"{key}={value}" for key, value in (flags or {}).items()]
+    return [sys.executable, "-m", "dios.node.daemon", str(data), *extra]
+
+
+def _wait_ready(
+    ready: int, process: subprocess.Popen[bytes], log: Path, waiting: Callable[[float], None]
+) -> None:
+    began = time.monotonic()
+    said = b""
+    while (passed := time.monotonic() - began) * 1000 < limits.NODE_START_MS_MAX:
+        if not select.select([ready], [], [], 0.1)[0]:
+            waiting(passed)
+            continue
+        data = os.read(ready, 4096)
+        said += data
+        if said == b"ready\n":
+            return
+        if not data:
+            process.wait()
+            why = said.decode(errors="replace").strip() or f"it ended with status {process.returncode}"
+            raise UnreachableError(f"the node did not start: {why}; its log is {log}")
+    process.kill()
+    process.wait()
+    raise TimeLimitError(
+        f"the node was not ready after {limits.NODE_START_MS_MAX // 1000} s; its log is {log}"
+    )
+
+
+def stop(
+    running: Running,
+    *,
+    ask: Callable[[], None],
+    say: Callable[[str], None] = lambda _: None,
+    waiting: Callable[[float], None] = lambda _: None,
+) -> str:
+    """End a node: ``ask`` it first, then SIGTERM, at last SIGKILL; returns which of them it took.
+
+    ``say`` gets a sentence for each escalation, ``waiting`` the seconds passed while it waits.
+    """
+    try:
+        process = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return "gone"
+    try:
+        try:
+            ask()
+        except DiosError as error:
+            say(f"the node does not take the request to stop ({error.message})")
+        else:
+            if _ended(process, limits.NODE_STOP_MS_MAX, waiting):
+                return "asked"
+            say(f"the node has not ended after {limits.NODE_STOP_MS_MAX // 1000} s")
+        for number, name in ((signal.SIGTERM, "terminated"), (signal.SIGKILL, "killed")):
+            say(f"sending {number.name} to process {running.pid}")
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, number)
+            if _ended(process, limits.NODE_STOP_MS_MAX, waiting):
+                return name
+    finally:
+        os.close(process)
+    raise TimeLimitError(f"process {running.pid} does not end even when killed; look at it with ps and dmesg")
+
+
+def _ended(process: int, limit_ms: int, waiting: Callable[[float], None]) -> bool:
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) * 1000 < limit_ms:
+        # A pidfd is readable once its process has ended.
+        if select.select([process], [], [], 0.1)[0]:
+            return True
+        waiting(passed)
+    return False
+
+
+# -- the default link -------------------------------------------------------------------------------
+def claim_link(link: Path, target: Path) -> bool:
+    """Point the default link to ``target``, unless another node answers there; True when it does now."""
+    other = find(link)
+    if other is not None and other.socket != target.resolve():
+        return False
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)
+    return True
+
+
+def drop_link(link: Path, target: Path) -> None:
+    """Remove the default link if it is still ours."""
+    with contextlib.suppress(OSError):
+        if link.is_symlink() and link.readlink() == target:
+            link.unlink()
+
+
+# -- the process itself -----------------------------------------------------------------------------
+@contextlib.contextmanager
+def pid_file(path: Path) -> Iterator[None]:
+    """Hold the pid file, locked, for as long as the node runs; raises ExistsError when another does."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = os.read(fd, 32).decode(errors="replace").strip()
+            raise ExistsError(f"a node runs on {path.parent} already, as process {pid}") from None
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def run(settings: Settings, started: Callable[[], None]) -> None:
+    """Be the node until it is stopped; ``started`` is called once it answers."""
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with pid_file(settings.pid_file):
+        # Late, so that whoever only starts or stops a node imports no event loop and no store.
+        import trio  # noqa: PLC0415 - see above
+
+        from dios.client.locate import default_socket  # noqa: PLC0415 - the same
+        from dios.node.serve import serve  # noqa: PLC0415 - the same
+
+        link = default_socket()
+
+        def announce() -> None:
+            with contextlib.suppress(OSError):
+                claim_link(link, settings.socket)
+            started()
+
+        async def main() -> None:
+            await serve(settings, started=announce)
+
+        try:
+            trio.run(main)
+        finally:
+            drop_link(link, settings.socket)
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The first DiosError inside nested groups, else the first exception."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [first_error(inner) for inner in error.exceptions]
+    return next((leaf for leaf in leaves if isinstance(leaf, DiosError)), leaves[0])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``python -m dios.node.daemon DATA [--config=FILE] [--ready=FD] [key=value …]``."""
+    data, *rest = arguments
+    config: str | None = None
+    ready = -1
+    flags: dict[str, str] = {}
+    for argument in rest:
+        key, _, value = argument.partition("=")
+        if key == "--config":
+            config = value
+        elif key == "--ready":
+            ready = int(value)
+            os.set_inheritable(ready, False)
+        else:
+            flags[key] = value
+
+    def tell(word: str) -> None:
+        nonlocal ready
+        if ready >= 0:
+            with contextlib.suppress(OSError):
+                os.write(ready, word.encode() + b"\n")
+            os.close(ready)
+            ready = -1
+        elif word != "ready":
+            sys.stderr.write(f"dios-node: {word}\n")
+
+    try:
+        run(load(data, config=config, flags=flags), lambda: tell("ready"))
+    except KeyboardInterrupt:
+        return 130
+    except (Exception, BaseExceptionGroup) as caught:
+        error = first_error(caught)
+        if not isinstance(error, DiosError | OSError):
+            tell("an unexpected error; see its log")
+            raise
+        tell(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+
+from dios import errors
+from dios.cli import output
+
+
+def test_an_error_tells_cause_place_and_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """A DiosError ends a command with status 1 and says what, where and what to do."""
+    with pytest.raises(typer.Exit) as ended, output.reporting("dios get"):
+        raise errors.UnreachableError("no node answers", call="lookup", fingerprint="00aa11bb22cc")
+    told = capsys.readouterr().err
+    assert ended.value.exit_code == output.FAILED
+    assert "dios get: no node answers" in told
+    assert "lookup on 00aa11bb22cc, EHOSTUNREACH" in told
+    assert "dios-node start" in told.replace("\n", " ")
+
+
+def test_an_error_as_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json an error is one JSON object on the error stream, and the result stream stays empty."""
+    with pytest.raises(typer.Exit), output.reporting("dios get", as_json=True):
+        raise errors.Conflict("twice", call="commit_write")
+    captured = capsys.readouterr()
+    assert json.loads(captured.err)["error"] == "ECANCELED"
+    assert not captured.out
+
+
+def test_a_missing_file_is_no_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error of the operating system names the file."""
+    with pytest.raises(typer.Exit), output.reporting("dios put"):
+        raise FileNotFoundError(2, "No such file or directory", "here.txt")
+    assert "dios put: here.txt: No such file or directory" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
+    """An interrupt ends a command with 130 and without a word."""
+    with pytest.raises(typer.Exit) as ended, output.reporting("dios put"):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == output.INTERRUPTED
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", list(errors.BY_CODE.values()))
+def test_every_error_can_be_told(kind: type[errors.DiosError], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each exception of the tree becomes text that has its code's name."""
+    output.report(kind("something"), as_json=False, doing="dios x")
+    assert kind.code.name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 30, "3.0 GiB")],
+)
+def test_sizes_are_for_people(size: int, text: str) -> None:
+    """A size has the largest unit in which it is at least one."""
+    assert output.size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("span", "text"), [(0, "0.0 s"), (125, "2 min 05 s"), (3 * 3600 + 120, "3 h 02 min")]
+)
+def test_spans_are_for_people(span: int, text: str) -> None:
+    """A span has at most two units."""
+    assert output.span_text(span * 10**9) == text
+
+
+def test_a_table_in_a_pipe_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal every cell is whole, in columns."""
+    output.table(("name", "size"), [("x" * 200, "1"), ("y", "22")], right=("size",))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "x" * 200 + "     1"
+    assert lines[2].split() == ["y", "22"]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dios.errors import DiosError, ExistsError, UnreachableError
+from dios.node import daemon
+from dios.node.settings import SettingsError
+from dios.transport.unix_path import socket_address
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[Path]:
+    """A socket on which this process listens, at a path longer than a socket address."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    path = folder / "node.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server, socket_address(path) as address:
+        server.bind(address)
+        server.listen()
+        yield path
+
+
+def child(program: str) -> subprocess.Popen[bytes]:
+    """A Python process that says a line on its output once it is ready."""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.stdout.close()
+    return process
+
+
+PATIENT = "import time; print('ready', flush=True); time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + PATIENT
+
+
+def test_who_listens_is_found_by_pid(listening: Path) -> None:
+    """A node that answers is found with the pid of its process, however long the path."""
+    assert daemon.find(listening) == daemon.Running(os.getpid(), listening)
+
+
+def test_nobody_is_found_where_nobody_listens(tmp_path: Path) -> None:
+    """No folder, no socket, and a socket left behind all mean that no node runs."""
+    assert daemon.find(tmp_path / "nowhere" / "node.sock") is None
+    assert daemon.find(tmp_path / "node.sock") is None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(tmp_path / "node.sock"))
+    assert daemon.find(tmp_path / "node.sock") is None
+
+
+def test_the_default_link_leads_to_the_node(listening: Path, tmp_path: Path) -> None:
+    """The link is made with its folder, found through, and removed only when it is ours."""
+    link = tmp_path / "run" / "default.sock"
+    assert daemon.claim_link(link, listening)
+    assert daemon.find(link) == daemon.Running(os.getpid(), listening)
+    daemon.drop_link(link, tmp_path / "other.sock")
+    assert link.is_symlink()
+    daemon.drop_link(link, listening)
+    assert not link.is_symlink()
+
+
+def test_a_living_nodes_link_is_not_taken(listening: Path, tmp_path: Path) -> None:
+    """A second node leaves the link to a first that still answers, and takes it from a dead one."""
+    link = tmp_path / "default.sock"
+    link.symlink_to(listening)
+    assert not daemon.claim_link(link, tmp_path / "second.sock")
+    link.unlink()
+    link.symlink_to(tmp_path / "dead.sock")
+    assert daemon.claim_link(link, listening)
+
+
+def test_one_node_at_a_time_holds_the_pid_file(tmp_path: Path) -> None:
+    """While the file is held a second holder is refused with the pid of the first; then it is gone."""
+    path = tmp_path / "node.pid"
+    with daemon.pid_file(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+        with pytest.raises(ExistsError, match=str(os.getpid())), daemon.pid_file(path):
+            pass
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_stopping_asks_first() -> None:
+    """A node that ends when asked gets no signal."""
+    process = child(PATIENT)
+    said: list[str] = []
+    running = daemon.Running(process.pid, Path("node.sock"))
+    assert daemon.stop(running, ask=process.kill, say=said.append) == "asked"
+    assert not said
+    process.wait()
+
+
+@pytest.mark.parametrize(("program", "how"), [(PATIENT, "terminated"), (STUBBORN, "killed")])
+def test_stopping_escalates(program: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that cannot be asked gets SIGTERM, one that ignores it SIGKILL, and each step is told."""
+    monkeypatch.setattr("dios.limits.NODE_STOP_MS_MAX", 300)
+    process = child(program)
+    said: list[str] = []
+
+    def ask() -> None:
+        raise DiosError("it is deaf")
+
+    assert daemon.stop(daemon.Running(process.pid, Path("node.sock")), ask=ask, say=said.append) == how
+    assert "it is deaf" in said[0]
+    assert any("SIGTERM" in line for line in said)
+    process.wait()
+
+
+def test_stopping_what_is_gone_says_so() -> None:
+    """A process that ended meanwhile is no error."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert daemon.stop(daemon.Running(process.pid, Path("node.sock")), ask=lambda: None) == "gone"
+
+
+def test_a_bad_setting_starts_no_process(tmp_path: Path) -> None:
+    """Settings are checked before anything is made."""
+    with pytest.raises(SettingsError):
+        daemon.start_detached(tmp_path / "data", flags={"pool_sise": "4"})
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_node_that_fails_to_start_says_why(tmp_path: Path) -> None:
+    """What stops the daemon from starting reaches who started it, with the place of the log."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with (
+        daemon.pid_file(data / "node.pid"),
+        pytest.raises(UnreachableError, match=r"a node runs on .* already.*node\.log"),
+    ):
+        daemon.start_detached(data)
+
+
+def test_the_first_error_of_ours_is_told() -> None:
+    """Out of nested groups of exceptions the DiosError is the one to show."""
+    wanted = ExistsError("taken")
+    group = BaseExceptionGroup("g", [ValueError("x"), BaseExceptionGroup("h", [wanted])])
+    assert daemon.first_error(group) is wanted
+    assert isinstance(daemon.first_error(BaseExceptionGroup("g", [ValueError("x")])), ValueError)
