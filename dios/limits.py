@@ -20,9 +20,13 @@ VECTOR_CALLS_MAX: Final = 1024
 NAME_BYTES: Final = 32
 DESCRIPTORS_PER_FRAME_MAX: Final = 64
 TEXT_BYTES_MAX: Final = 4 * KIB
+SOCKET_PATH_BYTES_MAX: Final = 107
 
 # -- one connection -------------------------------------------------------------------------------
 SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
+SEND_QUEUE_ENTRY_BYTES: Final = 256
+DESCRIPTORS_QUEUED_MAX: Final = 256
+RECEIVE_BYTES: Final = 64 * KIB
 PENDING_PER_TASK_MAX: Final = 256
 REFERENCES_PER_TASK_MAX: Final = 16_384
 BUFFERS_PER_TASK_MAX: Final = 4_096
@@ -32,6 +36,7 @@ CONNECTIONS_MAX: Final = 1_024
 # -- the public page of references ----------------------------------------------------------------
 PUBLIC_SLOT_BYTES: Final = 128
 PUBLIC_PAGE_BYTES: Final = PUBLIC_SLOT_BYTES * REFERENCES_PER_TASK_MAX
+PUBLIC_SLOT_READS_MAX: Final = 100_000
 
 # -- calls ----------------------------------------------------------------------------------------
 GROUPS_PER_CALL_MAX: Final = 32
@@ -57,6 +62,7 @@ STORE_QUEUE_MAX: Final = 4_096
 STORE_MAP_BYTES_DEFAULT: Final = 16 * GIB
 STORE_MAP_GROWTH_BYTES: Final = 16 * MIB
 STORE_COPY_BYTES: Final = 1 * MIB
+STORE_WORKERS_MAX: Final = 4
 STORE_MAP_BYTES_MIN: Final = 1 * MIB
 STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 
@@ -88,3 +94,4 @@ assert STREAM_RING_BYTES_MIN <= STREAM_RING_BYTES_DEFAULT <= STREAM_RING_BYTES_M
 assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "one reply always fits an empty queue"  # noqa: S101
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
+assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101

@@ -1,0 +1,150 @@
+"""The public page of references: how a reference's public part lies in shared memory (thesis §4.5.1).
+
+Not for: making or mapping that memory (the host makes it, the client maps it read-only). One node and its
+tasks share the page on one machine, so numbers are in the machine's own byte order and never leave it.
+
+Each slot is guarded by a sequence counter: the only writer makes it odd, writes, makes it even again; a
+reader that saw an odd or a changed counter looks again. ``docs/public-page.md`` has the table.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.errors import UnreachableError
+from dios.wire.messages import Reference
+
+PAGE_VERSION: Final = 1
+
+FLAG_USED: Final = 1
+FLAG_ZOMBIE: Final = 2
+
+_SLOT: Final = struct.Struct("@IIQQ6B2xQQQIII")
+_HEAD: Final = struct.Struct("@QQ6B2x")
+_SEQUENCE: Final = struct.Struct("@I")
+_COUNTERS: Final = struct.Struct("@QQQIII")
+_HEAD_OFFSET: Final = 8
+_COUNTERS_OFFSET: Final = 32
+_COUNT_MAX: Final = 2**32 - 1
+_CLEAR: Final = bytes(limits.PUBLIC_SLOT_BYTES - 4)
+_WORDS_PER_SLOT: Final = limits.PUBLIC_SLOT_BYTES // 4
+
+_unpack_slot: Final = _SLOT.unpack_from
+_unpack_sequence: Final = _SEQUENCE.unpack_from
+_pack_counters: Final = _COUNTERS.pack_into
+
+
+class PublicAttributes(NamedTuple):
+    """What a slot says; ``type`` and the fields after it are the numbers of ``dios.wire.types``.
+
+    ``used`` is False for a slot that stands for no reference now. A slot is given to another reference
+    later: compare ``ref`` with the reference you hold.
+    """
+
+    used: bool
+    zombie: bool
+    ref: int
+    object: int
+    type: int
+    permissions: int
+    persistence: int
+    proximity: int
+    deletion: int
+    buffering: int
+    size: int
+    v_r: int
+    v_w: int
+    a_r: int
+    a_w: int
+    dirty: int
+
+
+class PageWriter:
+    """The node's writing end of one page; ``view`` is its writable mapping, which stays the caller's."""
+
+    __slots__ = ("_view", "_words")
+
+    def __init__(self, view: memoryview) -> None:
+        if view.nbytes != limits.PUBLIC_PAGE_BYTES:
+            raise ValueError(f"a page has {limits.PUBLIC_PAGE_BYTES} bytes, not {view.nbytes}")
+        self._view: Final = view
+        # Single aligned stores of 32 bits, which packing into bytes does not promise.
+        self._words: Final = view.cast("I")
+
+    def bind(self, reference: Reference, *, zombie: bool = False, dirty: int = 0) -> None:
+        """Fill the slot of a reference with all its attributes."""
+        offset = reference.slot * limits.PUBLIC_SLOT_BYTES
+        words, word = self._words, reference.slot * _WORDS_PER_SLOT
+        sequence = words[word] + 1 & 0xFFFF_FFFE
+        words[word] = sequence + 1
+        words[word + 1] = FLAG_USED | (FLAG_ZOMBIE if zombie else 0)
+        _HEAD.pack_into(
+            self._view,
+            offset + _HEAD_OFFSET,
+            reference.ref,
+            reference.object,
+            reference.type,
+            reference.permissions,
+            reference.persistence,
+            reference.proximity,
+            reference.deletion,
+            reference.buffering,
+        )
+        _pack_counters(
+            self._view,
+            offset + _COUNTERS_OFFSET,
+            reference.size,
+            reference.v_r,
+            reference.v_w,
+            min(reference.a_r, _COUNT_MAX),
+            min(reference.a_w, _COUNT_MAX),
+            min(dirty, _COUNT_MAX),
+        )
+        words[word] = sequence + 2 & 0xFFFF_FFFF
+
+    def publish(
+        self, slot: int, size: int, v_r: int, v_w: int, a_r: int, a_w: int, dirty: int, *, zombie: bool
+    ) -> None:
+        """Renew the counters of a bound slot: the hot path, a few stores."""
+        words, word = self._words, slot * _WORDS_PER_SLOT
+        sequence = words[word]
+        words[word] = sequence + 1
+        _pack_counters(
+            self._view, slot * limits.PUBLIC_SLOT_BYTES + _COUNTERS_OFFSET, size, v_r, v_w, a_r, a_w, dirty
+        )
+        if zombie:
+            words[word + 1] = FLAG_USED | FLAG_ZOMBIE
+        words[word] = sequence + 2 & 0xFFFF_FFFF
+
+    def clear(self, slot: int) -> None:
+        """The slot stands for no reference any more."""
+        offset = slot * limits.PUBLIC_SLOT_BYTES
+        words, word = self._words, slot * _WORDS_PER_SLOT
+        sequence = words[word]
+        words[word] = sequence + 1
+        self._view[offset + 4 : offset + limits.PUBLIC_SLOT_BYTES] = _CLEAR
+        words[word] = sequence + 2 & 0xFFFF_FFFF
+
+    def release(self) -> None:
+        """Let go of the view, so that its mapping can be closed."""
+        self._words.release()
+
+
+def read_slot(view: memoryview, slot: int) -> PublicAttributes:
+    """Read one slot of a mapped page, as of one instant.
+
+    Raises UnreachableError when the slot stays half written: its writer was killed in the middle.
+    """
+    offset = slot * limits.PUBLIC_SLOT_BYTES
+    for _ in range(limits.PUBLIC_SLOT_READS_MAX):
+        fields = _unpack_slot(view, offset)
+        sequence, flags = fields[0], fields[1]
+        if not sequence & 1 and _unpack_sequence(view, offset)[0] == sequence:
+            return PublicAttributes(bool(flags & FLAG_USED), bool(flags & FLAG_ZOMBIE), *fields[2:])
+    raise UnreachableError("the public page is torn: the node died while it wrote; start it again")
+
+
+assert _SLOT.size <= limits.PUBLIC_SLOT_BYTES, "a slot holds all its fields"  # noqa: S101 - a build-time relation
+assert _HEAD_OFFSET + _HEAD.size == _COUNTERS_OFFSET, "the head ends where the counters begin"  # noqa: S101 - the same
