@@ -1,0 +1,82 @@
+"""How a task ended, as an exit status and as sentences for people.
+
+Not for: finding out; the node tells it in a TaskRow.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from dios.wire.messages import TaskRow
+from dios.wire.types import Cause, TaskState
+
+NOT_STARTED: Final = 126
+_BY_SIGNAL: Final = 128
+
+_TRY: Final = {
+    Cause.EXCEPTION: "read the traceback above; `dios run --limbo` runs it outside the sandbox, to compare",
+    Cause.SIGNAL: "run it with --limbo under a debugger, or with `python -X faulthandler`",
+    Cause.SANDBOX: "a pure task has no files, sockets, programs or processes of its own: hand it what it needs "
+    "with --input, or run it with --limbo",
+    Cause.MEMORY: "give it more with --memory, or let it work on a part at a time",
+    Cause.CPU: "give it more with --cpu-seconds",
+    Cause.SPAWN: "`dios-node status` shows what this machine can enforce; the node's log says more",
+    Cause.PROTOCOL: "let it use the dios module instead of descriptor 3 itself",
+    Cause.NODE: "`dios-node start` starts the node again; durable objects are as they were last acknowledged",
+}
+
+
+def exit_status(row: TaskRow) -> int:
+    """The status a shell would give: the program's own, or 128 and the signal that ended it."""
+    if row.cause is Cause.EXITED:
+        return row.exit_code
+    if row.cause is Cause.EXCEPTION:
+        return row.exit_code or 1
+    if row.cause is Cause.SPAWN:
+        return NOT_STARTED
+    number = row.signal
+    if not number:
+        number = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXCPU}.get(row.cause, signal.SIGKILL)
+    return _BY_SIGNAL + number
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def cause_text(row: TaskRow) -> str:
+    """State or cause in a few words, for tables."""
+    if row.state is not TaskState.ENDED:
+        return row.state.name.lower()
+    if row.cause is Cause.EXITED:
+        return f"exited {row.exit_code}"
+    if row.cause is Cause.SIGNAL:
+        return f"died of {_signal_name(row.signal)}"
+    return {
+        Cause.EXCEPTION: "exception",
+        Cause.SANDBOX: "stopped by the sandbox",
+        Cause.MEMORY: "over its memory limit",
+        Cause.CPU: "over its CPU limit",
+        Cause.KILLED: "killed",
+        Cause.PROTOCOL: "broke the protocol",
+        Cause.SPAWN: "never started",
+        Cause.NODE: "the node shut down",
+    }.get(row.cause, "ended")
+
+
+def explain(row: TaskRow) -> list[str]:
+    """What to say about a task that failed: cause, last lines, what to try; empty when it did not."""
+    if row.cause is Cause.EXITED and row.exit_code == 0:
+        return []
+    first, *rest = row.detail.splitlines() or [""]
+    name = f"{row.label} ({row.fingerprint})" if row.label else row.fingerprint
+    lines = [f"task {name}: {cause_text(row)}{': ' + first if first else ''}"]
+    lines += [f"  {line}" for line in rest]
+    if row.cause in _TRY:
+        lines.append(f"  try:  {_TRY[row.cause]}")
+    lines.append(f"  logs: dios logs {row.fingerprint}")
+    return lines

@@ -1,0 +1,112 @@
+"""Catalogues: what a person put into a group, so that they can find it again by file name.
+
+Not for: finding objects in general. A node never lists names: they are capabilities, and whoever has
+none learns of nothing. A catalogue is an ordinary durable object of the group, written by ``dios put``,
+in which the names stand that a person chose to remember; who may read it has them all.
+
+Edits are optimistic: read, change, write under EXCL only if nobody wrote in between, else again.
+``docs/command-line.md`` shows what it is used for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+import msgspec
+
+from dios import limits
+from dios.errors import Conflict, DamagedError, InvalidError, TooLargeError
+
+FORMAT_VERSION: Final = 1
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One object that was put: as which file, under which name, how large, when (nanoseconds)."""
+
+    file: str
+    name: bytes
+    size: int
+    put_ns: int
+
+    def __repr__(self) -> str:
+        """Without the name, which is a secret."""
+        return f"Entry({self.file!r}, {self.size} bytes)"
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: int
+    entries: tuple[Entry, ...]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Content).decode
+
+
+def encode(entries: Iterable[Entry]) -> bytes:
+    """The stored form of a catalogue; raises TooLargeError over the bound on entries."""
+    listed = tuple(entries)
+    if len(listed) > limits.CATALOGUE_ENTRIES_MAX:
+        raise TooLargeError(
+            f"a catalogue holds {limits.CATALOGUE_ENTRIES_MAX} objects; put the others into another group"
+        )
+    return _encode(_Content(FORMAT_VERSION, listed))
+
+
+def decode(data: bytes) -> tuple[Entry, ...]:
+    """Entries in the order they were put; an empty object is an empty catalogue. Raises DamagedError."""
+    if not data:
+        return ()
+    try:
+        content = _decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise DamagedError(f"the catalogue cannot be read: {error}") from None
+    if content.version != FORMAT_VERSION:
+        raise DamagedError(
+            f"the catalogue has version {content.version}; this program reads {FORMAT_VERSION}"
+        )
+    return content.entries
+
+
+class Stored(Protocol):
+    """The object that a catalogue is kept in."""
+
+    def read(self) -> tuple[bytes, int]:
+        """The whole content and its version; raises Conflict when a writer came between."""
+        ...
+
+    def replace(self, data: bytes, version: int) -> None:
+        """Write the whole content if its version still is ``version``; raises Conflict otherwise."""
+        ...
+
+
+def edit(stored: Stored, change: Callable[[tuple[Entry, ...]], Iterable[Entry]]) -> tuple[Entry, ...]:
+    """Apply ``change`` to the entries as they are, whoever else edits meanwhile; returns the result.
+
+    ``change`` may be called several times. Raises Conflict after CATALOGUE_EDITS_MAX attempts.
+    """
+    for attempt in range(limits.CATALOGUE_EDITS_MAX):
+        try:
+            data, version = stored.read()
+            after = tuple(change(decode(data)))
+            stored.replace(encode(after), version)
+        except Conflict:
+            if attempt == limits.CATALOGUE_EDITS_MAX - 1:
+                raise
+        else:
+            return after
+    raise AssertionError("the last attempt returns or raises")
+
+
+def matching(entries: Iterable[Entry], text: str) -> list[Entry]:
+    """Those put as ``text``: the whole path as it was given then, or its last parts."""
+    return [entry for entry in entries if entry.file == text or entry.file.endswith(f"/{text.lstrip('/')}")]
+
+
+def checked_file(text: str) -> str:
+    """A file name that can be kept; raises InvalidError for one that is empty, long or not printable."""
+    if not text or len(text.encode(errors="replace")) > limits.TEXT_BYTES_MAX or not text.isprintable():
+        raise InvalidError(
+            f"{text[:80]!r} is no file name that a catalogue can keep; choose another with --as"
+        )
+    return text

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dios.cli.endings import cause_text, exit_status, explain
+from dios.wire.messages import TaskRow
+from dios.wire.types import Brand, Cause, TaskState
+
+
+def row(cause: Cause, exit_code: int = 0, signal_number: int = 0, detail: str = "") -> TaskRow:
+    """A task that ended so."""
+    return TaskRow(
+        name=None,
+        fingerprint="00aa11bb22cc",
+        label="job.py",
+        state=TaskState.ENDED,
+        brand=Brand.PURE,
+        principal="uid:1000",
+        pid=7,
+        started_ns=1,
+        ended_ns=2,
+        cause=cause,
+        exit_code=exit_code,
+        signal=signal_number,
+        detail=detail,
+        parent="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"),
+    [
+        (row(Cause.EXITED), 0),
+        (row(Cause.EXITED, 7), 7),
+        (row(Cause.EXCEPTION, 1), 1),
+        (row(Cause.EXCEPTION), 1),
+        (row(Cause.SIGNAL, 0, signal.SIGSEGV), 139),
+        (row(Cause.SANDBOX), 159),
+        (row(Cause.MEMORY), 137),
+        (row(Cause.CPU), 152),
+        (row(Cause.KILLED), 137),
+        (row(Cause.SPAWN), 126),
+    ],
+)
+def test_a_status_is_what_a_shell_would_give(ended: TaskRow, status: int) -> None:
+    """The program's own status is passed on; a signal gives 128 and its number."""
+    assert exit_status(ended) == status
+
+
+def test_success_needs_no_words() -> None:
+    """Nothing is said about a task that ended well."""
+    assert explain(row(Cause.EXITED)) == []
+
+
+def test_a_failure_tells_cause_last_lines_and_what_to_try() -> None:
+    """The sentences name the task, why it ended, its last lines, a remedy, and where its console is."""
+    told = explain(row(Cause.SANDBOX, detail="open: not allowed\nlast line"))
+    assert told[0] == "task job.py (00aa11bb22cc): stopped by the sandbox: open: not allowed"
+    assert told[1] == "  last line"
+    assert "--limbo" in told[2]
+    assert told[3] == "  logs: dios logs 00aa11bb22cc"
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_cause_has_words(cause: Cause) -> None:
+    """Each way to end has a text of its own kind for tables."""
+    assert cause_text(row(cause, 0, signal.SIGKILL))
+
+
+def test_an_unknown_signal_has_its_number() -> None:
+    """A signal that Python has no name for is told by number."""
+    assert cause_text(row(Cause.SIGNAL, 0, 200)) == "died of signal 200"
