@@ -76,9 +76,16 @@ PRELOAD_MODULES_MAX: Final = 64
 TASK_OPEN_FILES_MAX: Final = 4_096
 LAST_LINES_KEPT: Final = 20
 
+# -- the client ----------------------------------------------------------------------------------
+KEYRING_NAMES_MAX: Final = 10_000
+
 # -- a node's process -----------------------------------------------------------------------------
 NODE_START_MS_MAX: Final = 60_000
 NODE_STOP_MS_MAX: Final = 10_000
+
+# -- catalogues of what people put ----------------------------------------------------------------
+CATALOGUE_ENTRIES_MAX: Final = 100_000
+CATALOGUE_EDITS_MAX: Final = 64
 
 # -- the audit log --------------------------------------------------------------------------------
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB

@@ -1,0 +1,166 @@
+"""The keyring: a person's names of groups and objects under aliases, in a file that only they can read.
+
+Not for: a node's keys, or a cache of what exists: the names are capabilities, and who loses the file
+has lost them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from dios.client.locate import config_directory
+from dios.errors import ExistsError, InvalidError, NotPermittedError
+from dios.ids import Name
+from dios.limits import GROUPS_PER_CALL_MAX, KEYRING_NAMES_MAX
+from dios.wire.nametext import PREFIX, format_name, parse_name
+
+Section: TypeAlias = Literal["groups", "objects"]
+
+_SECTIONS: Final[tuple[Section, ...]] = ("groups", "objects")
+_ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,127}")
+_HEADER: Final = "# Names are secrets: whoever reads this file can use what they name.\n"
+
+
+def default_path() -> Path:
+    """DIOS_KEYRING, else keyring.toml in the configuration directory."""
+    chosen = os.environ.get("DIOS_KEYRING", "")
+    return Path(chosen).expanduser() if chosen else config_directory() / "keyring.toml"
+
+
+class Keyring:
+    """Aliases of one person, as they stand in the file.
+
+    ``groups`` are presented at every connect; ``objects`` are kept for whoever wants to name one by an
+    alias. Changes are written at once, beside those of other processes.
+    """
+
+    def __init__(self, path: Path, sections: Mapping[Section, dict[str, Name]] | None = None) -> None:
+        self.path: Final = path
+        self._sections: dict[Section, dict[str, Name]] = {
+            section: dict(sections[section]) if sections else {} for section in _SECTIONS
+        }
+
+    def __repr__(self) -> str:
+        return f"<Keyring of {len(self.groups)} groups and {len(self.objects)} objects>"
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Keyring:
+        """Read the keyring; an absent file is an empty one.
+
+        NotPermittedError when others may read the file, InvalidError when it is damaged.
+        """
+        where = default_path() if path is None else path
+        return cls(where, _read(where))
+
+    @property
+    def groups(self) -> Mapping[str, Name]:
+        """Names of groups, in the order they were added."""
+        return self._sections["groups"]
+
+    @property
+    def objects(self) -> Mapping[str, Name]:
+        """Names of other objects."""
+        return self._sections["objects"]
+
+    def presented(self) -> tuple[Name, ...]:
+        """The groups for a Hello: all, or the newest when there are more than one message takes."""
+        return tuple(dict.fromkeys(list(self.groups.values())[::-1]))[:GROUPS_PER_CALL_MAX]
+
+    def add(self, alias: str, name: Name, *, section: Section = "groups", replace: bool = False) -> None:
+        """Keep ``name`` under ``alias``; ExistsError when the alias stands for another name."""
+        if not _ALIAS.fullmatch(alias) or alias.lower().startswith(PREFIX):
+            raise InvalidError(
+                f"{alias!r} cannot be an alias; use letters, digits and . _ / @ + -, at most 128,"
+                f" beginning with a letter or digit and not with {PREFIX}"
+            )
+        with self._changing() as sections:
+            known = sections[section].get(alias)
+            if known is not None and known != name and not replace:
+                raise ExistsError(f"the keyring has {alias!r} already; choose another alias or remove it")
+            if len(sections[section]) >= KEYRING_NAMES_MAX and known is None:
+                raise InvalidError(f"the keyring holds {KEYRING_NAMES_MAX} {section} already; remove some")
+            sections[section][alias] = name
+
+    def remove(self, alias: str, *, section: Section = "groups") -> None:
+        """Forget an alias; InvalidError when there is none. What it named lives on, maybe out of reach."""
+        with self._changing() as sections:
+            if sections[section].pop(alias, None) is None:
+                raise InvalidError(f"the keyring has no {alias!r} among its {section}")
+
+    def name_of(self, text: str, *, section: Section = "groups") -> Name:
+        """The name that ``text`` means: one of the aliases, or a name as text."""
+        known = self._sections[section].get(text)
+        if known is not None:
+            return known
+        if text.strip().lower().startswith(PREFIX):
+            return parse_name(text)
+        raise InvalidError(f"the keyring knows no {section[:-1]} {text!r}")
+
+    def alias_of(self, name: bytes, *, section: Section = "groups") -> str | None:
+        """The alias that stands for ``name``, if any."""
+        return next((alias for alias, known in self._sections[section].items() if known == name), None)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[Section, dict[str, Name]]]:
+        """What the file holds now, under a lock; written back unless the body raises."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(
+            self.path.with_name(self.path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            sections = _read(self.path)
+            yield sections
+            _write(self.path, sections)
+            self._sections = sections
+        finally:
+            os.close(lock)
+
+
+def _read(path: Path) -> dict[Section, dict[str, Name]]:
+    sections: dict[Section, dict[str, Name]] = {section: {} for section in _SECTIONS}
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise NotPermittedError(f"others may read the keyring; run: chmod 600 {path}")
+            values = tomllib.load(file)
+    except FileNotFoundError:
+        return sections
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidError(f"the keyring {path} is damaged: {error}") from None
+    for section in _SECTIONS:
+        entries = values.get(section, {})
+        if not isinstance(entries, dict):
+            raise InvalidError(f"the keyring {path} is damaged: {section} is no table")
+        for alias, text in entries.items():
+            if not isinstance(text, str):
+                raise InvalidError(f"the keyring {path} is damaged: {alias!r} has no name as text")
+            sections[section][alias] = parse_name(text)
+    return sections
+
+
+def _write(path: Path, sections: Mapping[Section, Mapping[str, Name]]) -> None:
+    """Replace the file in one step, so that no reader and no crash ever sees half of it."""
+    lines = [_HEADER]
+    for section in _SECTIONS:
+        lines.append(f"\n[{section}]\n")
+        lines += [f'"{alias}" = "{format_name(name)}"\n' for alias, name in sections[section].items()]
+    # mkstemp makes it 0600 whatever the umask says.
+    fd, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,75 @@
+"""Where a person's process finds its node, its keyring and its configuration.
+
+Not for: connecting (``dios.client.blocking``, ``dios.client.aio``) or a node's own settings
+(``dios.node.settings``). Nothing here creates or opens a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from dios.errors import InvalidError
+
+SOCKET_NAME: Final = "node.sock"
+"""The node's socket inside its data directory."""
+
+_CONFIG_NAME: Final = "client.toml"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise InvalidError("no home directory is known; set HOME, or name the node in DIOS_NODE") from None
+
+
+def config_directory() -> Path:
+    """Where this person's DIOS files lie: ``$XDG_CONFIG_HOME/dios``, else ``~/.config/dios``."""
+    text = os.environ.get("XDG_CONFIG_HOME", "")
+    # The convention tells to ignore a relative path there.
+    base = Path(text) if text.startswith("/") else _home() / ".config"
+    return base / "dios"
+
+
+def default_socket() -> Path:
+    """The link to the socket of the node that was started last, whether or not it exists."""
+    text = os.environ.get("XDG_RUNTIME_DIR", "")
+    if text.startswith("/"):
+        return Path(text) / "dios" / "default.sock"
+    return _home() / ".dios" / "run" / "default.sock"
+
+
+def resolve_node(node: str | Path | None = None) -> Path:
+    """The socket of the node meant: argument, else DIOS_NODE, else client.toml, else the default link.
+
+    A directory means the socket in it. The path need not exist; InvalidError when client.toml is not to
+    be understood.
+    """
+    chosen = str(node) if node else os.environ.get("DIOS_NODE", "") or _configured()
+    if not chosen:
+        return default_socket()
+    path = Path(chosen).expanduser()
+    return path / SOCKET_NAME if path.is_dir() else path
+
+
+def _configured() -> str:
+    """The ``node`` of client.toml, or nothing."""
+    try:
+        path = config_directory() / _CONFIG_NAME
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ""
+    except InvalidError:
+        return ""
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidError(f"{_CONFIG_NAME} of this user cannot be read: {error}") from None
+    for key in values:
+        if key != "node":
+            raise InvalidError(f"{_CONFIG_NAME}: there is no setting {key!r}; known: node")
+    node = values.get("node", "")
+    if not isinstance(node, str):
+        raise InvalidError(f"{_CONFIG_NAME}: node is the path of a data directory or socket, as text")
+    return node

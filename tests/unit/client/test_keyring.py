@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dios import limits
+from dios.client.keyring import Keyring, default_path
+from dios.errors import ExistsError, InvalidError, NotPermittedError
+from dios.ids import Name
+from dios.wire.nametext import format_name
+
+ONE = Name(b"1" * 32)
+TWO = Name(b"2" * 32)
+
+
+def test_absent_file_is_an_empty_keyring(tmp_path: Path) -> None:
+    """Nobody has to make the file first."""
+    keyring = Keyring.load(tmp_path / "none" / "keyring.toml")
+    assert not keyring.groups
+    assert not keyring.objects
+
+
+def test_names_come_back(tmp_path: Path) -> None:
+    """What was added is there for the next process, in its section, and only the owner can read it."""
+    path = tmp_path / "new" / "keyring.toml"
+    keyring = Keyring.load(path)
+    keyring.add("analytics", ONE)
+    keyring.add("analytics/catalogue", TWO, section="objects")
+    again = Keyring.load(path)
+    assert dict(again.groups) == {"analytics": ONE}
+    assert dict(again.objects) == {"analytics/catalogue": TWO}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert again.alias_of(ONE) == "analytics"
+    assert again.name_of("analytics") == again.name_of(format_name(ONE)) == ONE
+
+
+def test_two_processes_do_not_lose_each_others_aliases(tmp_path: Path) -> None:
+    """A change starts from the file as it is now, not as it was loaded."""
+    path = tmp_path / "keyring.toml"
+    first, second = Keyring.load(path), Keyring.load(path)
+    first.add("a", ONE)
+    second.add("b", TWO)
+    assert dict(Keyring.load(path).groups) == {"a": ONE, "b": TWO}
+
+
+def test_alias_is_not_taken_over_silently(tmp_path: Path) -> None:
+    """An alias stands for one name until somebody says to replace it."""
+    keyring = Keyring.load(tmp_path / "keyring.toml")
+    keyring.add("a", ONE)
+    keyring.add("a", ONE)
+    with pytest.raises(ExistsError, match="'a'"):
+        keyring.add("a", TWO)
+    keyring.add("a", TWO, replace=True)
+    assert keyring.groups["a"] == TWO
+    keyring.remove("a")
+    with pytest.raises(InvalidError, match="no 'a'"):
+        keyring.remove("a")
+
+
+@pytest.mark.parametrize("alias", ["", "dios1abc", "with space", "new\nline", 'quo"te', "x" * 129])
+def test_odd_aliases_are_refused(tmp_path: Path, alias: str) -> None:
+    """An alias can be typed on a command line and never looks like a name."""
+    with pytest.raises(InvalidError, match="cannot be an alias"):
+        Keyring.load(tmp_path / "keyring.toml").add(alias, ONE)
+
+
+def test_open_file_is_refused(tmp_path: Path) -> None:
+    """A keyring that others can read is not used, and the error says what to do."""
+    path = tmp_path / "keyring.toml"
+    path.write_text("")
+    path.chmod(0o644)
+    with pytest.raises(NotPermittedError, match="chmod 600"):
+        Keyring.load(path)
+
+
+def test_damaged_file_is_told(tmp_path: Path) -> None:
+    """A file that is no keyring is an error, not an empty keyring that would overwrite it."""
+    path = tmp_path / "keyring.toml"
+    path.touch(mode=0o600)
+    for text in ("[groups", "groups = 1", "[groups]\na = 1", "[groups]\na = 'dios1x'"):
+        path.write_text(text)
+        with pytest.raises(InvalidError):
+            Keyring.load(path)
+
+
+def test_presented_groups_are_bounded(tmp_path: Path) -> None:
+    """A Hello takes a bounded number of groups: the newest ones."""
+    names = {
+        f"g{number}": Name(number.to_bytes(32, "big")) for number in range(limits.GROUPS_PER_CALL_MAX + 9)
+    }
+    keyring = Keyring(tmp_path / "k", {"groups": names, "objects": {}})
+    presented = keyring.presented()
+    assert len(presented) == limits.GROUPS_PER_CALL_MAX
+    assert presented[0] == list(names.values())[-1]
+
+
+def test_names_are_not_shown(tmp_path: Path) -> None:
+    """The representation of a keyring has no names in it."""
+    keyring = Keyring(tmp_path / "k", {"groups": {"a": ONE}, "objects": {}})
+    assert "1" * 8 not in repr(keyring)
+    assert repr(keyring) == "<Keyring of 1 groups and 0 objects>"
+
+
+def test_environment_chooses_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DIOS_KEYRING names another file."""
+    monkeypatch.setenv("DIOS_KEYRING", "/somewhere/else.toml")
+    assert default_path() == Path("/somewhere/else.toml")
