@@ -17,8 +17,8 @@ _BY_SIGNAL: Final = 128
 _TRY: Final = {
     Cause.EXCEPTION: "read the traceback above; `dios run --limbo` runs it outside the sandbox, to compare",
     Cause.SIGNAL: "run it with --limbo under a debugger, or with `python -X faulthandler`",
-    Cause.SANDBOX: "a pure task has no files, sockets, programs or processes of its own: hand it what it needs "
-    "with --input, or run it with --limbo",
+    Cause.SANDBOX: "a pure task has no files, sockets, programs or processes of its own: "
+    "give it what it needs with --input, or run it with --limbo",
     Cause.MEMORY: "give it more with --memory, or let it work on a part at a time",
     Cause.CPU: "give it more with --cpu-seconds",
     Cause.SPAWN: "`dios-node status` shows what this machine can enforce; the node's log says more",
