@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from blake3 import blake3
 
@@ -22,6 +22,9 @@ from dios.store.protocol import FilePayload, Payload
 
 _ID_BYTES: Final = 8
 _FOLDERS: Final = 256
+Copy: TypeAlias = Callable[[int, int, int, int], int]
+"""Copies some of ``count`` bytes at ``offset`` from source to target: (source, target, offset, count)."""
+
 _NO_KERNEL_COPY: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
@@ -73,8 +76,9 @@ class Extents:
 
     def __init__(self, folder: Path) -> None:
         self._folder: Final = folder
-        # The digest of a new extent is computed here while the writer thread waits for the disk.
-        self._hasher: ThreadPoolExecutor | None = None
+        # Digests are computed while the disk works, and a disk does several syncs at once well. Its
+        # threads start when they are first needed.
+        self._workers: Final = ThreadPoolExecutor(limits.STORE_WORKERS_MAX, thread_name_prefix="dios-store")
 
     def prepare(self) -> None:
         """Make the folders, so that writing an extent syncs one folder only."""
@@ -102,25 +106,28 @@ class Extents:
         # One folder for the whole batch; extents of many batches spread over all folders.
         folder = os.urandom(1)
         done: list[Written] = []
+        syncs: list[Future[None]] = []
         digests: list[Future[bytes | None]] = []
         try:
             for payload in payloads:
                 new = self._create(folder, payload)
                 done.append(new)
                 self._fill(new, payload)
-                digests.append(self._executor().submit(digest_of_file, new.fd, new.size))
-            for new in done:
-                os.fdatasync(new.fd)
+                digests.append(self._workers.submit(digest_of_file, new.fd, new.size))
+            # Only now, so that the first one makes the file system's journal carry all of them. This
+            # thread takes one itself: a batch of one file waits for no other thread.
+            syncs.extend(self._workers.submit(os.fdatasync, new.fd) for new in done[1:])
+            os.fdatasync(done[0].fd)
+            for sync in syncs:
+                sync.result()
             sync_folder(self._folder / folder.hex())
             for new, digest in zip(done, digests, strict=True):
                 new.digest = digest.result() or b""
         except BaseException:
-            for digest in digests:
-                digest.cancel()
-            self._settle(digests, done)
+            _close_settled(done, syncs, digests)
             self.remove(new.extent for new in done)
             raise
-        self._settle(digests, done)
+        _close_settled(done, syncs, digests)
         return done
 
     def open(self, extent: int) -> int:
@@ -156,15 +163,8 @@ class Extents:
                             yield extent
 
     def close(self) -> None:
-        """End the hashing thread."""
-        if self._hasher is not None:
-            self._hasher.shutdown()
-            self._hasher = None
-
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._hasher is None:
-            self._hasher = ThreadPoolExecutor(1, thread_name_prefix="dios-store-digest")
-        return self._hasher
+        """End the threads that wrote extents."""
+        self._workers.shutdown()
 
     def _create(self, folder: bytes, payload: Payload) -> Written:
         size = payload.size if isinstance(payload, FilePayload) else len(payload.data)
@@ -184,13 +184,15 @@ class Extents:
         else:
             write_exactly(new.fd, payload.data)
 
-    def _settle(self, digests: list[Future[bytes | None]], done: list[Written]) -> None:
-        # A descriptor may only be closed when the hashing thread is done with it.
-        for digest in digests:
-            if not digest.cancelled():
-                digest.exception()
-        for new in done:
-            os.close(new.fd)
+
+def _close_settled(
+    done: Sequence[Written], syncs: Sequence[Future[None]], digests: Sequence[Future[bytes | None]]
+) -> None:
+    # A descriptor may only be closed when no thread works on it any more: its number is re-used at once.
+    wait([future for future in syncs if not future.cancel()])
+    wait([future for future in digests if not future.cancel()])
+    for new in done:
+        os.close(new.fd)
 
 
 def copy_file(source: int, target: int, size: int) -> None:

@@ -97,18 +97,18 @@ def encode_row(row: Row, inline: bytes | memoryview = b"") -> bytes:
 def decode_row(object_id: ObjectId, stored: bytes | memoryview) -> Row:
     """Check and decode the row of an object; its inline content is not looked at.
 
-    Raises DamagedError when the row is not what was written under that key, NotSupportedError when a
-    newer program wrote it.
+    Raises DamagedError when the row is not what was written under that key. A row version that is not
+    known is damage too: it changes together with the schema version, which was checked before.
     """
     place = object_text(object_id)
     if len(stored) < _HEAD.size:
         raise DamagedError(f"the row of {place} is cut off after {len(stored)} bytes")
     head: tuple[int, int, bytes] = _HEAD.unpack_from(stored)
     version, length, check = head
-    if version > ROW_VERSION:
-        raise NotSupportedError(f"the row of {place} has version {version}, newer than {ROW_VERSION}")
+    if version != ROW_VERSION:
+        raise DamagedError(f"the row of {place} has the unknown version {version}")
     body = stored[_HEAD.size : _HEAD.size + length]
-    if version != ROW_VERSION or len(body) != length or _check(object_id, body) != check:
+    if len(body) != length or _check(object_id, body) != check:
         raise DamagedError(f"the row of {place} does not match its check value")
     try:
         row = _decode(body)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from store_records import content, extent, put, record
 
 from dios import limits
 from dios.core.events import ObjectRecord
@@ -15,7 +16,7 @@ from dios.errors import BadReferenceError, InvalidError, NoSpaceError
 from dios.ids import Name, ObjectId, Principal
 from dios.store.lmdb_store import LmdbStore
 from dios.store.memory_store import MemoryStore
-from dios.store.protocol import Drop, ExtentContent, FilePayload, InlineContent, InlinePayload, Put, Store
+from dios.store.protocol import Drop, FilePayload, InlineContent, InlinePayload, Put, Store
 from dios.wire.types import Buffering, Deletion, ObjectType
 
 SMALL = b"a small value"
@@ -25,45 +26,6 @@ MAP_BYTES = 64 * limits.MIB
 ROOM_BYTES = 2 * limits.MIB
 
 Opener = Callable[[int], Store]
-
-
-def record(number: int, *, size: int = 0, v_w: int = 1) -> ObjectRecord:
-    """A record of a durable blob whose name belongs to its number."""
-    return ObjectRecord(
-        object=ObjectId(number),
-        name=Name(number.to_bytes(32, "little")),
-        type=ObjectType.DURABLE_BLOB,
-        groups=(Name(b"g" * 32),),
-        owner=Principal("uid:1000"),
-        deletion=Deletion.IMMORTAL,
-        buffering=Buffering.DOUBLE,
-        size=size,
-        v_r=0,
-        v_w=v_w,
-    )
-
-
-def put(number: int, data: bytes, *, v_w: int = 1) -> Put:
-    """A Put of a record with its content."""
-    return Put(record(number, size=len(data), v_w=v_w), InlinePayload(data))
-
-
-def content(store: Store, number: int) -> bytes:
-    """The whole content of an object; closes what it opens."""
-    found = store.open_content(ObjectId(number))
-    if isinstance(found, InlineContent):
-        return found.data
-    try:
-        return os.pread(found.fd, found.size + 1, 0)
-    finally:
-        os.close(found.fd)
-
-
-def extent(store: Store, number: int) -> ExtentContent:
-    """The content of an object that must be large; the caller closes it."""
-    found = store.open_content(ObjectId(number))
-    assert isinstance(found, ExtentContent)
-    return found
 
 
 def fill(store: Store, value: bytes) -> int:
