@@ -11,6 +11,7 @@ from typing import Final
 
 from dios.core import effects, events, groups, lifecycle
 from dios.core.effects import Outcome
+from dios.core.events import ObjectRecord
 from dios.core.object_types import sources
 from dios.core.object_types.states import ConsoleState
 from dios.core.objects import PhysicalObject
@@ -115,20 +116,20 @@ class Core:
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
         """Nothing from ``first`` on took place: go back to what the store holds."""
         for target in list(self.state.objects.values()):
-            lost = [entry for entry in target.undo if event.first <= entry[0] <= event.last]
-            if not lost:
+            before = _record_before(target, event)
+            if before is target.recorded:
                 continue
             target.undo = [entry for entry in target.undo if entry[0] < event.first]
-            before = lost[0][1]
             if before is None:
                 target.recorded = None
                 step.destroy(target)
             else:
                 target.restore(before)
                 step.changed(target)
-        for ticket, record in self.state.dropped:
-            if event.first <= ticket <= event.last and record.object not in self.state.objects:
-                self.state.add_object(PhysicalObject.from_record(record))
+        for ticket, target in self.state.dropped:
+            before = _record_before(target, event)
+            if event.first <= ticket <= event.last and before is not None:
+                self._recovered(events.Recovered(event.now, (before,)))
         self.state.dropped = [entry for entry in self.state.dropped if entry[0] < event.first]
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
@@ -165,6 +166,14 @@ class Core:
                 if task.cause is Cause.NONE:
                     task.cause, task.detail = Cause.NODE, "the node was shut down"
                 step.emit(effects.Kill(task.id))
+
+
+def _record_before(target: PhysicalObject, event: events.PersistFailed) -> ObjectRecord | None:
+    """The object's record as the store holds it, when the operations of ``event`` did not happen."""
+    for ticket, before in target.undo:
+        if event.first <= ticket <= event.last:
+            return before
+    return target.recorded
 
 
 def _wake(step: Step) -> None:

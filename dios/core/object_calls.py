@@ -112,10 +112,14 @@ def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None
 
 
 def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
-    """dios_delete: drop the handle, then what the object's deletion mode says (§4.2)."""
+    """dios_delete: drop the handle, then what the object's deletion mode says (§4.2).
+
+    Answers 0 where the object was gone already and only a stale handle was dropped.
+    """
     flags = access.flags_of(call.flags, Flag.HANDLE_ONLY | Flag.DESTROY)
     reference = access.held(task, call.ref)
     target = reference.object
+    was_living = not target.zombie
     if flags & Flag.DESTROY:
         access.held(task, call.ref, Permission.DELETE)
         if target.deletion is Deletion.IMMORTAL:
@@ -138,7 +142,7 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
         if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
             step.audit(task, "delete", "ok", target.fingerprint, target.type.name)
             step.destroy(target)
-    step.answer(task, seq, messages.Done(1))
+    step.answer(task, seq, messages.Done(1 if was_living else 0))
 
 
 def stat(step: Step, task: Task, seq: int, call: messages.Stat) -> None:

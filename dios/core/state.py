@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from dios.core.events import ObjectRecord
 from dios.core.nametable import NameTable
 from dios.core.objects import PhysicalObject
 from dios.core.pending import PendingTable
@@ -56,7 +55,7 @@ class State:
         self.ended: deque[Task] = deque()
         self.next_ticket = 1
         self.settled = Ticket(0)
-        self.dropped: list[tuple[Ticket, ObjectRecord]] = []  # drops not known to be durable
+        self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
         self.shutting_down = False
         self._next_buffer = 1
 

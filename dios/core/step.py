@@ -142,7 +142,7 @@ class Step:
         if target.recorded is None:
             return
         ticket = self._take_ticket(target)
-        self.state.dropped.append((ticket, target.recorded))
+        self.state.dropped.append((ticket, target))
         self.persist.append(effects.DropObject(target.id))
 
     # -- references and objects -----------------------------------------------------------------
@@ -171,6 +171,8 @@ class Step:
         if buffer.owner is not None:
             buffer.owner.buffers.pop(buffer.id, None)
         if not buffer.bare:
+            # A commit of its bytes may still be on the way to the disk: they go after it.
+            self.seen(buffer.object)
             self.after.append(effects.CloseBuffer(buffer.id))
 
     def drop_reference(self, reference: Reference) -> None:
