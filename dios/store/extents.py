@@ -93,8 +93,7 @@ class Extents:
 
     def path(self, extent: int) -> Path:
         """Where an extent lies."""
-        text = f"{extent:0{2 * _ID_BYTES}x}"
-        return self._folder / text[:2] / text
+        return Path(self._place(extent))
 
     def write_all(self, payloads: Sequence[Payload]) -> list[Written]:
         """Write one extent for each payload and make all of them durable, in order; none on an error.
@@ -132,7 +131,7 @@ class Extents:
 
     def open(self, extent: int) -> int:
         """A new read-only descriptor; FileNotFoundError when the extent is gone."""
-        return os.open(self.path(extent), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(self._place(extent), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def size(self, extent: int) -> int | None:
         """The size of an extent's file in bytes, None if there is none."""
@@ -159,12 +158,17 @@ class Extents:
                 for entry in entries:
                     with contextlib.suppress(ValueError):
                         extent = int(entry.name, 16)
-                        if str(self.path(extent)) == entry.path:
+                        if self._place(extent) == entry.path:
                             yield extent
 
     def close(self) -> None:
         """End the threads that wrote extents."""
         self._workers.shutdown()
+
+    def _place(self, extent: int) -> str:
+        # Text where it is opened or listed: making a Path takes as long as opening the file.
+        name = f"{extent:0{2 * _ID_BYTES}x}"
+        return f"{self._folder}/{name[:2]}/{name}"
 
     def _create(self, folder: bytes, payload: Payload) -> Written:
         size = payload.size if isinstance(payload, FilePayload) else len(payload.data)

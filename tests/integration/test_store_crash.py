@@ -21,7 +21,8 @@ from dios.store.protocol import InlineContent
 SUPPORT = Path(__file__).parents[1] / "support"
 ROUNDS = 20
 OBJECTS = 12
-ACKNOWLEDGED_MAX = 60
+LINES_MAX = 60
+SPIN_MAX = 200_000
 
 WRITER = """
 import os, sys
@@ -36,7 +37,7 @@ OBJECTS = int(sys.argv[3])
 
 def value(number, version):
     # Small and large ones in turn, so that an object changes between row and extent.
-    size = (200, 90_000, 9_000, 700_000)[(number + version) % 4]
+    size = (200, 90_000, 9_000, 700_000, 40_000)[(number + version) % 5]
     return (b"%016d%016d" % (number, version)) * (size // 32)
 
 store = LmdbStore(Path(sys.argv[1]))
@@ -88,12 +89,12 @@ def run_and_kill(data: Path, model: Model, patience: random.Random) -> None:
     command = [sys.executable, "-c", WRITER, str(data), str(SUPPORT), str(OBJECTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
-        for _ in range(patience.randrange(1, ACKNOWLEDGED_MAX)):
+        for _ in range(patience.randrange(1, LINES_MAX)):
             line = writer.stdout.readline()
             assert line, "the writer ended by itself"
             model.hear(line)
-        # A spin of random length, so that the kill falls anywhere between two lines.
-        for _ in range(patience.randrange(40_000)):
+        # A spin of random length, so that the kill falls anywhere in one of the next batches.
+        for _ in range(patience.randrange(SPIN_MAX)):
             pass
         os.kill(writer.pid, signal.SIGKILL)
         for line in writer.stdout:
@@ -130,10 +131,12 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> 
     """After kill -9, twenty times over, every acknowledged batch is there whole and none is torn."""
     patience = random.Random(20)  # noqa: S311 - it chooses moments, it guards nothing
     model = Model()
+    large: set[Path] = set()
     for _ in range(ROUNDS):
         run_and_kill(tmp_path / "data", model, patience)
         model.settle(whole_versions(tmp_path / "data"))
-    assert any(model.versions.values())
+        large.update((tmp_path / "data" / "extents").glob("*/*"))
+    assert len(large) > ROUNDS, "the writer was to write extents too"
 
 
 def test_a_killed_writer_frees_the_directory(tmp_path: Path) -> None:
