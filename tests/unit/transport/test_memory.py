@@ -1,0 +1,223 @@
+import errno
+import fcntl
+import mmap
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dios.errors import InvalidError, NoSpaceError, OutOfMemoryError
+from dios.transport import memory
+from dios.transport.memory_pool import MemoryPool
+
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    """A memory of two pages."""
+    fd = memory.create_memory(2 * PAGE, "test")
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[int]:
+    """A file, which is no memory."""
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    yield fd
+    os.close(fd)
+
+
+def refused(number: int, errors: set[int]) -> None:
+    """Check that mapping for writing is refused with one of ``errors``."""
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - the errno is looked at below
+        mmap.mmap(number, PAGE)
+    assert caught.value.errno in errors
+
+
+def test_a_memory_has_a_fixed_size(fd: int) -> None:
+    """Nobody who holds a memory can cut it short under a reader's eyes, nor make it longer."""
+    for size in (PAGE, 3 * PAGE):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, size)
+    assert not os.get_inheritable(fd)
+    assert os.fstat(fd).st_mode & 0o777 == 0o400
+
+
+def test_no_free_descriptor_is_an_error_of_its_own() -> None:
+    """A process that may open nothing more gets OutOfMemoryError, not an error of the system."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OutOfMemoryError):
+            memory.create_memory(PAGE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_sealed_memory_is_immutable(fd: int) -> None:
+    """After the last writable mapping is gone a memory can be sealed, and nothing writes it any more."""
+    with mmap.mmap(fd, 2 * PAGE) as mapping:
+        mapping[:5] = b"hello"
+        assert not memory.seal_forever(fd)
+    assert memory.seal_forever(fd)
+    assert memory.seal_forever(fd)
+    refused(fd, {errno.EPERM})
+    with pytest.raises(PermissionError):
+        os.pwrite(fd, b"x", 0)
+    with pytest.raises(PermissionError):
+        memory.seal(fd, memory.SEAL_FUTURE_WRITE)
+    with mmap.mmap(fd, PAGE, prot=mmap.PROT_READ) as mapping:
+        assert mapping[:5] == b"hello"
+
+
+def test_who_forbids_seals_gains_nothing(fd: int) -> None:
+    """A holder that forbids further seals only makes the node copy."""
+    memory.seal(fd, fcntl.F_SEAL_SEAL)
+    assert not memory.seal_forever(fd)
+
+
+def test_only_earlier_mappings_write_after_future_write(fd: int) -> None:
+    """The node's own mapping goes on writing, which readers see; every new way of writing is refused."""
+    with mmap.mmap(fd, 2 * PAGE) as mapping:
+        memory.seal_future_write(fd)
+        refused(fd, {errno.EPERM})
+        reader = memory.reopen_read_only(fd)
+        refused(reader, {errno.EACCES, errno.EPERM})
+        with pytest.raises(PermissionError):
+            os.pwrite(fd, b"x", 0)
+        # The trick of re-opening through /proc, which makes a read-only descriptor no boundary by itself.
+        try:
+            again = os.open(f"/proc/self/fd/{reader}", os.O_RDWR)
+        except PermissionError:
+            pass
+        else:
+            refused(again, {errno.EPERM})
+            os.close(again)
+        with mmap.mmap(reader, PAGE, prot=mmap.PROT_READ) as view:
+            mapping[:3] = b"new"
+            assert view[:3] == b"new"
+        os.close(reader)
+
+
+def test_bytes_become_an_immutable_memory() -> None:
+    """Bytes of any length, none included, become a sealed memory that holds them."""
+    for data in (b"", b"x", bytes(range(256)) * 1000):
+        fd = memory.sealed_memory(data)
+        assert os.pread(fd, len(data) + 1, 0) == data
+        assert memory.seals_of(fd) & memory.SEAL_FOREVER == memory.SEAL_FOREVER
+        os.close(fd)
+
+
+def test_bytes_are_copied_between_memories(fd: int) -> None:
+    """A range of one memory lands where it should in another, and positions stay."""
+    target = memory.create_memory(PAGE)
+    memory.write_all(fd, b"0123456789", 100)
+    memory.copy_bytes(fd, 103, target, 7, 5)
+    assert os.pread(target, 20, 0) == bytes(7) + b"34567" + bytes(8)
+    assert os.lseek(target, 0, os.SEEK_CUR) == os.lseek(fd, 0, os.SEEK_CUR) == 0
+    os.close(target)
+
+
+def test_bytes_are_copied_between_kinds_of_file(fd: int, other: int) -> None:
+    """A memory is copied to a file on disk and back, in blocks."""
+    data = os.urandom(1_000_000)
+    source = memory.sealed_memory(data)
+    memory.copy_bytes(source, 1, other, 3, len(data) - 1)
+    assert os.pread(other, len(data) + 9, 0) == bytes(3) + data[1:]
+    memory.copy_bytes(other, 3, fd, 0, PAGE)
+    assert os.pread(fd, PAGE, 0) == data[1 : PAGE + 1]
+    os.close(source)
+
+
+def test_a_copy_is_whole_or_an_error(fd: int, other: int) -> None:
+    """A source that ends early and a destination without room are errors, never a short copy."""
+    target = memory.create_memory(PAGE)
+    with pytest.raises(InvalidError, match="ends"):
+        memory.copy_bytes(fd, PAGE, target, 0, 2 * PAGE)
+    with pytest.raises(InvalidError, match="ends"):
+        memory.copy_bytes(other, 0, target, 0, 1)
+    with pytest.raises(InvalidError, match="ends"):
+        memory.read_into(other, 0, memoryview(bytearray(1)))
+    with pytest.raises((NoSpaceError, PermissionError)):
+        memory.copy_bytes(fd, 0, target, 0, 2 * PAGE)
+    os.close(target)
+
+
+def test_pages_can_be_had_in_advance(fd: int) -> None:
+    """A memory takes its pages before it is written, and a mapping its page tables."""
+    memory.preallocate(fd, 2 * PAGE)
+    assert os.fstat(fd).st_blocks * 512 == 2 * PAGE
+    with mmap.mmap(fd, 2 * PAGE) as mapping:
+        assert memory.populate(mapping) in {True, False}
+        assert memory.populate(mapping, writing=False) in {True, False}
+        assert mapping[:] == bytes(2 * PAGE)
+
+
+# -- the pool -------------------------------------------------------------------------------------
+def test_a_memory_nobody_saw_is_used_again() -> None:
+    """A memory that never left the node comes back for the same number of pages, its tail zeroed."""
+    pool = MemoryPool()
+    first = pool.take(PAGE + 9)
+    first.view[: PAGE + 9] = b"x" * (PAGE + 9)
+    pool.give_back(first)
+    second = pool.take(PAGE + 5)
+    assert second is first
+    assert bytes(second.view[PAGE:]) == b"x" * 5 + bytes(PAGE - 5)
+    assert pool.reused == 1
+    third = pool.take(PAGE)
+    assert third is not first
+    for each in (second, third):
+        pool.give_back(each)
+    pool.close()
+
+
+def test_a_memory_somebody_may_see_is_never_used_again() -> None:
+    """Once handed out, a memory goes back to the system, and its reader keeps what it read."""
+    pool = MemoryPool()
+    first = pool.take(PAGE)
+    first.view[:3] = b"old"
+    with mmap.mmap(first.hand_out(), PAGE, prot=mmap.PROT_READ) as reader:
+        pool.give_back(first)
+        second = pool.take(PAGE)
+        assert second is not first
+        second.view[:3] = b"new"
+        assert reader[:3] == b"old"
+    pool.give_back(second)
+    pool.close()
+
+
+def test_a_memory_whose_holders_ended_is_used_again() -> None:
+    """What only ended tasks have seen may be re-used."""
+    pool = MemoryPool()
+    first = pool.take(PAGE)
+    first.hand_out()
+    first.holders_ended()
+    pool.give_back(first)
+    assert pool.take(PAGE) is first
+    first.close()
+
+
+def test_nobody_but_the_node_writes_a_pooled_memory() -> None:
+    """The descriptor of a pooled memory cannot be mapped for writing."""
+    pool = MemoryPool()
+    one = pool.take(10)
+    refused(one.hand_out(), {errno.EPERM})
+    pool.give_back(one)
+    pool.close()
+
+
+def test_the_pool_is_bounded() -> None:
+    """Over its bound the pool closes what was unused longest."""
+    pool = MemoryPool(bytes_max=2 * PAGE)
+    taken = [pool.take(PAGE) for _ in range(3)]
+    huge = pool.take(3 * PAGE)
+    for each in [*taken, huge]:
+        pool.give_back(each)
+    assert pool.free_bytes == 2 * PAGE
+    assert [each.fd >= 0 for each in [*taken, huge]] == [False, True, True, False]
+    pool.close()
+    assert pool.free_bytes == 0
