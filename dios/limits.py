@@ -83,6 +83,13 @@ TASK_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
 TASK_MEMORY_BYTES_MIN: Final = 64 * MIB
 TASK_MEMORY_BYTES_MAX: Final = 1024 * GIB
 PRELOAD_MODULES_MAX: Final = 64
+TASK_PROCESSES_DEFAULT: Final = 256
+TASK_CPU_MS_MAX: Final = 366 * 24 * 3600 * 1000
+POOL_FAILURES_MAX: Final = 3
+PROBE_MS_MAX: Final = 10_000
+ZYGOTE_START_MS_MAX: Final = 30_000
+ZYGOTE_STOP_MS_MAX: Final = 5_000
+ZYGOTE_MESSAGE_BYTES_MAX: Final = 64 * KIB
 TASK_OPEN_FILES_MAX: Final = 4_096
 LAST_LINES_KEPT: Final = 20
 
@@ -96,11 +103,29 @@ NODE_STOP_MS_MAX: Final = 10_000
 # -- catalogues of what people put ----------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
 CATALOGUE_EDITS_MAX: Final = 64
+SHELL_HISTORY_MAX: Final = 1_000
 
 # -- the audit log --------------------------------------------------------------------------------
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB
 AUDIT_RECORD_BYTES_MAX: Final = 64 * KIB
 AUDIT_BUFFER_BYTES_MAX: Final = 1 * MIB
+
+# -- MapReduce jobs -------------------------------------------------------------------------------
+JOB_REDUCERS_MAX: Final = 64
+JOB_MAPPERS_MAX: Final = 4_096
+JOB_WORKERS_MAX: Final = 128
+JOB_ATTEMPTS_MAX: Final = 16
+JOB_CHUNK_PAIRS: Final = 32_768
+JOB_OUTPUT_BYTES: Final = 16 * MIB
+JOB_RECORD_BLOCK_BYTES: Final = 256 * KIB
+JOB_BLOCK_BYTES_DEFAULT: Final = 32 * MIB
+JOB_SPLIT_BYTES_MAX: Final = 512 * MIB
+JOB_INPUT_BYTES_MAX: Final = 1 * GIB
+JOB_INPUTS_MAX: Final = 250
+JOB_MEMORY_BYTES_DEFAULT: Final = 1 * GIB
+JOB_MEMORY_BYTES_MIN: Final = 64 * KIB
+JOB_PAIR_BYTES: Final = 160
+JOB_RUNS_MAX: Final = 256
 
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101

@@ -1,0 +1,221 @@
+"""Limits over all processes of a task, through control groups of version 2, 1, or both mixed.
+
+Not for: machines where no group is ours to write; there the resource limits of each process hold alone.
+Groups are made below the group that the daemon runs in, one folder for the node, one below it for each
+task, and are removed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_MEMORY_FILES: Final = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_OOM_FILES: Final = {1: "memory.oom_control", 2: "memory.events"}
+_WANTED: Final = ("memory", "pids")
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One mounted tree of groups that we may write: the node's own folder in it."""
+
+    folder: Path
+    version: int
+    controllers: frozenset[str]
+
+
+class Group:
+    """One task's groups, in each hierarchy that counts something for us."""
+
+    def __init__(self, folders: list[tuple[Path, Hierarchy]]) -> None:
+        self._folders = folders
+
+    def limit(self, *, memory_bytes: int, processes: int) -> None:
+        """Set the limits; 0 leaves one as it is. Raises ``OSError``."""
+        for folder, hierarchy in self._folders:
+            if memory_bytes and "memory" in hierarchy.controllers:
+                (folder / _MEMORY_FILES[hierarchy.version]).write_text(str(memory_bytes))
+            if processes and "pids" in hierarchy.controllers:
+                (folder / "pids.max").write_text(str(processes))
+
+    def enter(self, pid: int) -> None:
+        """Move a process, which then counts here with all that it starts. Raises ``OSError``."""
+        for folder, _ in self._folders:
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel ended in this group for want of memory."""
+        for folder, hierarchy in self._folders:
+            if "memory" in hierarchy.controllers:
+                with contextlib.suppress(OSError, ValueError):
+                    text = (folder / _OOM_FILES[hierarchy.version]).read_text()
+                    rows = dict(line.split() for line in text.splitlines())
+                    return int(rows.get("oom_kill", "0"))
+        return 0
+
+    def kill(self) -> None:
+        """End every process of the group at once, where the kernel has that (version 2)."""
+        for folder, hierarchy in self._folders:
+            if hierarchy.version == 2:
+                with contextlib.suppress(OSError):
+                    (folder / "cgroup.kill").write_text("1")
+
+    def remove(self) -> bool:
+        """Remove the groups; False if a process is still dying in one, then try again later."""
+        gone = True
+        for folder, _ in self._folders:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                gone = False
+        return gone
+
+
+class Groups:
+    """The node's folder in every hierarchy that it may write; may be none."""
+
+    def __init__(self, hierarchies: list[Hierarchy]) -> None:
+        self._hierarchies = hierarchies
+        self._leftover: list[Group] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._hierarchies)
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """What is counted."""
+        return frozenset(name for h in self._hierarchies for name in h.controllers)
+
+    def make(self, name: str) -> Group:
+        """Make the groups of one task. Raises ``OSError``."""
+        self._leftover = [group for group in self._leftover if not group.remove()]
+        folders = [(hierarchy.folder / name, hierarchy) for hierarchy in self._hierarchies]
+        for folder, _ in folders:
+            folder.mkdir()
+        return Group(folders)
+
+    def give_up(self, group: Group) -> None:
+        """Remove a task's groups, now or when its last process has gone."""
+        if not group.remove():
+            self._leftover.append(group)
+
+    def close(self) -> None:
+        """Remove the node's own folders; what still runs in one keeps it."""
+        self._leftover = [group for group in self._leftover if not group.remove()]
+        for hierarchy in self._hierarchies:
+            with contextlib.suppress(OSError):
+                hierarchy.folder.rmdir()
+
+
+def open_groups(name: str, *, proc: Path = Path("/proc/self")) -> Groups:
+    """Make the node's folder ``name`` below its own group in every hierarchy that lets us.
+
+    A hierarchy that cannot be written is left out; the reason is what ``attempt`` reports.
+    """
+    return Groups(_open(name, proc)[0])
+
+
+def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
+    made: list[Hierarchy] = []
+    refused: list[str] = []
+    taken: set[str] = set()
+    for parent, version, controllers in _own_groups(proc):
+        folder = parent / name
+        try:
+            usable = frozenset(controllers) - taken
+            if version == 2:
+                usable = frozenset(_delegate(parent, usable))
+            if not usable:
+                continue
+            folder.mkdir(exist_ok=True)
+            if version == 2:
+                (folder / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in sorted(usable)))
+            made.append(Hierarchy(folder, version, usable))
+            taken |= usable
+        except OSError as error:
+            refused.append(f"{folder.parent}: {errno.errorcode.get(error.errno or 0, '?')}")
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+    return made, refused
+
+
+def _own_groups(proc: Path) -> list[tuple[Path, int, set[str]]]:
+    """The groups that this process is in: folder, version, and which wanted controllers are there."""
+    mounts = _mounts(proc)
+    found: list[tuple[Path, int, set[str]]] = []
+    for line in (proc / "cgroup").read_text().splitlines():
+        number, names, path = line.split(":", 2)
+        version = 2 if number == "0" and not names else 1
+        for mount, mount_root, mount_version, options in mounts:
+            if mount_version != version or (version == 1 and not set(names.split(",")) & options):
+                continue
+            below = os.path.relpath(path, mount_root)
+            if below.startswith(".."):
+                continue
+            folder = mount / below
+            offered = set(names.split(",")) if version == 1 else _words(folder / "cgroup.controllers")
+            wanted = offered & set(_WANTED)
+            if wanted:
+                found.append((folder, version, wanted))
+            break
+    return found
+
+
+def _mounts(proc: Path) -> list[tuple[Path, str, int, set[str]]]:
+    rows: list[tuple[Path, str, int, set[str]]] = []
+    for line in (proc / "mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind in {"cgroup", "cgroup2"}:
+            fields = before.split(" ")
+            rows.append((Path(fields[4]), fields[3], 2 if kind == "cgroup2" else 1, set(options.split(","))))
+    return rows
+
+
+def _words(path: Path) -> set[str]:
+    try:
+        return set(path.read_text().split())
+    except OSError:
+        return set()
+
+
+def _delegate(parent: Path, wanted: frozenset[str]) -> set[str]:
+    """Version 2: hand ``wanted`` on to the groups below ``parent``, and say which are.
+
+    A group that has processes of its own hands nothing on; when the only one is this process, it moves
+    into a group below first.
+    """
+    missing = wanted - _words(parent / "cgroup.subtree_control")
+    if missing:
+        request = " ".join(f"+{name}" for name in sorted(missing))
+        try:
+            (parent / "cgroup.subtree_control").write_text(request)
+        except OSError as error:
+            if error.errno != errno.EBUSY or _words(parent / "cgroup.procs") != {str(os.getpid())}:
+                raise
+            own = parent / "daemon"
+            own.mkdir(exist_ok=True)
+            (own / "cgroup.procs").write_text(str(os.getpid()))
+            (parent / "cgroup.subtree_control").write_text(request)
+    return set(wanted & _words(parent / "cgroup.subtree_control"))
+
+
+def attempt() -> str:
+    """Make and remove a group as a task's start would. Raises ``OSError`` with the reasons."""
+    hierarchies, refused = _open(f"dios-probe-{os.getpid()}", Path("/proc/self"))
+    groups = Groups(hierarchies)
+    try:
+        if not groups:
+            raise OSError("; ".join(refused) or "no memory or pids controller here")
+        group = groups.make("task")
+        group.limit(memory_bytes=1 << 30, processes=16)
+        groups.give_up(group)
+        return ", ".join(f"{'+'.join(sorted(h.controllers))} (v{h.version})" for h in hierarchies)
+    finally:
+        groups.close()

@@ -1,0 +1,136 @@
+"""The kernel calls that Python does not offer, as thin functions that raise ``OSError``.
+
+Not for: deciding anything, or for calls that ``os`` and ``socket`` have. Importing this module loads
+``ctypes``; it is for the zygote and the probe, never for the daemon's loop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from dios.host.sandbox import numbers
+
+CLONE_NEWTIME: Final = 0x00000080
+CLONE_CHILD_CLEARTID: Final = 0x00200000
+CLONE_CHILD_SETTID: Final = 0x01000000
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
+CLONE_NEWUTS: Final = 0x04000000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
+PR_SET_KEEPCAPS: Final = 8
+PR_CAPBSET_READ: Final = 23
+PR_CAPBSET_DROP: Final = 24
+PR_SET_SECUREBITS: Final = 28
+PR_SET_CHILD_SUBREAPER: Final = 36
+PR_SET_NO_NEW_PRIVS: Final = 38
+PR_GET_NO_NEW_PRIVS: Final = 39
+PR_GET_TID_ADDRESS: Final = 40
+
+_SIGCHLD: Final = 17
+_CLONE_ARGS: Final = struct.Struct("=11Q")
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+# PyDLL keeps the interpreter's lock over the call, so that the clone is made by a thread that holds it,
+# in the parent and in the child alike.
+_python: Final = ctypes.PyDLL(None, use_errno=True)
+_python.syscall.restype = ctypes.c_long
+
+
+def syscall(name: str, *arguments: int | bytes | None) -> int:
+    """Make the system call ``name``; integers go as machine words, bytes as the address of a copy.
+
+    Raises ``OSError`` with the call's errno, and with ENOSYS where this machine has no such call.
+    """
+    number = numbers.number_of(name)
+    words: list[ctypes.c_void_p | ctypes.c_ulong | bytes] = []
+    for argument in arguments:
+        if argument is None:
+            words.append(ctypes.c_void_p(0))
+        elif isinstance(argument, bytes):
+            words.append(argument)
+        else:
+            words.append(ctypes.c_ulong(argument & 0xFFFF_FFFF_FFFF_FFFF))
+    result: int = _libc.syscall(ctypes.c_long(number), *words)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, *arguments: int) -> int:
+    """Call prctl; unused arguments are 0. Raises ``OSError``."""
+    return syscall("prctl", option, *arguments, *([0] * (4 - len(arguments))))
+
+
+def tid_address() -> int:
+    """Where the C library keeps this thread's id, or 0 where the kernel does not tell."""
+    found = ctypes.c_ulong(0)
+    try:
+        prctl(PR_GET_TID_ADDRESS, ctypes.addressof(found))
+    except OSError:
+        return 0
+    return found.value
+
+
+def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
+    """Fork into the namespaces of ``flags`` and return (pid, pidfd) to the parent, (0, -1) to the child.
+
+    ``settid`` is ``tid_address()``: the kernel writes the child's new thread id there, as fork would.
+    Only for a process with one thread. The interpreter's own fork handlers run on both sides, so that
+    the child is as sound as after ``os.fork``. Raises ``OSError``.
+    """
+    pidfd = ctypes.c_int(-1)
+    clone_pidfd = 0x00001000
+    if settid:
+        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    arguments = _CLONE_ARGS.pack(
+        flags | clone_pidfd, ctypes.addressof(pidfd), settid, 0, _SIGCHLD, 0, 0, 0, 0, 0, 0
+    )
+    number = ctypes.c_long(numbers.number_of("clone3"))
+    size = ctypes.c_size_t(len(arguments))
+    _python.PyOS_BeforeFork()
+    pid: int = _python.syscall(number, arguments, size)
+    if pid == 0:
+        _python.PyOS_AfterFork_Child()
+        return 0, -1
+    code = ctypes.get_errno()
+    _python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(code, f"clone3: {os.strerror(code)}")
+    return pid, pidfd.value
+
+
+def address_of(program: ctypes.Array[ctypes.c_char]) -> int:
+    """The address of a buffer made by ``hold``; valid while the buffer is referenced."""
+    return ctypes.addressof(program)
+
+
+def hold(data: bytes) -> ctypes.Array[ctypes.c_char]:
+    """Copy bytes into memory with a fixed address, for structures that point at them."""
+    return ctypes.create_string_buffer(data, len(data))
+
+
+def mechanism(name: str, attempt: Callable[[], str]) -> tuple[bool, str]:
+    """Try a mechanism once: (True, what it told) or (False, the error's name and text)."""
+    try:
+        return True, attempt()
+    except OSError as error:
+        return False, f"{name}: {describe(error)}"
+
+
+def describe(error: OSError) -> str:
+    """An error for a person: the errno's name, then the text."""
+    import errno  # noqa: PLC0415 - only needed when something failed
+
+    return f"{errno.errorcode.get(error.errno or 0, '?')} ({error.strerror})"

@@ -1,0 +1,93 @@
+"""The order in which a fresh child gives up everything; after it, untrusted code may run.
+
+Not for: making the child (``dios.host.zygote_main``). Each step needs something that a later one takes
+away, which is why this is one list and not a set of options.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from typing import Final
+
+from dios.host.sandbox import kernel, landlock, limits_of_task, namespaces, privileges
+from dios.host.sandbox.seccomp import Filter, program
+from dios.host.zygote_messages import Make
+
+STDIN: Final = 0
+CONSOLE: Final = (1, 2)
+SOCKET: Final = 3
+FIRST_CLOSED: Final = 4
+
+
+class Prepared:
+    """What the zygote makes once and every child uses."""
+
+    def __init__(self, available: frozenset[str], trees: list[str], null: int, own_pidfd: int) -> None:
+        self.available = available
+        self.null = null
+        self.own_pidfd = own_pidfd
+        self.tid_address = kernel.tid_address()
+        self.flags = namespaces.flags_for(available)
+        self.last_capability = privileges.last_capability()
+        self.rules = landlock.ruleset(trees) if "landlock" in available else -1
+        self.filter = Filter(program()) if {"seccomp", "pid"} <= available else None
+
+
+def die_with_the_zygote(zygote_pidfd: int) -> None:
+    """End when the zygote ends, also when that has just happened. Raises ``OSError``."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    poll = select.poll()
+    poll.register(zygote_pidfd, select.POLLIN)
+    if poll.poll(0):
+        os._exit(1)
+
+
+def place_descriptors(null: int, console: int, socket: int) -> None:
+    """Leave 0 (null), 1 and 2 (console) and 3 (the DIOS socket) open, and nothing else.
+
+    The arguments must be 4 or higher. Raises ``OSError``.
+    """
+    os.dup2(null, STDIN)
+    for number in CONSOLE:
+        os.dup2(console, number)
+    os.dup2(socket, SOCKET, inheritable=False)
+    kernel.syscall("close_range", FIRST_CLOSED, 0xFFFF_FFFF, 0)
+
+
+def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
+    """Lock the calling child down as a pure task. Raises ``OSError`` at the first step that fails."""
+    available = prepared.available
+    die_with_the_zygote(prepared.own_pidfd)
+    os.setsid()
+    if "uts" in available and "user" in available:
+        namespaces.hide_host_name()
+    limits_of_task.apply(
+        memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms, processes=make.processes, pure=True
+    )
+    privileges.no_new_privileges()
+    if prepared.rules >= 0:
+        landlock.restrict_self(prepared.rules)
+    place_descriptors(prepared.null, console, socket)
+    if "user" in available:
+        privileges.drop_everything(prepared.last_capability)
+    else:
+        privileges.set_capabilities(())
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    if "seccomp" in available:
+        # Outside a pid namespace the filter names this very process, so it is made here.
+        (prepared.filter or Filter(program(os.getpid()))).install()
+
+
+def limbo(prepared: Prepared, make: Make, socket: int, console: int) -> None:
+    """Prepare the calling child as a limbo task: an ordinary process that gains no privilege."""
+    die_with_the_zygote(prepared.own_pidfd)
+    os.setsid()
+    # Its orphans become its own children first; when it has ended, the zygote's, which ends them.
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    limits_of_task.apply(
+        memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms, processes=make.processes, pure=False
+    )
+    privileges.no_new_privileges()
+    place_descriptors(prepared.null, console, socket)

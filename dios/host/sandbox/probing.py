@@ -1,0 +1,119 @@
+"""The attempts behind ``dios.host.sandbox.mechanisms``: each uses one mechanism as a task's start would.
+
+Not for: calling anywhere but in a process that ends right after, for most attempts cannot be undone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+
+from dios.host.sandbox import cgroups, kernel, landlock, namespaces, privileges, view
+from dios.host.sandbox.seccomp import Filter, program
+
+
+def attempts() -> dict[str, Callable[[], str]]:
+    """Every attempt by the mechanism's name; each returns a detail or raises ``OSError``."""
+    inner = {name: partial(_namespace, flag) for name, flag in namespaces.FLAGS.items()}
+    return {
+        **inner,
+        "mount": _view,
+        "no_new_privs": _no_new_privs,
+        "landlock": _landlock,
+        "seccomp": _seccomp,
+        "memfd_seals": _memfd_seals,
+        "pidfd": _pidfd,
+        "cgroup": cgroups.attempt,
+    }
+
+
+def _as_zygote(flags: int) -> None:
+    """Become what the zygote is: unprivileged, and where root started us, with one capability."""
+    if os.geteuid() == 0:
+        if flags:
+            kernel.syscall("unshare", flags)
+    else:
+        view.enter_user_namespace(flags)
+
+
+def _namespace(flag: int) -> str:
+    _as_zygote(0)
+    if os.geteuid() == 0:
+        privileges.become_unprivileged((privileges.CAP_SYS_ADMIN,))
+    pid, pidfd = kernel.clone3(flag | kernel.CLONE_NEWUSER)
+    if pid == 0:
+        os._exit(0)
+    os.close(pidfd)
+    os.waitpid(pid, 0)
+    return "clone3"
+
+
+def _view() -> str:
+    _as_zygote(kernel.CLONE_NEWNS)
+    trees = [os.path.dirname(os.path.abspath(os.__file__))]  # noqa: PTH100, PTH120 - no pathlib in the probe
+    view.enter(trees)
+    if set(os.listdir("/")) & {"proc", "dev", "etc"}:  # noqa: PTH208 - the same
+        raise OSError("the old root is still visible")
+    return _namespace_inside()
+
+
+def _namespace_inside() -> str:
+    if os.geteuid() == 0:
+        privileges.become_unprivileged((privileges.CAP_SYS_ADMIN,))
+    pid, pidfd = kernel.clone3(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+    if pid == 0:
+        os._exit(0)
+    os.close(pidfd)
+    os.waitpid(pid, 0)
+    return "read-only view of the library"
+
+
+def _no_new_privs() -> str:
+    privileges.no_new_privileges()
+    if kernel.prctl(kernel.PR_GET_NO_NEW_PRIVS) != 1:
+        raise OSError("the kernel did not keep no_new_privs")
+    return "prctl"
+
+
+def _landlock() -> str:
+    rules = landlock.ruleset(["/"])
+    privileges.no_new_privileges()
+    landlock.restrict_self(rules)
+    return f"ABI {landlock.abi()}"
+
+
+def _seccomp() -> str:
+    code = Filter(program(os.getpid()))
+    privileges.no_new_privileges()
+    code.install()
+    try:
+        os.close(os.open("/", os.O_RDWR | os.O_TMPFILE))
+    except PermissionError:
+        return "filter"
+    raise OSError("the filter did not refuse a call")
+
+
+def _memfd_seals() -> str:
+    memory = os.memfd_create("probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, mmap.PAGESIZE)
+    fcntl.fcntl(
+        memory,
+        fcntl.F_ADD_SEALS,
+        fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL,
+    )
+    try:
+        os.write(memory, b"x")
+    except PermissionError:
+        return "sealed memory cannot be written"
+    raise OSError("a sealed memfd was written")
+
+
+def _pidfd() -> str:
+    own = os.pidfd_open(os.getpid())
+    signal.pidfd_send_signal(own, signal.Signals.SIGCONT)
+    os.close(own)
+    return "pidfd_open, pidfd_send_signal"

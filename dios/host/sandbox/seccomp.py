@@ -1,0 +1,143 @@
+"""The system-call filter of pure tasks: the policy's table as a program for the kernel.
+
+Not for: what is allowed (``dios.host.sandbox.policy``). The program is a binary search over call numbers,
+so that a call costs about nine comparisons, and less where the kernel remembers the answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from dios.host.sandbox import kernel, numbers, policy
+
+_INSTRUCTION: Final = struct.Struct("=HBBI")
+_LOAD: Final = 0x20
+_AND: Final = 0x54
+_JUMP: Final = 0x05
+_IF_EQUAL: Final = 0x15
+_IF_AT_LEAST: Final = 0x35
+_RETURN: Final = 0x06
+
+RET_ALLOW: Final = 0x7FFF0000
+RET_KILL_PROCESS: Final = 0x80000000
+RET_EPERM: Final = 0x00050000 | errno.EPERM
+RET_ENOSYS: Final = 0x00050000 | errno.ENOSYS
+
+_NUMBER_AT: Final = 0
+_ARCHITECTURE_AT: Final = 4
+_ARGUMENTS_AT: Final = 16
+_X32_BIT: Final = 0x40000000
+_FAR: Final = 255
+_INSTRUCTIONS_MAX: Final = 4096
+
+_SECCOMP_SET_MODE_FILTER: Final = 1
+
+Code = list[bytes]
+
+
+def _op(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    return _INSTRUCTION.pack(code, then, otherwise, value)
+
+
+def _return(value: int) -> Code:
+    return [_op(_RETURN, value)]
+
+
+def _check(check: policy.Check, own_pid: int) -> Code:
+    """Fall through when the check holds; otherwise answer EPERM."""
+    at = _ARGUMENTS_AT + 8 * check.argument
+    code: Code = []
+    if check.high_zero:
+        code += [_op(_LOAD, at + 4), _op(_IF_EQUAL, 0, 1, 0), _op(_RETURN, RET_EPERM)]
+    code.append(_op(_LOAD, at))
+    if check.mask != 0xFFFF_FFFF:
+        code.append(_op(_AND, check.mask))
+    values = (*check.values, own_pid) if check.or_own_pid else check.values
+    for index, value in enumerate(values):
+        # Over the comparisons that are left, and over the refusal behind them.
+        code.append(_op(_IF_EQUAL, value, len(values) - index, 0))
+    code.append(_op(_RETURN, RET_EPERM))
+    return code
+
+
+def _allowed(entry: policy.Allow, own_pid: int) -> Code:
+    checks = [op for check in entry.checks for op in _check(check, own_pid)]
+    return checks + _return(RET_ALLOW)
+
+
+def _answers(own_pid: int) -> dict[int, Code]:
+    answers: dict[int, Code] = {}
+
+    def put(names: Iterable[str], code: Code) -> None:
+        for name in names:
+            try:
+                answers[numbers.number_of(name)] = code
+            except OSError:
+                continue  # this architecture has no such call
+
+    for entry in policy.ALLOWED:
+        put(entry.names, _allowed(entry, own_pid))
+    put(policy.KILLED, _return(RET_KILL_PROCESS))
+    put(policy.NO_SUCH_CALL, _return(RET_ENOSYS))
+    return answers
+
+
+def _ranges(answers: dict[int, Code]) -> list[tuple[int, Code]]:
+    """Where each run of equal answers begins, from number 0 to the end of all numbers."""
+    refused, unknown, foreign = _return(RET_EPERM), _return(RET_ENOSYS), _return(RET_KILL_PROCESS)
+    starts: list[tuple[int, Code]] = []
+    for number in range(numbers.NEWEST + 1):
+        code = answers.get(number, refused)
+        if not starts or starts[-1][1] != code:
+            starts.append((number, code))
+    for number, code in sorted((n, c) for n, c in answers.items() if n > numbers.NEWEST):
+        starts.append((number, code))
+        starts.append((number + 1, unknown))
+    starts.append((numbers.NEWEST + 1, unknown))
+    starts.append((_X32_BIT, foreign))
+    return sorted(dict(reversed(starts)).items(), key=lambda start: start[0])
+
+
+def _search(starts: list[tuple[int, Code]]) -> Code:
+    if len(starts) == 1:
+        return starts[0][1]
+    middle = len(starts) // 2
+    below, above = _search(starts[:middle]), _search(starts[middle:])
+    pivot = starts[middle][0]
+    if len(below) <= _FAR:
+        return [_op(_IF_AT_LEAST, pivot, len(below), 0), *below, *above]
+    return [_op(_IF_AT_LEAST, pivot, 0, 1), _op(_JUMP, len(below)), *below, *above]
+
+
+def program(own_pid: int = policy.INIT_PID) -> bytes:
+    """The filter for a task that knows itself as ``own_pid``, which in a pid namespace is always 1.
+
+    Raises ``OSError`` with ENOSYS on an architecture without a table of numbers.
+    """
+    if not numbers.supported():
+        raise OSError(errno.ENOSYS, f"no system-call table for {numbers.machine()}")
+    code = [
+        _op(_LOAD, _ARCHITECTURE_AT),
+        _op(_IF_EQUAL, numbers.AUDIT_ARCH[numbers.machine()], 1, 0),
+        *_return(RET_KILL_PROCESS),
+        _op(_LOAD, _NUMBER_AT),
+        *_search(_ranges(_answers(own_pid))),
+    ]
+    assert len(code) <= _INSTRUCTIONS_MAX, "the kernel takes no longer filter"  # noqa: S101 - a fact of the table
+    return b"".join(code)
+
+
+class Filter:
+    """A program in memory, ready to be installed by any number of children."""
+
+    def __init__(self, code: bytes) -> None:
+        self._code = kernel.hold(code)
+        header = struct.pack("@HxxxxxxQ", len(code) // _INSTRUCTION.size, kernel.address_of(self._code))
+        self._header = kernel.hold(header)
+
+    def install(self) -> None:
+        """Put the calling thread under the filter for good; needs no_new_privs. Raises ``OSError``."""
+        kernel.syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, kernel.address_of(self._header))

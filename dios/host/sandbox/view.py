@@ -1,0 +1,163 @@
+"""The read-only view: a root directory that holds the interpreter's library and nothing else.
+
+Not for: deciding who sees it (every pure task does; ADR 0002). The view is made of mounts that are cloned
+before anything is covered, so that it does not matter where on the machine the trees lie. There is no
+/proc, /dev, /sys, /etc or /tmp in it, and nothing of it can be written.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+from typing import Final
+
+from dios.host.sandbox import kernel
+
+_AT_FDCWD: Final = -100
+_AT_RECURSIVE: Final = 0x8000
+_AT_EMPTY_PATH: Final = 0x1000
+_CLONE: Final = 1
+_CLOEXEC: Final = 0o2000000
+_EMPTY_FROM: Final = 4
+_CREATE: Final = 6
+_SET_STRING: Final = 1
+_READ_ONLY_NO_SUID_NO_DEV: Final = 1 | 2 | 4
+_PRIVATE_RECURSIVE: Final = 0x4000 | 0x40000
+_DETACH: Final = 2
+_ROOT_BYTES: Final = b"1m"
+
+
+def enter_user_namespace(flags: int) -> None:
+    """Unshare a user namespace, with ``flags`` beside it, in which one's own user and group mean themselves.
+
+    Raises ``OSError`` where the machine keeps user namespaces from ordinary users.
+    """
+    user, group = os.geteuid(), os.getegid()
+    # A process that changed its user is not dumpable, and then may not write its own maps.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    kernel.syscall("unshare", kernel.CLONE_NEWUSER | flags)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - no pathlib in the zygote
+            file.write(text)
+
+
+def library_trees(paths: Iterable[str]) -> list[str]:
+    """Every directory or file that importing may read: of the interpreter, of what is loaded, and ``paths``.
+
+    Real paths, none inside another. A package outside the interpreter's trees counts with its own
+    directory alone, never with the directory that it was found in.
+    """
+    found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found.update(paths)
+    trees = _outermost(found)
+    for name, module in list(sys.modules.items()):
+        if "." in name or name == "__main__":
+            continue
+        file = getattr(module, "__file__", None)
+        places = list(getattr(module, "__path__", ())) or ([file] if file else [])
+        found.update(place for place in places if isinstance(place, str) and not _inside(place, trees))
+    for path in _loaded_libraries():
+        if not _inside(path, trees):
+            found.add(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
+    return _outermost(found)
+
+
+def _loaded_libraries() -> set[str]:
+    with open("/proc/self/maps") as maps:  # noqa: PTH123 - no pathlib in the zygote
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
+    return {path for path in paths if ".so" in path and os.path.exists(path)}  # noqa: PTH110 - the same
+
+
+def _inside(path: str, trees: Iterable[str]) -> bool:
+    real = os.path.realpath(path)
+    return any(real == tree or real.startswith(tree + "/") for tree in trees)
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    kept: list[str] = []
+    for path in sorted({os.path.realpath(path) for path in paths}):
+        if path != "/" and os.path.exists(path) and not _inside(path, kept):  # noqa: PTH110 - no pathlib here
+            kept.append(path)
+    return kept
+
+
+def _links(trees: list[str]) -> dict[str, str]:
+    """Links of the machine's root that lead into the view: the loader and sys.path go through them."""
+    known = ["/lib", "/lib64", "/lib32", "/usr/lib64", *sys.path, sys.prefix, sys.base_prefix]
+    links: dict[str, str] = {}
+    for path in known:
+        parts = [part for part in path.split("/") if part]
+        for count in range(1, len(parts) + 1):
+            prefix = "/" + "/".join(parts[:count])
+            if os.path.islink(prefix) and not _inside(os.path.dirname(prefix), trees):  # noqa: PTH114, PTH120 - the same
+                links[prefix] = os.path.realpath(prefix)
+    return links
+
+
+def enter(trees: list[str]) -> None:
+    """Make a root of ``trees`` and move the calling process into it; needs an own mount namespace.
+
+    Raises ``OSError``; the process is then good for nothing but to say so and end.
+    """
+    kernel.syscall("mount", None, b"/\0", None, _PRIVATE_RECURSIVE, None)
+    links = _links(trees)
+    clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
+    root = _empty_root()
+    try:
+        kernel.syscall("move_mount", root, b"\0", _AT_FDCWD, b"/\0", _EMPTY_FROM)
+        os.fchdir(root)
+        for path, is_directory, clone in clones:
+            _place(path, clone, is_directory=is_directory)
+        for path, target in links.items():
+            _make_directories(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
+            if not os.path.lexists("." + path):
+                os.symlink(target, "." + path)  # noqa: PTH211 - the same
+        _seal(root, 0)
+        kernel.syscall("pivot_root", b".\0", b".\0")
+        kernel.syscall("umount2", b".\0", _DETACH)
+        os.chdir("/")
+    finally:
+        os.close(root)
+        for _, _, clone in clones:
+            os.close(clone)
+
+
+def _clone(path: str) -> int:
+    flags = _CLONE | _CLOEXEC | _AT_RECURSIVE
+    clone = kernel.syscall("open_tree", _AT_FDCWD, os.fsencode(path) + b"\0", flags)
+    _seal(clone, _AT_RECURSIVE)
+    return clone
+
+
+def _seal(mount: int, flags: int) -> None:
+    attributes = struct.pack("=4Q", _READ_ONLY_NO_SUID_NO_DEV, 0, 0, 0)
+    kernel.syscall("mount_setattr", mount, b"\0", _AT_EMPTY_PATH | flags, attributes, len(attributes))
+
+
+def _empty_root() -> int:
+    context = kernel.syscall("fsopen", b"tmpfs\0", 1)
+    try:
+        kernel.syscall("fsconfig", context, _SET_STRING, b"size\0", _ROOT_BYTES + b"\0", 0)
+        kernel.syscall("fsconfig", context, _SET_STRING, b"mode\0", b"0755\0", 0)
+        kernel.syscall("fsconfig", context, _CREATE, None, None, 0)
+        return kernel.syscall("fsmount", context, 1, 0)
+    finally:
+        os.close(context)
+
+
+def _place(path: str, clone: int, *, is_directory: bool) -> None:
+    _make_directories(path if is_directory else os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
+    if not is_directory:
+        os.close(os.open("." + path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+    kernel.syscall("move_mount", clone, b"\0", _AT_FDCWD, os.fsencode("." + path) + b"\0", _EMPTY_FROM)
+
+
+def _make_directories(path: str) -> None:
+    os.makedirs("." + path, mode=0o755, exist_ok=True)  # noqa: PTH103 - no pathlib in the zygote
