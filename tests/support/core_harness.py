@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TypeVar
 
 from blake3 import blake3
+from core_snapshot import snapshot
 
 from dios.core import effects, events
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.invariants import check
 from dios.core.machine import Core
+from dios.errors import Code
 from dios.ids import Name, PayloadId, Principal, TaskId
 from dios.wire import messages
-from dios.wire.types import Cause, NameKind, ObjectType
+from dios.wire.codec import decode_event
+from dios.wire.types import Cause, NameKind, ObjectType, Permission
 
 OWNER = Principal("uid:1000")
 T = TypeVar("T")
@@ -120,10 +123,49 @@ class Client:
         return answer
 
     def refused(self, call: messages.AnyCall) -> int:
-        """Make a call that must be refused; its error code. The tables must not change."""
+        """Make a call that must be refused; its error code. Nothing the core remembers may change."""
+        before = snapshot(self.node.core.state)
         failure = self.ask(messages.Failure, call)
         assert failure.message
+        after = snapshot(self.node.core.state)
+        changed = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+        assert after == before, f"a refusal of {call} changed the state: {changed[:5]}"
+        assert not self.node.outcome.persist
         return failure.code
+
+    def conflicts(self, call: messages.AnyCall) -> None:
+        """Make a commit that must not hold: the request is over, the object's versions stay."""
+        failure = self.ask(messages.Failure, call)
+        assert failure.code == Code.ECANCELED
+        assert not self.node.outcome.persist
+
+    def lookup(self, name: bytes | None, group: int = 0) -> tuple[messages.Reference, ...]:
+        """Resolve a name."""
+        assert name is not None
+        return self.ask(messages.References, messages.Lookup(name, group)).references
+
+    def stat(self, ref: int) -> messages.Reference:
+        """A reference's public part as of now."""
+        return self.ask(messages.References, messages.Stat(ref)).references[0]
+
+    def counters(self, ref: int) -> tuple[int, int, int, int]:
+        """a_r, a_w, v_r and v_w of the object behind a reference."""
+        seen = self.stat(ref)
+        return seen.a_r, seen.a_w, seen.v_r, seen.v_w
+
+    def delegate(self, ref: int, to: int, permissions: int = int(Permission.ALL)) -> None:
+        """Delegate a reference as it is."""
+        self.ask(messages.Done, messages.Copy(ref, to, permissions))
+
+    def event(self) -> messages.SelfEvent:
+        """The next event on the self-reference."""
+        return decode_event(self.ask(effects.AnswerBytes, messages.ReadOnce(self.self_ref)).data)
+
+    def given(self) -> messages.Reference:
+        """The reference that the next event says was delegated to this task."""
+        told = self.event()
+        assert isinstance(told, messages.Delegated), told
+        return told.reference
 
     def create(
         self,
