@@ -102,5 +102,5 @@ def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
 
 def owned_by(state: State, names: tuple[Name, ...], principal: Principal) -> tuple[PhysicalObject, ...]:
     """Those of the presented groups that belong to the principal: the node injects membership of them."""
-    found = (state.groups.get(name) for name in names)
+    found = (state.groups.get(name) for name in dict.fromkeys(names))
     return tuple(group for group in found if group is not None and group.owner == principal)

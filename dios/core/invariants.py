@@ -54,7 +54,9 @@ def _check_references(state: State) -> None:
         _require(target.references == counted.get(target.id, {}), "a reference count is not exact")
         _require(not target.zombie, "a zombie is still in the node's tables")
         forgotten = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
-        _require(not forgotten or target.pinned, "an unreferenced counted object lives on")
+        # What the store brought back counts from its first reference on (§4.2, Persistence).
+        reinstated = target.recorded is not None and not target.ticket
+        _require(not forgotten or target.pinned or reinstated, "an unreferenced counted object lives on")
 
 
 def _check_counters(state: State) -> None:
@@ -82,6 +84,8 @@ def _check_names(state: State) -> None:
                 expected.setdefault(internal_name(target.name, group), set()).add(target.id)
     found = {key: {target.id for target in entry} for key, entry in state.names.items()}
     _require(found == expected, "the name table does not match the objects")
+    for owner, home in state.homes.items():
+        _require(_is_group(home) and home.owner == owner, "a principal's home is gone or another's")
     for group_name, group_object in state.groups.items():
         _require(
             _is_group(group_object) and group_object.name == group_name,

@@ -104,7 +104,7 @@ def open_session(step: Step, event: SessionOpened) -> None:
     task.pid = event.pid
     own, console, member_refs = default_references(step, task, member_of)
     step.audit(task, "session", "ok", task.object.fingerprint, f"{len(member_of)} groups")
-    refused = len(event.groups) - len(presented)
+    refused = len(set(event.groups)) - len(presented)
     if refused:
         step.audit(task, "session", "denied", task.object.fingerprint, f"{refused} groups presented in vain")
     step.answer(

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+from core_harness import Node
+
+
+@pytest.fixture
+def node() -> Node:
+    """A fresh core."""
+    return Node()
