@@ -1,6 +1,6 @@
 """How a task ended, as an exit status and as sentences for people.
 
-Not for: finding out; the node tells it in a TaskRow.
+Not for: finding out; the node tells it in a Status.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from dios.wire.messages import TaskRow
-from dios.wire.types import Cause, TaskState
+from dios.client.status import Status
+from dios.wire.types import Cause
 
 NOT_STARTED: Final = 126
 _BY_SIGNAL: Final = 128
@@ -27,17 +27,17 @@ _TRY: Final = {
 }
 
 
-def exit_status(row: TaskRow) -> int:
+def exit_status(task: Status) -> int:
     """The status a shell would give: the program's own, or 128 and the signal that ended it."""
-    if row.cause is Cause.EXITED:
-        return row.exit_code
-    if row.cause is Cause.EXCEPTION:
-        return row.exit_code or 1
-    if row.cause is Cause.SPAWN:
+    if task.cause is Cause.EXITED:
+        return task.exit_code
+    if task.cause is Cause.EXCEPTION:
+        return task.exit_code or 1
+    if task.cause is Cause.SPAWN:
         return NOT_STARTED
-    number = row.signal
+    number = task.signal
     if not number:
-        number = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXCPU}.get(row.cause, signal.SIGKILL)
+        number = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXCPU}.get(task.cause, signal.SIGKILL)
     return _BY_SIGNAL + number
 
 
@@ -48,14 +48,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def cause_text(row: TaskRow) -> str:
+def cause_text(task: Status) -> str:
     """State or cause in a few words, for tables."""
-    if row.state is not TaskState.ENDED:
-        return row.state.name.lower()
-    if row.cause is Cause.EXITED:
-        return f"exited {row.exit_code}"
-    if row.cause is Cause.SIGNAL:
-        return f"died of {_signal_name(row.signal)}"
+    if not task.ended:
+        return task.state.name.lower()
+    if task.cause is Cause.EXITED:
+        return f"exited {task.exit_code}"
+    if task.cause is Cause.SIGNAL:
+        return f"died of {_signal_name(task.signal)}"
     return {
         Cause.EXCEPTION: "exception",
         Cause.SANDBOX: "stopped by the sandbox",
@@ -65,18 +65,18 @@ def cause_text(row: TaskRow) -> str:
         Cause.PROTOCOL: "broke the protocol",
         Cause.SPAWN: "never started",
         Cause.NODE: "the node shut down",
-    }.get(row.cause, "ended")
+    }.get(task.cause, "ended")
 
 
-def explain(row: TaskRow) -> list[str]:
+def explain(task: Status) -> list[str]:
     """What to say about a task that failed: cause, last lines, what to try; empty when it did not."""
-    if row.cause is Cause.EXITED and row.exit_code == 0:
+    if task.ok:
         return []
-    first, *rest = row.detail.splitlines() or [""]
-    name = f"{row.label} ({row.fingerprint})" if row.label else row.fingerprint
-    lines = [f"task {name}: {cause_text(row)}{': ' + first if first else ''}"]
+    first, *rest = task.detail.splitlines() or [""]
+    name = f"{task.label} ({task.fingerprint})" if task.label else task.fingerprint
+    lines = [f"task {name}: {cause_text(task)}{': ' + first if first else ''}"]
     lines += [f"  {line}" for line in rest]
-    if row.cause in _TRY:
-        lines.append(f"  try:  {_TRY[row.cause]}")
-    lines.append(f"  logs: dios logs {row.fingerprint}")
+    if task.cause in _TRY:
+        lines.append(f"  try:  {_TRY[task.cause]}")
+    lines.append(f"  logs: dios logs {task.fingerprint}")
     return lines

@@ -21,7 +21,7 @@ from dios.cli.output import (
     waiting,
     write_json,
 )
-from dios.client import blocking
+from dios.client.blocking import connect
 from dios.client.locate import resolve_node
 from dios.node import daemon
 from dios.node.settings import KEYS, SettingsError, load
@@ -147,7 +147,7 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                 facts([("node", "not running"), ("socket", str(path))])
                 say("next: dios-node start --data ./node0 --detach")
             raise typer.Exit(NOT_RUNNING)
-        with blocking.connect(str(path), groups=()) as connected:
+        with connect(str(path), groups=()) as connected:
             info = connected.info()
         if as_json:
             write_json(
@@ -189,7 +189,7 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
             return
 
         def ask() -> None:
-            with blocking.connect(str(path), groups=()) as connected:
+            with connect(str(path), groups=()) as connected:
                 connected.shutdown()
 
         with waiting("stopping the node"):

@@ -5,27 +5,20 @@ import signal
 import pytest
 
 from dios.cli.endings import cause_text, exit_status, explain
-from dios.wire.messages import TaskRow
-from dios.wire.types import Brand, Cause, TaskState
+from dios.client.status import Status
+from dios.wire.types import Cause, TaskState
 
 
-def row(cause: Cause, exit_code: int = 0, signal_number: int = 0, detail: str = "") -> TaskRow:
+def row(cause: Cause, exit_code: int = 0, signal_number: int = 0, detail: str = "") -> Status:
     """A task that ended so."""
-    return TaskRow(
-        name=None,
-        fingerprint="00aa11bb22cc",
-        label="job.py",
-        state=TaskState.ENDED,
-        brand=Brand.PURE,
-        principal="uid:1000",
-        pid=7,
-        started_ns=1,
-        ended_ns=2,
+    return Status(
+        "00aa11bb22cc",
+        "job.py",
+        TaskState.ENDED,
         cause=cause,
         exit_code=exit_code,
         signal=signal_number,
         detail=detail,
-        parent="",
     )
 
 
@@ -44,7 +37,7 @@ def row(cause: Cause, exit_code: int = 0, signal_number: int = 0, detail: str = 
         (row(Cause.SPAWN), 126),
     ],
 )
-def test_a_status_is_what_a_shell_would_give(ended: TaskRow, status: int) -> None:
+def test_a_status_is_what_a_shell_would_give(ended: Status, status: int) -> None:
     """The program's own status is passed on; a signal gives 128 and its number."""
     assert exit_status(ended) == status
 

@@ -1,0 +1,217 @@
+"""A connected node and a person's keyring together: what their words for things mean.
+
+Not for: commands. ``docs/command-line.md`` says what a NAME, a TASK and a group's ALIAS may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dios.cli.output import size_text, time_text
+from dios.client.blocking import Group, Node, Reference, connect
+from dios.client.keyring import Keyring
+from dios.client.status import Status
+from dios.errors import Conflict, ExistsError, InvalidError
+from dios.ids import Name
+from dios.lib import catalogue
+from dios.lib.catalogue import Entry
+from dios.wire.nametext import PREFIX, fingerprint, parse_name
+from dios.wire.types import ObjectType, Semantics
+
+CATALOGUE_ALIAS: Final = "catalogue/"
+SHOWN_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry and the alias of the group in whose catalogue it stands."""
+
+    group: str
+    entry: Entry
+
+    @property
+    def fingerprint(self) -> str:
+        """What may be shown of the name."""
+        return fingerprint(self.entry.name)
+
+
+class StoredCatalogue:
+    """A catalogue as an object of the node."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference: Final = reference
+
+    def read(self) -> tuple[bytes, int]:
+        """Content and version."""
+        with self._reference.read(Semantics.MRSW) as request:
+            return bytes(request.view), request.v_w
+
+    def replace(self, data: bytes, version: int) -> None:
+        """Write if nobody did since."""
+        with self._reference.write(len(data), Semantics.EXCL, replace=True) as request:
+            if request.v_w != version:
+                raise Conflict("the catalogue was written meanwhile")
+            request.view[:] = data
+
+
+class Place:
+    """What a command works with."""
+
+    def __init__(self, node: Node, keyring: Keyring) -> None:
+        self.node: Final = node
+        self.keyring: Final = keyring
+        self._made: Final[list[Group]] = []
+
+    # -- groups -------------------------------------------------------------------------------------
+    def group(self, text: str) -> Group:
+        """The group of an alias or name; raises InvalidError when it is none of ours on this node."""
+        name = self.keyring.name_of(text)
+        mark = fingerprint(name)
+        for group in self._groups():
+            if group.fingerprint == mark:
+                return group
+        raise InvalidError(
+            f"this node knows no group {text!r} of yours; `dios group ls` shows which it knows"
+        )
+
+    def make_group(self, alias: str) -> Group:
+        """A new group, its name kept in the keyring under ``alias``."""
+        if alias in self.keyring.groups:
+            raise ExistsError(f"your keyring has a group {alias!r} already; choose another alias")
+        group = self.node.create_group()
+        self.keyring.add(alias, Name(group.name or b""))
+        self._made.append(group)
+        return group
+
+    def _groups(self) -> list[Group]:
+        return [*self.node.groups, *self._made]
+
+    def reachable_groups(self) -> list[str]:
+        """Aliases of the keyring's groups that this node knows."""
+        marks = {group.fingerprint for group in self._groups()}
+        return [alias for alias, name in self.keyring.groups.items() if fingerprint(name) in marks]
+
+    # -- catalogues ---------------------------------------------------------------------------------
+    def catalogue(self, alias: str) -> StoredCatalogue | None:
+        """The catalogue of a group, if it has one that can be reached."""
+        name = self.keyring.objects.get(CATALOGUE_ALIAS + alias)
+        if name is None:
+            return None
+        found = self.node.find(name, group=self.group(alias))
+        return None if found is None else StoredCatalogue(found)
+
+    def catalogue_for_writing(self, alias: str) -> StoredCatalogue:
+        """The catalogue of a group, made when there is none."""
+        known = self.catalogue(alias)
+        if known is not None:
+            return known
+        made = self.node.create(
+            ObjectType.DURABLE_BLOB, groups=[self.group(alias)], data=catalogue.encode(())
+        )
+        try:
+            self.keyring.add(CATALOGUE_ALIAS + alias, Name(made.name or b""))
+        except ExistsError:
+            # Somebody else's command made it at the same moment: that one counts.
+            made.destroy()
+            again = self.catalogue(alias)
+            if again is None:
+                raise
+            return again
+        return StoredCatalogue(made)
+
+    def remember(self, alias: str, entries: Iterable[Entry]) -> None:
+        """Add entries to a group's catalogue."""
+        added = tuple(entries)
+        catalogue.edit(self.catalogue_for_writing(alias), lambda there: (*there, *added))
+
+    def forget(self, found: Found) -> None:
+        """Take an entry out of its catalogue."""
+        stored = self.catalogue(found.group)
+        if stored is not None:
+            gone = found.entry.name
+            catalogue.edit(stored, lambda there: (entry for entry in there if entry.name != gone))
+
+    def catalogued(self, aliases: Iterable[str] | None = None) -> list[Found]:
+        """Everything that was put into these groups, or into all of them."""
+        found: list[Found] = []
+        for alias in self.reachable_groups() if aliases is None else aliases:
+            stored = self.catalogue(alias)
+            if stored is not None:
+                data, _ = stored.read()
+                found += [Found(alias, entry) for entry in catalogue.decode(data)]
+        return found
+
+    # -- objects ------------------------------------------------------------------------------------
+    def find(self, text: str) -> tuple[Name, Found | None]:
+        """The name that a NAME argument means, and its entry if it is catalogued."""
+        everything = self.catalogued()
+        if text.strip().lower().startswith(PREFIX):
+            name = parse_name(text)
+            return name, next((found for found in everything if found.entry.name == name), None)
+        by_file = {id(entry) for entry in catalogue.matching((found.entry for found in everything), text)}
+        fitting = [
+            found
+            for found in everything
+            if id(found.entry) in by_file or (len(text) >= 4 and found.fingerprint.startswith(text.lower()))
+        ]
+        if not fitting:
+            raise InvalidError(
+                f"nothing was put as {text!r}; `dios ls` shows what was. A name begins with {PREFIX}"
+            )
+        if len({found.entry.name for found in fitting}) > 1:
+            listed = "".join(
+                f"\n  {found.fingerprint}  {found.entry.file}  {size_text(found.entry.size)}, "
+                f"{time_text(found.entry.put_ns)}, group {found.group}"
+                for found in fitting[:SHOWN_MAX]
+            )
+            more = f"\n  and {len(fitting) - SHOWN_MAX} more" if len(fitting) > SHOWN_MAX else ""
+            raise InvalidError(
+                f"{text!r} fits {len(fitting)} objects; name one by its fingerprint:{listed}{more}"
+            )
+        return Name(fitting[0].entry.name), fitting[0]
+
+    def object(self, text: str) -> Reference:
+        """A reference to what a NAME argument means; raises InvalidError when it cannot be reached."""
+        name, found = self.find(text)
+        reference = self.reach(name)
+        if reference is None:
+            raise InvalidError(
+                f"{found.entry.file if found else fingerprint(name)} cannot be reached: it was destroyed, "
+                "or is in no group of your keyring"
+            )
+        return reference
+
+    def reach(self, name: Name) -> Reference | None:
+        """The nearest object of a name, or None."""
+        return self.node.find(name)
+
+    # -- tasks --------------------------------------------------------------------------------------
+    def task_row(self, text: str) -> Status:
+        """The one task that a TASK argument means."""
+        rows = self.node.tasks()
+        if text.strip().lower().startswith(PREFIX):
+            name = parse_name(text)
+            fitting = [row for row in rows if row.name == name]
+        else:
+            fitting = [row for row in rows if row.fingerprint.startswith(text.lower())]
+            if not fitting:
+                labelled = [row for row in rows if row.label == text]
+                # A label is given again and again; what runs now is meant, or else the last that did.
+                fitting = [row for row in labelled if not row.ended] or labelled[-1:]
+        if not fitting:
+            raise InvalidError(f"there is no task {text!r}; `dios ps --all` shows those of yours")
+        if len(fitting) > 1:
+            listed = "".join(f"\n  {row.fingerprint}  {row.label}" for row in fitting[:SHOWN_MAX])
+            raise InvalidError(f"{text!r} fits {len(fitting)} tasks; say more of the fingerprint:{listed}")
+        return fitting[0]
+
+
+@contextlib.contextmanager
+def opened(node: str | None) -> Iterator[Place]:
+    """Connect as the person who runs the command, with every group of their keyring."""
+    keyring = Keyring.load()
+    with connect(node) as connected:
+        yield Place(connected, keyring)

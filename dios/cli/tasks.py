@@ -1,0 +1,270 @@
+"""``dios run``, ``ps``, ``logs``, ``pause``, ``resume`` and ``kill``: programs as tasks.
+
+Not for: how an end is worded (``dios.cli.endings``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+from dios.cli.endings import cause_text, exit_status, explain
+from dios.cli.output import (
+    INTERRUPTED,
+    JsonOption,
+    NodeOption,
+    facts,
+    reporting,
+    say,
+    span_text,
+    table,
+    time_text,
+    write_json,
+)
+from dios.cli.place import Place, opened
+from dios.client.blocking import Console, Task
+from dios.client.status import Status
+from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, TimeLimitError
+from dios.node.settings import parse_size
+from dios.wire.messages import Limits
+from dios.wire.nametext import format_name
+from dios.wire.types import Brand, TaskState
+
+RUN_FAILED: Final = 125
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+TaskArgument = Annotated[
+    str, typer.Argument(metavar="TASK", help="A fingerprint's beginning, a label, or a name.")
+]
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
+    "  dios run job.py --group analytics --input a.txt --input b.txt\n"
+    "  dios run --limbo tool.py          (outside the sandbox, with your own rights)\n"
+    "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n\n"
+    "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
+    "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
+)
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program in one file.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
+    ] = None,
+    *,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group it is a member of.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="NAME", help="An object it may read: node.inputs."),
+    ] = None,
+    limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, with your own rights.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it runs on.")] = False,
+    label: Annotated[
+        str, typer.Option("--label", metavar="TEXT", help="What `dios ps` calls it; default: FILE.")
+    ] = "",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
+    ] = "",
+    cpu_seconds: Annotated[
+        float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")
+    ] = 0.0,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a Python program as a task; its console is streamed, its exit status is passed on.
+
+    A task is pure unless you say --limbo: it has its inputs, its groups and its memory, and no files, network
+    or other programs. Ctrl-C kills it.
+    """
+    with reporting("dios run", as_json=as_json, status=RUN_FAILED), opened(node) as place:
+        task = place.node.run(
+            file,
+            groups=[place.group(alias) for alias in group or ()],
+            inputs=[place.object(text).restrict("read", "delegate", label=text) for text in inputs or ()],
+            args=arguments or (),
+            label=label or file.name,
+            brand=Brand.LIMBO if limbo else Brand.PURE,
+            limits=Limits(memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000)),
+        )
+        if detach:
+            _show_started(task, label or file.name, as_json=as_json)
+            return
+        # With --json the result alone goes to the standard output.
+        ended = _attend(task, sys.stderr.buffer if as_json else sys.stdout.buffer)
+        if as_json:
+            write_json(_described(ended))
+        else:
+            for line in explain(ended):
+                say(line)
+        raise typer.Exit(exit_status(ended))
+
+
+def _memory(text: str) -> int:
+    if not text:
+        return 0
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise InvalidError(f"--memory must be {error}, not {text!r}") from None
+
+
+def _show_started(task: Task, label: str, *, as_json: bool) -> None:
+    if as_json:
+        name = format_name(task.name) if task.name else None
+        write_json({"fingerprint": task.fingerprint, "label": label, "name": name})
+    else:
+        facts([("task", task.fingerprint), ("label", label)])
+        say(f"next: dios logs {task.fingerprint} --follow")
+
+
+def _attend(task: Task, output: BinaryIO) -> Status:
+    """Stream the console until the task has ended; on Ctrl-C kill it first."""
+    console = task.console()
+    try:
+        _pour(console, output)
+        return task.wait()
+    except (KeyboardInterrupt, BrokenPipeError) as stopped:
+        say(f"killing task {task.fingerprint}")
+        with contextlib.suppress(DiosError):
+            task.kill()
+        if isinstance(stopped, BrokenPipeError):
+            raise
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _pour(console: Console, output: BinaryIO) -> None:
+    """Everything from a console to a stream of ours, until it is closed."""
+    with contextlib.suppress(EndOfStreamError):
+        while True:
+            output.write(console.receive())
+            output.flush()
+
+
+def _described(task: Status) -> dict[str, object]:
+    return {
+        "fingerprint": task.fingerprint,
+        "label": task.label,
+        "state": task.state.name.lower(),
+        "brand": task.brand.name.lower(),
+        "principal": task.principal,
+        "pid": task.pid,
+        "started": task.started_ns,
+        "ended": task.ended_ns,
+        "cause": task.cause.name.lower(),
+        "exit_status": exit_status(task) if task.ended else None,
+        "signal": task.signal,
+        "detail": task.detail,
+        "parent": task.parent,
+    }
+
+
+@app.command(epilog="\b\nExamples:\n  dios ps\n  dios ps --all --json")
+def ps(
+    *,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Those that ended, too.")] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List your tasks on this node."""
+    with reporting("dios ps", as_json=as_json), opened(node) as place:
+        known = [task for task in place.node.tasks() if everything or not task.ended]
+        if as_json:
+            write_json([_described(task) for task in known])
+        elif known:
+            head = ("TASK", "LABEL", "STATE", "BRAND", "PID", "STARTED", "FOR")
+            table(head, [_row(task) for task in known], right=("PID", "FOR"))
+        else:
+            say("no task runs" + ("" if everything else "; `dios ps --all` shows those that ended"))
+
+
+def _row(task: Status) -> tuple[str, ...]:
+    until = task.ended_ns or time.time_ns()
+    return (
+        task.fingerprint,
+        task.label,
+        cause_text(task),
+        task.brand.name.lower(),
+        str(task.pid) if task.pid else "-",
+        time_text(task.started_ns),
+        span_text(until - task.started_ns),
+    )
+
+
+def _task(place: Place, text: str) -> tuple[Task, Status]:
+    """A handle of the task that a TASK argument means, and how it was when we looked."""
+    status = place.task_row(text)
+    found = None if status.name is None else place.node.find(status.name)
+    if not isinstance(found, Task):
+        raise NoSuchTaskError("the node no longer keeps this task", fingerprint=status.fingerprint)
+    return found, status
+
+
+@app.command(epilog="\b\nExamples:\n  dios logs job.py\n  dios logs 3f9a --follow")
+def logs(
+    task: TaskArgument,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task ends.")] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what a task wrote, from the beginning of what the node keeps (the last 256 KiB)."""
+    with reporting("dios logs", as_json=as_json), opened(node) as place:
+        handle, status = _task(place, task)
+        console = handle.console()
+        if follow and not as_json:
+            _pour(console, sys.stdout.buffer)
+            return
+        parts: list[bytes] = []
+        with contextlib.suppress(EndOfStreamError, TimeLimitError):
+            while True:
+                parts.append(console.receive(timeout=0))
+        data = b"".join(parts)
+        if as_json:
+            write_json({**_described(status), "console": data.decode(errors="replace")})
+        else:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+
+@app.command(epilog="\b\nExamples:\n  dios pause job.py\n  dios resume job.py")
+def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Suspend a task: it keeps everything it has and does nothing until it is resumed."""
+    with reporting("dios pause", as_json=as_json), opened(node) as place:
+        handle, status = _task(place, task)
+        _told(status, "paused", done=handle.pause(), as_json=as_json, otherwise="has ended")
+
+
+@app.command(epilog="\b\nExamples:\n  dios resume job.py")
+def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Let a paused task run on."""
+    with reporting("dios resume", as_json=as_json), opened(node) as place:
+        handle, status = _task(place, task)
+        _told(status, "resumed", done=handle.resume(), as_json=as_json, otherwise="was not paused")
+
+
+@app.command(epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a")
+def kill(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """End a task at once. What it committed stays; nothing else of it is left."""
+    with reporting("dios kill", as_json=as_json), opened(node) as place:
+        handle, status = _task(place, task)
+        if not status.ended:
+            handle.kill()
+        done = not status.ended
+        _told(status, "killed", done=done, as_json=as_json, otherwise="had ended already")
+
+
+def _told(status: Status, what: str, *, done: bool, otherwise: str, as_json: bool) -> None:
+    if as_json:
+        write_json({"fingerprint": status.fingerprint, "label": status.label, what: done})
+    else:
+        say(f"task {status.label or 'without label'} ({status.fingerprint}) {what if done else otherwise}")
+    if not done and status.state is not TaskState.ENDED:
+        raise typer.Exit(1)

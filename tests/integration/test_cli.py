@@ -1,0 +1,240 @@
+"""The command line against a real node, as a person types it: separate processes, a HOME of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DEADLINE_SECONDS = 60
+
+
+class Person:
+    """Somebody with a home directory and a node."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "COLUMNS": "120",
+        }
+        (home / "run").mkdir(mode=0o700)
+
+    def command(self, line: str, *arguments: str) -> list[str]:
+        """The process for a typed line; ``arguments`` are added whole."""
+        program, *words = line.split()
+        module = {"dios": "dios.cli.main", "dios-node": "dios.cli.node"}[program]
+        return [sys.executable, "-m", module, *words, *arguments]
+
+    def types(
+        self, line: str, *arguments: str, status: int = 0, typed: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a line to its end; its exit status must be ``status``."""
+        done = subprocess.run(
+            self.command(line, *arguments),
+            cwd=self.home,
+            env=self.environment,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def starts(self, line: str, *arguments: str) -> subprocess.Popen[str]:
+        """Begin a line and let it run."""
+        return subprocess.Popen(
+            self.command(line, *arguments),
+            cwd=self.home,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def writes(self, name: str, text: str) -> Path:
+        """A file in the home directory."""
+        path = self.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """A person whose node runs, with a group."""
+    someone = Person(tmp_path_factory.mktemp("home"))
+    someone.types("dios-node start --data ./node0 --detach --accept-weaker-sandbox")
+    someone.types("dios group create analytics")
+    try:
+        yield someone
+    finally:
+        someone.types("dios-node stop")
+
+
+def test_a_node_says_how_it_is(person: Person) -> None:
+    """Status gives process, socket and counts; a second start on the same data is refused."""
+    told = json.loads(person.types("dios-node status --json").stdout)
+    assert told["running"]
+    assert told["pid"] == int((person.home / "node0" / "node.pid").read_text())
+    again = person.types("dios-node start --data ./node0 --detach", status=1)
+    assert "already" in again.stderr
+
+
+def test_files_come_back_as_they_were_put(person: Person) -> None:
+    """Small, large and empty files are put, listed, looked at, got back byte for byte, and removed."""
+    contents = {"data/small.txt": "a b c\n", "data/large.bin": "0123456789abcdef" * 200_000, "data/empty": ""}
+    for name, text in contents.items():
+        person.writes(name, text)
+    put = person.types("dios put --group analytics --json", *contents)
+    names = {item["file"]: item["name"] for item in json.loads(put.stdout)}
+    assert set(names) == set(contents)
+    listed = {item["file"]: item["size"] for item in json.loads(person.types("dios ls --json").stdout)}
+    for name, text in contents.items():
+        assert listed[name] == len(text)
+        assert person.types("dios get", name).stdout == text
+        person.types("dios get --output copy", names[name])
+        assert (person.home / "copy").read_text() == text
+    assert json.loads(person.types("dios stat small.txt --json").stdout)["persistence"] == "durable"
+    person.types("dios rm", *contents)
+    assert not set(contents) & {item["file"] for item in json.loads(person.types("dios ls --json").stdout)}
+    refused = person.types("dios get", names["data/small.txt"], status=1)
+    assert "cannot be reached" in refused.stderr
+
+
+def test_an_ambiguous_file_name_lists_what_fits(person: Person) -> None:
+    """A file put twice is told apart by fingerprint."""
+    person.writes("twice.txt", "one")
+    person.types("dios put twice.txt --group analytics")
+    person.writes("twice.txt", "two")
+    marks = [json.loads(person.types("dios put twice.txt --group analytics --json").stdout)[0]["fingerprint"]]
+    told = person.types("dios get twice.txt", status=1).stderr
+    assert marks[0] in told
+    assert person.types("dios get", marks[0]).stdout == "two"
+
+
+def test_a_mistyped_name_is_refused_before_it_is_looked_up(person: Person) -> None:
+    """A name with one letter changed is no name."""
+    person.writes("typo.txt", "x")
+    name = json.loads(person.types("dios put typo.txt --group analytics --json").stdout)[0]["name"]
+    changed = name[:-1] + ("q" if name[-1] != "q" else "p")
+    assert "EINVAL" in person.types("dios stat", changed, status=1).stderr
+
+
+def test_a_tasks_output_and_status_are_passed_on(person: Person) -> None:
+    """`dios run` streams the console, gives arguments and inputs to the task, and ends as it does."""
+    person.writes("input.txt", "hello")
+    person.types("dios put input.txt --group analytics")
+    person.writes(
+        "job.py",
+        "import sys, dios\n"
+        "with dios.connect() as node:\n"
+        "    print(sys.argv[1:], node.inputs[0].read_bytes().decode(), flush=True)\n"
+        "sys.exit(7)\n",
+    )
+    done = person.types("dios run job.py --group analytics --input input.txt -- --top 20", status=7)
+    assert done.stdout == "['--top', '20'] hello\n"
+    assert "exited 7" in done.stderr
+
+
+def test_a_failure_tells_its_cause(person: Person) -> None:
+    """An exception in the task gives status 1, its traceback, and what to try."""
+    person.writes("broken.py", "raise ValueError('on purpose')\n")
+    done = person.types("dios run broken.py", status=1)
+    assert "on purpose" in done.stdout
+    assert "dios logs" in done.stderr
+
+
+def test_a_detached_task_is_watched_paused_resumed_and_killed(person: Person) -> None:
+    """ps, logs, pause, resume and kill find a task by its fingerprint and act on it."""
+    person.writes("sleeper.py", "import time\nprint('awake', flush=True)\ntime.sleep(600)\n")
+    mark = json.loads(person.types("dios run sleeper.py --detach --json").stdout)["fingerprint"]
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while "awake" not in person.types("dios logs", mark).stdout:
+        assert time.monotonic() < deadline
+
+    def state() -> str:
+        rows = json.loads(person.types("dios ps --all --json").stdout)
+        return next(str(row["state"]) for row in rows if row["fingerprint"] == mark)
+
+    assert state() == "running"
+    person.types("dios pause", mark)
+    assert state() == "paused"
+    person.types("dios resume", mark)
+    assert state() == "running"
+    person.types("dios kill", mark)
+    while state() != "ended":
+        assert time.monotonic() < deadline
+
+
+def test_ctrl_c_kills_the_task(person: Person) -> None:
+    """An interrupted `dios run` ends with 130 and leaves no task running."""
+    person.writes("endless.py", "import time\nprint('going', flush=True)\ntime.sleep(600)\n")
+    running = person.starts("dios run endless.py --label endless")
+    with running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "going\n"
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=DEADLINE_SECONDS)
+    assert running.returncode == 130, told
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while "endless" in person.types("dios ps").stdout:
+        assert time.monotonic() < deadline
+
+
+def test_the_shell_works_on_references(person: Person) -> None:
+    """The dizibox creates, writes, reads, lists and drops; what it does not know goes to dios."""
+    lines = [
+        "create durable_blob analytics",
+        "write r1 hello there",
+        "read r1",
+        "refs",
+        "ls",
+        "nonsense",
+        "drop r1",
+        "exit",
+    ]
+    done = person.types("dios shell", typed="\n".join(lines) + "\n")
+    assert "hello there" in done.stdout
+    assert "DURABLE_BLOB" in done.stdout
+    assert "no command 'nonsense'" in done.stderr
+
+
+def test_the_audit_log_is_listed_and_verified(person: Person) -> None:
+    """What was done is in the log, filters select, and the chain holds."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not person.types("dios audit --action create --last 1 --json").stdout:
+        assert time.monotonic() < deadline
+    row = json.loads(person.types("dios audit --action create --last 1 --json").stdout)
+    assert row["action"] == "create"
+    assert json.loads(person.types("dios audit --verify --json").stdout)["ok"]
+
+
+def test_objects_and_catalogues_survive_the_node(person: Person) -> None:
+    """After a stop and a start everything that was put is there."""
+    person.writes("lasting.txt", "still here")
+    person.types("dios put lasting.txt --group analytics")
+    person.types("dios-node stop")
+    assert person.types("dios-node status", status=3).stdout.startswith("node")
+    person.types("dios-node start --data ./node0 --detach --accept-weaker-sandbox")
+    assert person.types("dios get lasting.txt").stdout == "still here"
+
+
+def test_names_are_in_no_log(person: Person) -> None:
+    """Neither the node's log nor the audit log holds a name that the keyring holds."""
+    keyring = (person.home / ".config" / "dios" / "keyring.toml").read_text()
+    secrets = [word.strip('"') for word in keyring.split() if word.strip('"').startswith("dios1")]
+    assert secrets
+    logs = (person.home / "node0" / "node.log").read_text() + person.types("dios audit").stdout
+    assert not [secret for secret in secrets if secret in logs]

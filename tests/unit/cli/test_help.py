@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dios.cli import main, node
+from dios.node.settings import KEYS
+
+COMMANDS = [
+    (main.app, command)
+    for command in (
+        "group create",
+        "group ls",
+        "put",
+        "ls",
+        "stat",
+        "get",
+        "rm",
+        "run",
+        "ps",
+        "logs",
+        "pause",
+        "resume",
+        "kill",
+        "audit",
+        "shell",
+    )
+] + [(node.app, command) for command in ("start", "status", "stop")]
+
+
+def help_of(app: typer.Typer, command: str) -> str:
+    """What ``--help`` prints."""
+    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(("app", "command"), COMMANDS, ids=[command for _, command in COMMANDS])
+def test_every_command_teaches(app: typer.Typer, command: str) -> None:
+    """The help of each command says what it does and shows an example on a line of its own."""
+    text = help_of(app, command)
+    program = "dios-node" if app is node.app else "dios"
+    assert re.search(rf"^ +{program} ({command}\b|put)", text.partition("Examples:")[2], re.MULTILINE) or (
+        "dios shell" in text
+    )
+    if command != "shell":
+        assert "--json" in text
+
+
+def test_the_first_page_shows_a_first_round() -> None:
+    """`dios --help` lists every family and shows how to begin."""
+    text = help_of(main.app, "")
+    assert "dios-node start" in text
+    for _, command in COMMANDS[:15]:
+        assert re.search(rf"^ +{command.split()[0]}\b", text, re.MULTILINE), command
+
+
+def test_the_start_page_lists_every_setting() -> None:
+    """`dios-node start --help` has each setting as an option."""
+    text = help_of(node.app, "start")
+    assert [key for key in KEYS if f"--{key.replace('_', '-')}" not in text] == []
+
+
+def test_the_page_lists_every_command() -> None:
+    """docs/command-line.md names each command."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "command-line.md").read_text()
+    assert [command for _, command in COMMANDS if command not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--pool-sise", "4"], "did you mean pool_size"),
+        (["--pool-size"], "needs a value"),
+        (["--pool-size=many"], "a whole number"),
+        (["stray"], "is no option"),
+    ],
+)
+def test_a_bad_option_of_start_is_told_before_anything_is_made(
+    arguments: list[str], says: str, tmp_path: Path
+) -> None:
+    """A misspelled or bad setting ends `dios-node start` with a sentence, and no data directory."""
+    data = tmp_path / "data"
+    result = CliRunner().invoke(node.app, ["start", "--data", str(data), "--detach", *arguments])
+    assert result.exit_code == 1
+    assert says in " ".join(result.output.split())
+    assert not data.exists()
+
+
+def test_no_node_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a node a command ends with 1 and says how to start one; status ends with 3."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("DIOS_NODE", raising=False)
+    result = CliRunner().invoke(main.app, ["ls"])
+    assert result.exit_code == 1
+    assert "dios-node start --data" in " ".join(result.output.split())
+    assert CliRunner().invoke(node.app, ["status"]).exit_code == 3
+    assert CliRunner().invoke(node.app, ["stop"]).exit_code == 0
+
+
+def test_the_version_is_the_packages() -> None:
+    """`dios --version` prints a version."""
+    assert re.fullmatch(r"dios \d+\.\d+\.\d+\n", CliRunner().invoke(main.app, ["--version"]).output)
