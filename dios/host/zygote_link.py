@@ -34,9 +34,9 @@ from dios.host.zygote_messages import (
     decode_from_zygote,
     encode,
 )
+from dios.wire.types import Brand
 
 _ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-"""All that a task finds in its environment: nothing of the daemon's own is inherited."""
 
 _INTS: Final = array.array("i")
 _numbers: Final = itertools.count(1)
@@ -69,7 +69,7 @@ class Link:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=_ENVIRONMENT | ({"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}),
+                env=_environment(setup.brand),
                 cwd="/",
                 start_new_session=True,
             )
@@ -117,19 +117,20 @@ class Link:
         console, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(console, False)
         child = TaskProcess(number, self._setup.brand, bounds, trio.socket.from_stdlib_socket(ours), console)
+        make = Make(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
+        self._children[number] = child
         try:
-            make = Make(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
-            self._children[number] = child
             reason = await self._ask(number, make, (theirs.fileno(), write_end))
-            if reason:
-                self._children.pop(number, None)
-                raise _not_made(reason)
         except BaseException:
             child.close()
             raise
         finally:
             theirs.close()
             os.close(write_end)
+        if reason:
+            self._children.pop(number, None)
+            child.close()
+            raise OutOfMemoryError(f"the task's process could not be made: {reason}", call="run")
         return child
 
     async def tighten(self, child: TaskProcess, bounds: Bounds) -> None:
@@ -200,8 +201,10 @@ class Link:
             self._answers[message.id].give("" if isinstance(message, Made) else message.reason)
 
 
-def _not_made(reason: str) -> OutOfMemoryError:
-    return OutOfMemoryError(f"the task's process could not be made: {reason}", call="run")
+def _environment(brand: Brand) -> dict[str, str]:
+    """What a task finds in its environment: nothing of the daemon's but, for limbo, where home is."""
+    home = os.environ.get("HOME")
+    return _ENVIRONMENT if brand is Brand.PURE or home is None else {**_ENVIRONMENT, "HOME": home}
 
 
 class _Answer:

@@ -1,0 +1,408 @@
+"""The entry point of the sandbox tests: a task that does, one after the other, what it is told to try.
+
+Each function below is one attempt. ``main`` reads a name from the DIOS socket, makes the attempt and
+writes back what came of it: ``did:…`` with the value, or ``refused:ERRNO``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import importlib
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dios.host.sandbox import kernel, numbers
+
+STDLIB_MODULES = (
+    *("ssl", "sqlite3", "decimal", "asyncio", "multiprocessing.pool", "xml.etree.ElementTree", "csv"),
+    *("lzma", "bz2", "zlib", "hashlib", "unicodedata", "statistics", "fractions", "email.message"),
+)
+
+LIBRARY = Path(os.__file__)
+RECEIVED: list[int] = []
+
+
+def main() -> int:
+    """Serve attempts until the other end closes."""
+    channel = socket.socket(fileno=3)
+    while True:
+        data, received, _, _ = socket.recv_fds(channel, 4096, 1)
+        if not data:
+            return 0
+        name, _, argument = data.decode().partition(" ")
+        RECEIVED[:] = received
+        channel.send(outcome(name, argument).encode())
+
+
+def outcome(name: str, argument: str) -> str:
+    """Make one attempt."""
+    attempt: Callable[[str], object] = globals()[f"_{name}"]
+    try:
+        return f"did:{attempt(argument)}"
+    except OSError as error:
+        return "refused:" + errno.errorcode.get(error.errno or 0, repr(error))
+
+
+# -- files ----------------------------------------------------------------------------------------
+def _read_file(path: str) -> object:
+    with Path(path).open("rb") as file:
+        return file.read(1)
+
+
+def _read_below_received(name: str) -> object:
+    return os.read(os.open(name, os.O_RDONLY, dir_fd=RECEIVED[0]), 1)
+
+
+def _write_file(path: str) -> object:
+    with Path(path).open("ab") as file:
+        return file.write(b"x")
+
+
+def _write_own_library(_: str) -> object:
+    return _write_file(os.__file__)
+
+
+def _read_own_library(_: str) -> object:
+    return _read_file(os.__file__)
+
+
+def _create_beside_library(_: str) -> object:
+    return _write_file(str(LIBRARY.parent / "planted.py"))
+
+
+def _remove_library(_: str) -> None:
+    LIBRARY.unlink()
+
+
+def _rename_library(_: str) -> None:
+    LIBRARY.rename(LIBRARY.with_suffix(".old"))
+
+
+def _link_library(_: str) -> None:
+    os.link(os.__file__, "/linked")
+
+
+def _chmod_library(_: str) -> None:
+    LIBRARY.chmod(0o600)
+
+
+def _touch_library(_: str) -> None:
+    os.utime(os.__file__)
+
+
+def _truncate_library(_: str) -> None:
+    os.truncate(os.__file__, 0)
+
+
+def _make_directory(_: str) -> None:
+    Path("/made").mkdir()
+
+
+def _make_symlink(_: str) -> None:
+    Path("/linked").symlink_to("/etc")
+
+
+def _make_device(_: str) -> None:
+    os.mknod("/device", 0o20600, os.makedev(1, 1))
+
+
+def _make_temporary(_: str) -> None:
+    tempfile.TemporaryFile().close()
+
+
+def _list_directory(path: str) -> object:
+    return sorted(str(entry) for entry in Path(path).iterdir())
+
+
+def _change_directory(_: str) -> None:
+    os.chdir("/usr")
+
+
+def _watch_files(_: str) -> object:
+    return raw("inotify_init1", 0)
+
+
+def _memory_file(_: str) -> object:
+    return os.memfd_create("x")
+
+
+def _truncate_console(_: str) -> None:
+    os.ftruncate(1, 0)
+
+
+# -- network --------------------------------------------------------------------------------------
+def _open_socket(words: str) -> None:
+    family, kind = (int(word) for word in words.split())
+    socket.socket(family, kind).close()
+
+
+def _datagram_pair(_: str) -> object:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+def _connect_own_socket(_: str) -> None:
+    with socket.socket(fileno=os.dup(3)) as own:
+        own.connect("\0somewhere")
+
+
+def _bind_own_socket(_: str) -> None:
+    with socket.socket(fileno=os.dup(3)) as own:
+        own.bind("\0somewhere")
+
+
+def _set_option_of_own_socket(_: str) -> object:
+    with socket.socket(fileno=os.dup(3)) as own:
+        return own.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+
+# -- programs and processes -----------------------------------------------------------------------
+def _execute(path: str) -> object:
+    return os.execv(path, [path])  # noqa: S606 - the attempt itself
+
+
+def _execute_descriptor(_: str) -> object:
+    return raw("execveat", 3, b"\0", 0, 0, 0x1000)
+
+
+def _fork(_: str) -> object:
+    return os.fork()
+
+
+def _fork_by_number(name: str) -> object:
+    return raw(name)
+
+
+def _clone_process(flags: str) -> object:
+    return raw("clone", int(flags) | signal.SIGCHLD, 0, 0, 0, 0)
+
+
+def _clone_by_structure(_: str) -> object:
+    return raw("clone3", bytes(88), 88)
+
+
+def _run_program(_: str) -> object:
+    return subprocess.run(["/bin/true"], check=True)
+
+
+def _spawn_program(_: str) -> object:
+    return os.posix_spawn("/bin/true", ["/bin/true"], {})
+
+
+def _send_signal(pid: str) -> None:
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def _send_signal_by_thread(pid: str) -> object:
+    return raw("tgkill", int(pid), int(pid), int(signal.SIGKILL))
+
+
+def _queue_signal(pid: str) -> object:
+    return raw("rt_sigqueueinfo", int(pid), int(signal.SIGKILL), bytes(128))
+
+
+def _open_pidfd(pid: str) -> object:
+    return os.pidfd_open(int(pid))
+
+
+# -- undoing the sandbox --------------------------------------------------------------------------
+def _raise_limit(_: str) -> object:
+    return raw("prlimit64", 0, resource.RLIMIT_NOFILE, bytes(16), 0)
+
+
+def _forget_parent(_: str) -> object:
+    return kernel.prctl(kernel.PR_SET_PDEATHSIG, 0)
+
+
+def _become_dumpable(_: str) -> object:
+    return kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+
+
+def _become_root(_: str) -> None:
+    os.setuid(0)
+
+
+def _set_groups(_: str) -> None:
+    os.setgroups([0])
+
+
+def _take_capabilities(_: str) -> object:
+    return raw("capset", struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", *([0xFFFFFFFF] * 6)))
+
+
+def _rename_host(_: str) -> None:
+    socket.sethostname("mine")
+
+
+def _set_personality(_: str) -> object:
+    return raw("personality", 0x0040000)
+
+
+def _add_filter(_: str) -> object:
+    return raw("seccomp", 1, 0, 0)
+
+
+def _add_seals(_: str) -> object:
+    return fcntl.fcntl(1, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+
+
+def _own_descriptor_signals(_: str) -> object:
+    return fcntl.fcntl(3, fcntl.F_SETOWN, 1)
+
+
+def _type_into_terminal(_: str) -> object:
+    return fcntl.ioctl(0, termios.TIOCSTI, b"x")
+
+
+def _shared_memory_segment(_: str) -> object:
+    return raw("shmget", 0, 4096, 0o1600)
+
+
+def _raise_priority(_: str) -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, -5)
+
+
+def _system_call(words: str) -> object:
+    """Any call by name, with plain numbers as arguments."""
+    name, *arguments = words.split()
+    return raw(name, *(int(argument) for argument in arguments))
+
+
+def _foreign_call(number: str) -> object:
+    """A call by number, as the other ABI of this architecture would make it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.syscall(ctypes.c_long(int(number)))
+
+
+def raw(name: str, *arguments: int | bytes) -> int:
+    """A system call by name."""
+    return kernel.syscall(name, *arguments)
+
+
+def _number_is_known(name: str) -> object:
+    return numbers.number_of(name)
+
+
+# -- what a task can see of itself ----------------------------------------------------------------
+def _descriptors(_: str) -> object:
+    found = []
+    for number in range(1024):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        found.append(number)
+    return found
+
+
+def _environment(_: str) -> object:
+    return sorted(os.environ)
+
+
+def _identity(_: str) -> object:
+    return os.getpid(), os.getppid(), socket.gethostname(), str(Path.cwd()), len(sys.argv)
+
+
+def _limits_of(_: str) -> object:
+    kinds = (resource.RLIMIT_DATA, resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)
+    return [resource.getrlimit(kind)[1] for kind in kinds]
+
+
+# -- what must work -------------------------------------------------------------------------------
+def _import_library(_: str) -> object:
+    return len([importlib.import_module(name) for name in STDLIB_MODULES]) == len(STDLIB_MODULES)
+
+
+def _use_threads(_: str) -> object:
+    with ThreadPoolExecutor(4) as pool:
+        return sum(pool.map(lambda n: n * n, range(10)))
+
+
+def _use_event_loop(_: str) -> object:
+    asyncio = importlib.import_module("asyncio")
+
+    async def answer() -> int:
+        return await asyncio.to_thread(lambda: 42)  # type: ignore[no-any-return]
+
+    return asyncio.run(answer())
+
+
+def _use_trio(_: str) -> object:
+    trio = importlib.import_module("trio")
+
+    async def answer() -> int:
+        return await trio.to_thread.run_sync(lambda: 42)  # type: ignore[no-any-return]
+
+    return trio.run(answer)
+
+
+def _use_memory(_: str) -> object:
+    with mmap.mmap(-1, 1 << 20) as memory:
+        memory[:5] = b"hello"
+        return memory[:5].decode()
+
+
+def _interrupt_itself(_: str) -> object:
+    seen = threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.set())
+    signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+    return seen.is_set()
+
+
+# -- ends -----------------------------------------------------------------------------------------
+def _end_with(status: str) -> object:
+    sys.exit(int(status))
+
+
+def _fail(_: str) -> object:
+    raise LookupError("the test's own failure")
+
+
+def _abort(_: str) -> object:
+    os.abort()
+
+
+def _take_memory(size: str) -> object:
+    try:
+        return len(bytearray(int(size)))
+    except MemoryError:
+        return "MemoryError"
+
+
+def _share_memory(size: str) -> None:
+    """Memory that no limit of a process counts, only a group's."""
+    memory = mmap.mmap(-1, int(size), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+    for at in range(0, int(size), mmap.PAGESIZE):
+        memory[at] = 1
+    memory.close()
+
+
+def _spin(_: str) -> object:
+    while True:
+        pass
+
+
+def _leave_processes(count: str) -> object:
+    """Limbo only: start processes that outlive this one, in sessions of their own."""
+    children = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(int(count))]
+    os.write(3, (" ".join(str(child.pid) for child in children)).encode())
+    os._exit(0)
+
+
+def _sleep(seconds: str) -> None:
+    time.sleep(float(seconds))
