@@ -104,6 +104,8 @@ def _kind_wanted(target: PhysicalObject, call: messages.Copy) -> ObjectType:
             raise InvalidError("a durable copy is on the node's disk; it cannot be in the process")
         near = call.proximity is Proximity.PROCESS
         kind = ObjectType.PRIVMEM_BLOB if near else ObjectType.SHMEM_BLOB
+    if call.buffering is Buffering.RAW and kind is not ObjectType.SHMEM_BLOB:
+        raise InvalidError(f"raw buffering is for SHMEM_BLOB, not {kind.name}")
     return kind
 
 

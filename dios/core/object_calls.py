@@ -124,11 +124,14 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
         access.held(task, call.ref, Permission.DELETE)
         if target.deletion is Deletion.IMMORTAL:
             raise InvalidError("an immortal object is never destroyed")
-    if target is task.object and not flags & Flag.HANDLE_ONLY:
+    itself = reference.id == task.self_ref
+    if target is task.object and (flags & Flag.DESTROY or (itself and not flags & Flag.HANDLE_ONLY)):
+        if step.parts is not None:
+            raise InvalidError("a task's own end stands alone; no call of a vector comes after it")
         step.answer(task, seq, messages.Done(1))
         end_task_by(step, task, task, "it deleted its self-reference")
         return
-    if target is task.object or target is task.console:
+    if itself or (target is task.console and reference.provenance is Provenance.INITIAL):
         raise InvalidError("a task keeps the references to itself and its console until it ends")
     if target.type is ObjectType.TASK and flags & Flag.DESTROY:
         victim = step.state.tasks.get(TaskId(target.id))

@@ -6,6 +6,8 @@ a group of which the caller is no member take the same path and give the same em
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dios.core import access
 from dios.core.names import CONSOLE, TIMER, internal_name, special_number
 from dios.core.object_types.states import TimerState
@@ -27,6 +29,7 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     name = Name(call.name)
     number = special_number(name)
     if number:
+        task.table.require_room()  # before a timer is made for it
         found = _special(step, task, number)
     else:
         found = _reachable(step, task, name, call.group)
@@ -45,12 +48,21 @@ def _reachable(step: Step, task: Task, name: Name, group_ref: int) -> tuple[Phys
         reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
         group = reference.object.name or _NO_GROUP
         found = step.state.names.find(internal_name(name, group))
-        return found if access.is_member(task, reference) else ()
+        return tuple(_within_reach(task, found)) if access.is_member(task, reference) else ()
     every: dict[int, PhysicalObject] = {}
     for group in task.memberships:
-        for target in step.state.names.find(internal_name(name, group)):
+        for target in _within_reach(task, step.state.names.find(internal_name(name, group))):
             every[target.id] = target
     return tuple(every.values())
+
+
+def _within_reach(task: Task, found: tuple[PhysicalObject, ...]) -> Iterator[PhysicalObject]:
+    """Private memory is found by the task that holds it and by no other, as delegation refuses it too."""
+    for target in found:
+        if target.type is not ObjectType.PRIVMEM_BLOB or any(
+            reference.task is task for reference in target.references.values()
+        ):
+            yield target
 
 
 def _special(step: Step, task: Task, number: int) -> tuple[PhysicalObject, ...]:
