@@ -8,7 +8,8 @@ MAKEFLAGS += --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-BENCH_STAMP := $(VENV)/.set-up-bench
+BENCH_VENV := .venv-bench
+BENCH_STAMP := $(BENCH_VENV)/.set-up
 
 # The system's interpreter comes first: one from a version manager lives in a home directory that a
 # sandboxed task, which runs as another user, may be unable to reach. PYTHON=... overrules.
@@ -55,9 +56,12 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@
 
+# The peers live in an environment of their own: what they pull in must not reach the product's.
 $(BENCH_STAMP): $(STAMP)
-	@echo "installing the systems that the benchmarks compare with into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@echo "installing the systems that the benchmarks compare with into $(BENCH_VENV)"
+	@$(BIN)/python -m venv $(BENCH_VENV)
+	@$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
 demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
@@ -87,7 +91,7 @@ sim: setup ## Run the simulator over SEEDS seeds (default 20).
 	$(BIN)/python -m dios.sim --seeds $(SEEDS)
 
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead; writes benchmarks/results/.
-	$(BIN)/python benchmarks/run.py
+	$(BENCH_VENV)/bin/python benchmarks/run.py
 
 docs: setup ## Check that links, commands and listings in the documents are true.
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py
@@ -100,5 +104,5 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say.
 all: fmt-check lint type imports docs test sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
-	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -63,7 +63,10 @@ def test_every_document_is_reachable_from_the_index() -> None:
     todo = [ROOT / "docs" / "index.md"]
     while todo:
         page = todo.pop()
-        if page in seen or not page.exists() or page.suffix != ".md":
+        if page.is_dir():
+            # A folder that is linked shows all its pages.
+            todo += page.glob("*.md")
+        if page in seen or not page.is_file() or page.suffix != ".md":
             continue
         seen.add(page)
         links = [link.partition("#")[0] for link in LINK.findall(page.read_text()) if "://" not in link]
