@@ -75,7 +75,7 @@ def err() -> Console:
 
 def say(text: str) -> None:
     """One line beside the result, for people."""
-    err().print(Text(text))
+    err().print(Text(text), soft_wrap=True)
 
 
 def write_json(value: object) -> None:

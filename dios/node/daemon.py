@@ -32,6 +32,10 @@ LOG_NAME: Final = "node.log"
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
+class StartError(DiosError):
+    """The node's process began and ended, or never answered; the message has its own words and its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A node's process as seen from outside."""
@@ -67,7 +71,7 @@ def start_detached(
 
     ``flags`` are settings as text; ``waiting`` is called with the seconds passed, about ten times each.
     Raises ExistsError when a node runs on ``data`` already, SettingsError for a bad setting,
-    TimeLimitError or what the node itself says when it does not come up.
+    StartError with what the node itself says when it does not come up.
     """
     settings = load(data, config=config, flags=flags)
     running = find(settings.socket)
@@ -125,12 +129,10 @@ def _wait_ready(
         if not data:
             process.wait()
             why = said.decode(errors="replace").strip() or f"it ended with status {process.returncode}"
-            raise UnreachableError(f"the node did not start: {why}; its log is {log}")
+            raise StartError(f"the node did not start: {why}; its log is {log}")
     process.kill()
     process.wait()
-    raise TimeLimitError(
-        f"the node was not ready after {limits.NODE_START_MS_MAX // 1000} s; its log is {log}"
-    )
+    raise StartError(f"the node was not ready after {limits.NODE_START_MS_MAX // 1000} s; its log is {log}")
 
 
 def stop(

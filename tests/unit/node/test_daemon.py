@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.errors import DiosError, ExistsError, UnreachableError
+from dios.errors import DiosError, ExistsError
 from dios.node import daemon
 from dios.node.settings import SettingsError
 from dios.transport.unix_path import socket_address
@@ -132,7 +132,7 @@ def test_a_node_that_fails_to_start_says_why(tmp_path: Path) -> None:
     data.mkdir()
     with (
         daemon.pid_file(data / "node.pid"),
-        pytest.raises(UnreachableError, match=r"a node runs on .* already.*node\.log"),
+        pytest.raises(daemon.StartError, match=r"a node runs on .* already.*node\.log"),
     ):
         daemon.start_detached(data)
 
