@@ -31,6 +31,9 @@ PENDING_PER_TASK_MAX: Final = 256
 REFERENCES_PER_TASK_MAX: Final = 16_384
 BUFFERS_PER_TASK_MAX: Final = 4_096
 EVENTS_PER_TASK_MAX: Final = 1_024
+CALLS_PER_TURN_MAX: Final = 64
+RESULT_BYTES_TYPICAL: Final = 256
+HELLO_MS_MAX: Final = 10_000
 CONNECTIONS_MAX: Final = 1_024
 
 # -- the public page of references ----------------------------------------------------------------
@@ -51,6 +54,8 @@ BLOB_BYTES_MAX: Final = 64 * GIB
 STREAM_RING_BYTES_DEFAULT: Final = 1 * MIB
 STREAM_RING_BYTES_MIN: Final = 4 * KIB
 STREAM_RING_BYTES_MAX: Final = 256 * MIB
+STREAM_MESSAGE_BYTES_MAX: Final = 1 * GIB
+STREAM_BATCH_MAX: Final = 1_024
 MEMORY_POOL_BYTES_MAX: Final = 256 * MIB
 MEMORY_POOL_ENTRIES_MAX: Final = 64
 COPY_BLOCK_BYTES: Final = 256 * KIB
@@ -92,6 +97,7 @@ ZYGOTE_STOP_MS_MAX: Final = 5_000
 ZYGOTE_MESSAGE_BYTES_MAX: Final = 64 * KIB
 TASK_OPEN_FILES_MAX: Final = 4_096
 LAST_LINES_KEPT: Final = 20
+TASK_DRAIN_MS_MAX: Final = 1_000
 
 # -- the client ----------------------------------------------------------------------------------
 KEYRING_NAMES_MAX: Final = 10_000
@@ -109,6 +115,7 @@ SHELL_HISTORY_MAX: Final = 1_000
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB
 AUDIT_RECORD_BYTES_MAX: Final = 64 * KIB
 AUDIT_BUFFER_BYTES_MAX: Final = 1 * MIB
+AUDIT_SYNC_MS: Final = 100
 
 # -- MapReduce jobs -------------------------------------------------------------------------------
 JOB_REDUCERS_MAX: Final = 64

@@ -1,0 +1,112 @@
+"""Replies on their way out: encoding, one connection for each task, and what waits for its channel.
+
+Not for: what is replied. A task that does not read loses its connection, never the node its memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dios import limits
+from dios.errors import Code, WouldBlockError
+from dios.ids import TaskId
+from dios.transport.unix_server import TaskChannel
+from dios.wire.codec import encode_reply
+from dios.wire.messages import AnyResult, Failure
+
+
+class Connection:
+    """One task's or session's way out; frames sent before there is a channel wait, within a bound."""
+
+    __slots__ = ("_early", "_early_bytes", "channel")
+
+    def __init__(self, channel: TaskChannel | None = None) -> None:
+        self.channel = channel
+        self._early: list[tuple[bytes, list[int]]] = []
+        self._early_bytes = 0
+
+    def send(self, frame: bytes, fds: Sequence[int]) -> None:
+        """Send now, or keep until there is a channel; raises WouldBlockError over the bound."""
+        channel = self.channel
+        if channel is not None:
+            channel.send_nowait(frame, fds)
+            return
+        self._early_bytes += len(frame)
+        if self._early_bytes > limits.SEND_QUEUE_BYTES_MAX:
+            raise WouldBlockError("too much waits for a task that has not started")
+        self._early.append((frame, [os.dup(fd) for fd in fds]))
+
+    def attach(self, channel: TaskChannel) -> None:
+        """Here is the channel: send what waited."""
+        self.channel = channel
+        early, self._early = self._early, []
+        for frame, fds in early:
+            try:
+                channel.send_nowait(frame, fds)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+
+    def discard(self) -> None:
+        """Nothing will be sent any more."""
+        early, self._early = self._early, []
+        for _, fds in early:
+            for fd in fds:
+                os.close(fd)
+
+
+class Outbox:
+    """All connections by task.
+
+    ``overrun`` is called with a task that does not read what it is sent; its connection must then go.
+    """
+
+    def __init__(self, overrun: Callable[[TaskId, str], None]) -> None:
+        self._connections: Final[dict[TaskId, Connection]] = {}
+        self._overrun: Final = overrun
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def open(self, task: TaskId, channel: TaskChannel | None = None) -> Connection:
+        """A new task's connection."""
+        connection = self._connections[task] = Connection(channel)
+        return connection
+
+    def get(self, task: TaskId) -> Connection | None:
+        """The connection of a task, while there is one."""
+        return self._connections.get(task)
+
+    def close(self, task: TaskId) -> None:
+        """Forget a connection; its channel is its owner's to close."""
+        connection = self._connections.pop(task, None)
+        if connection is not None:
+            connection.discard()
+
+    def reply(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int] = ()) -> None:
+        """Send one reply; nothing when the task's connection is gone. The descriptors stay the caller's."""
+        connection = self._connections.get(task)
+        if connection is None:
+            return
+        frame = encode_reply(seq, result)
+        if len(frame) > limits.REPLY_BYTES_MAX:
+            frame = encode_reply(seq, too_large(len(frame)))
+            fds = ()
+        try:
+            channel = connection.channel
+            if channel is not None:
+                channel.send_nowait(frame, fds)
+            else:
+                connection.send(frame, fds)
+        except WouldBlockError as error:
+            self._overrun(task, error.message)
+
+
+def too_large(size: int) -> Failure:
+    """The refusal of a reply that no message can hold."""
+    return Failure(
+        int(Code.EFBIG),
+        f"the reply would take {size} bytes, over {limits.REPLY_BYTES_MAX}; ask for less at once",
+    )

@@ -1,0 +1,207 @@
+"""The way of every event: step the core, store what must be durable, then carry out the rest.
+
+Not for: I/O. It never waits: a frame goes in and its reply is sent before the next one is looked at. Only
+what needs the disk is put aside, until the writer thread says that it is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from dios.core.effects import Effect, Outcome
+from dios.core.events import Called, Event, Persisted, PersistFailed
+from dios.core.syscalls import carried_bytes
+from dios.host.clock import Clock
+from dios.host.effector import NO_PAYLOADS, Effector
+from dios.host.persister import Settled
+from dios.host.staging import Staging
+from dios.ids import PayloadId, TaskId, Ticket
+from dios.wire import messages
+from dios.wire.messages import AnyCall, Failure, Vector
+
+_log: Final = logging.getLogger(__name__)
+
+_WITH_PAYLOAD: Final = frozenset(
+    {messages.Create, messages.WriteOnce, messages.CommitWrite, messages.CommitAcquireWrite}
+)
+_NO_PAYLOAD: Final = PayloadId(0)
+
+
+class Stepper(Protocol):
+    """The core, or one that writes down what it does."""
+
+    def step(self, event: Event) -> Outcome:
+        """Take one event."""
+        ...
+
+
+class _Held(NamedTuple):
+    """The effects of a step, until ``ticket`` is durable."""
+
+    ticket: Ticket
+    effects: list[Effect]
+    payloads: dict[PayloadId, bytes]
+    step: int
+
+
+class Driver:
+    """One node's core and what surrounds it, in one thread.
+
+    ``alarm`` is called with the next moment at which the core wants to be woken, or None.
+    """
+
+    def __init__(self, core: Stepper, clock: Clock, alarm: Callable[[int | None], None]) -> None:
+        self._core: Final = core
+        self._take: Final = core.step
+        self._now: Final = clock.now
+        self._alarm: Final = alarm
+        self._deadline: int | None = None
+        self._durable = Ticket(0)
+        self._steps = 0
+        self._next_payload = 1
+        self._held: deque[_Held] = deque()
+        self._posted: Final[deque[Event]] = deque()
+        self._stepping = False
+        self._quiet = trio.Event()
+        self._effector: Effector
+        self._staging: Staging
+
+    def connect(self, effector: Effector, staging: Staging) -> None:
+        """Complete the circle: what carries out effects posts events here."""
+        self._effector = effector
+        self._staging = staging
+
+    @property
+    def steps(self) -> int:
+        """How many events the core has taken."""
+        return self._steps
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that was decided has been carried out."""
+        return not (self._held or self._posted or self._staging) and self._effector.idle
+
+    async def wait_settled(self) -> None:
+        """Wait until everything that was decided has been carried out."""
+        while not self.settled:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    # -- in -----------------------------------------------------------------------------------------
+    def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
+        """A task's call: the hot path."""
+        kind = type(call)
+        payloads = NO_PAYLOADS
+        first = _NO_PAYLOAD
+        if kind in _WITH_PAYLOAD or kind is Vector:
+            first = PayloadId(self._next_payload)
+            payloads = self._payloads_of(call)
+        self.feed(Called(self._now(), task, seq, call, first), payloads)
+
+    def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
+        found: dict[PayloadId, bytes] = {}
+        number = self._next_payload
+        for part in call.calls if isinstance(call, Vector) else (call,):
+            data = None if isinstance(part, Vector | messages.Hello) else carried_bytes(part)
+            if data is not None:
+                found[PayloadId(number)] = data
+                number += 1
+        self._next_payload = number
+        return found
+
+    def post(self, event: Event) -> None:
+        """Take an event when the present step is done; at once when there is none."""
+        self._posted.append(event)
+        if not self._stepping:
+            self._work_off()
+
+    def feed(self, event: Event, payloads: dict[PayloadId, bytes] = NO_PAYLOADS) -> None:
+        """Take one event now, carry out what follows, and then what that posted."""
+        self._stepping = True
+        try:
+            self._step(event, payloads)
+        finally:
+            self._stepping = False
+        if self._posted:
+            self._work_off()
+
+    def resumed(self, continue_with: Callable[[], None]) -> None:
+        """Carry on with a step whose slow part came back from a thread."""
+        self._stepping = True
+        try:
+            continue_with()
+        finally:
+            self._stepping = False
+        self._staging.pump()
+        self._work_off()
+        if self.settled:
+            self._quiet.set()
+
+    def _work_off(self) -> None:
+        self._stepping = True
+        try:
+            while self._posted:
+                self._step(self._posted.popleft(), NO_PAYLOADS)
+        finally:
+            self._stepping = False
+
+    # -- through ------------------------------------------------------------------------------------
+    def _step(self, event: Event, payloads: dict[PayloadId, bytes]) -> None:
+        outcome = self._take(event)
+        self._steps += 1
+        if outcome.deadline != self._deadline:
+            self._deadline = outcome.deadline
+            self._alarm(outcome.deadline)
+        if outcome.persist:
+            self._staging.stage(outcome, payloads)
+        if outcome.wait_for > self._durable:
+            self._held.append(_Held(outcome.wait_for, outcome.after, payloads, self._steps))
+        elif outcome.after:
+            self._effector.run(outcome.after, payloads, self._steps)
+
+    # -- from the disk ------------------------------------------------------------------------------
+    def persisted(self, results: list[Settled]) -> None:
+        """The writer thread is done with these tickets: carry out what waited for them, in step order."""
+        for result in results:
+            self._durable = max(self._durable, result.last)
+            ready = [held for held in self._held if held.ticket <= result.last]
+            self._held = deque(held for held in self._held if held.ticket > result.last)
+            if result.error is None:
+                self.feed(Persisted(self._now(), result.last))
+                self._carry_out(ready)
+            else:
+                self._fail(ready, result)
+        self._staging.pump()
+        self._work_off()
+        if self.settled:
+            self._quiet.set()
+
+    def _carry_out(self, ready: list[_Held]) -> None:
+        self._stepping = True
+        try:
+            for held in ready:
+                self._effector.run(held.effects, held.payloads, held.step)
+        finally:
+            self._stepping = False
+
+    def _fail(self, ready: list[_Held], result: Settled) -> None:
+        error = result.error
+        if error is None:
+            return
+        _log.error("the store refused changes", extra={"why": error.message})
+        self.feed(PersistFailed(self._now(), result.first, result.last, int(error.code), error.message))
+        failure = Failure(int(error.code), error.message, error.fingerprint)
+        self._stepping = True
+        try:
+            for held in ready:
+                if held.ticket < result.first:
+                    self._effector.run(held.effects, held.payloads, held.step)
+                else:
+                    self._effector.run_failed(held.effects, failure)
+        finally:
+            self._stepping = False

@@ -1,0 +1,498 @@
+"""Carries out what a step decided: replies, buffers, pages, streams, tasks, audit.
+
+Not for: deciding, waiting for the disk (``dios.host.driver``), or how each part does it. What takes long goes
+to a thread; until it is back, nothing else touches that object, and the rest of its step waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+
+from dios import limits
+from dios.core import effects as fx
+from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
+from dios.errors import Code, DamagedError, DiosError, InvariantError
+from dios.host.buffers import Answered, Buffers, Work
+from dios.host.clock import Clock
+from dios.host.consoles import Consoles
+from dios.host.contents import Contents, keep
+from dios.host.deliver import Outbox, too_large
+from dios.host.memories import translated
+from dios.host.publicpage import PublicPages
+from dios.host.staging import Staging
+from dios.host.streams import Streams
+from dios.ids import BufferId, ObjectId, PayloadId, TaskId
+from dios.wire.messages import Buffer, Failure, Info, PlainResult, Results, Welcome
+from dios.wire.types import Cause
+
+_log: Final = logging.getLogger(__name__)
+
+Payloads: TypeAlias = Mapping[PayloadId, bytes]
+Part: TypeAlias = fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole
+Handler: TypeAlias = Callable[[fx.Effect], Work | None]
+
+NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
+
+_ANSWERS: Final = (
+    fx.Answer,
+    fx.AnswerRead,
+    fx.AnswerWrite,
+    fx.AnswerBytes,
+    fx.AnswerConsole,
+    fx.AnswerVector,
+    fx.AnswerAttach,
+)
+_DONE_EVEN_IN_FAILURE: Final = (
+    fx.CloseBuffer,
+    fx.UnbindSlot,
+    fx.PublishCounters,
+    fx.CloseStreamEnd,
+    fx.Kill,
+    fx.CloseConnection,
+    fx.BeginShutdown,
+    fx.Audit,
+)
+
+
+class Tasks(Protocol):
+    """What the effects ask of processes and connections."""
+
+    def spawn(self, effect: fx.Spawn) -> None:
+        """Begin to start a process; raises OSError without descriptors."""
+        ...
+
+    def kill(self, task: TaskId) -> None:
+        """End its process."""
+        ...
+
+    def suspend(self, task: TaskId) -> None:
+        """Stop its process."""
+        ...
+
+    def resume(self, task: TaskId) -> None:
+        """Let it run on."""
+        ...
+
+    def close(self, task: TaskId, reason: str) -> None:
+        """Close its connection after what is queued."""
+        ...
+
+
+class Journal(Protocol):
+    """Where audit records go."""
+
+    def append(self, record: fx.Audit) -> None:
+        """Take one record."""
+        ...
+
+
+class Parts(NamedTuple):
+    """What the effector works with."""
+
+    contents: Contents
+    buffers: Buffers
+    staging: Staging
+    pages: PublicPages
+    consoles: Consoles
+    streams: Streams
+    outbox: Outbox
+    tasks: Tasks
+    journal: Journal
+    clock: Clock
+
+
+class Rest(NamedTuple):
+    """The effects of one step that are still to be done."""
+
+    effects: list[fx.Effect]
+    place: int
+    payloads: Payloads
+    step: int
+
+
+class Effector:
+    """Runs the effects of one step after another.
+
+    ``post`` takes an event for the core, to be stepped when the present step is done; ``in_thread`` runs
+    a Work's slow part and then calls ``finish``; ``info`` completes the node's description.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        post: Callable[[Event], None],
+        in_thread: Callable[[Work, Callable[[Exception | None], None]], None],
+        info: Callable[[Info], Info],
+        begin_shutdown: Callable[[], None],
+    ) -> None:
+        self._parts: Final = parts
+        self._post: Final = post
+        self._in_thread: Final = in_thread
+        self._info: Final = info
+        self._begin_shutdown: Final = begin_shutdown
+        self._reply: Final = parts.outbox.reply
+        self._payloads: Payloads = NO_PAYLOADS
+        self._step = 0
+        self._gates: Final[dict[ObjectId, deque[Rest]]] = {}
+        self._close_when_idle: Final[list[BufferId]] = []
+        self._handlers: Final = self._table()
+
+    def _table(self) -> dict[type, Handler]:
+        found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+            fx.Answer: self._answer,
+            fx.AnswerRead: self._answer_read,
+            fx.AnswerWrite: self._answer_write,
+            fx.AnswerBytes: self._answer_bytes,
+            fx.AnswerConsole: self._answer_console,
+            fx.AnswerVector: self._answer_vector,
+            fx.CloseBuffer: self._close_buffer,
+            fx.ApplyWrite: self._apply_write,
+            fx.DuplicateContent: self._duplicate,
+            fx.DiscardContent: self._discard,
+            fx.BindSlot: self._bind,
+            fx.UnbindSlot: self._unbind,
+            fx.PublishCounters: self._publish,
+            fx.AnswerAttach: self._attach,
+            fx.CloseStreamEnd: self._close_stream,
+            fx.WriteConsole: self._write_console,
+            fx.Spawn: self._spawn,
+            fx.Kill: self._kill,
+            fx.Suspend: self._suspend,
+            fx.Continue: self._continue,
+            fx.CloseConnection: self._close_connection,
+            fx.BeginShutdown: self._shut_down,
+            fx.Audit: self._audit,
+        }
+        return cast("dict[type, Handler]", found)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being done in a thread."""
+        return not self._gates
+
+    # -- one step after another ---------------------------------------------------------------------
+    def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:
+        """Carry out a step's effects from ``index`` on, in order."""
+        self._payloads, self._step = payloads, step
+        handlers, gates = self._handlers, self._gates
+        while index < len(effects):
+            effect = effects[index]
+            index += 1
+            if gates and self._must_pause(effect, Rest(effects, index - 1, payloads, step)):
+                return
+            try:
+                work = handlers[type(effect)](effect)
+            except (DiosError, OSError) as error:
+                failure = _failure(error)
+                if self._refused(effect, failure):
+                    continue
+                self.run_failed(effects, failure, index, content_lost=False)
+                return
+            if work is not None:
+                self._begin(work, effect, Rest(effects, index, payloads, step))
+                return
+
+    def run_failed(
+        self, effects: list[fx.Effect], failure: Failure, index: int = 0, *, content_lost: bool = True
+    ) -> None:
+        """Do what is left of a step that could not be made durable: free, and refuse.
+
+        ``content_lost`` says that the durable writes among the effects did not take place.
+        """
+        for effect in effects[index:]:
+            if isinstance(effect, _DONE_EVEN_IN_FAILURE):
+                self._handlers[type(effect)](effect)
+            elif isinstance(effect, fx.Answer) and isinstance(effect.result, Welcome):
+                if effect.seq:
+                    self._reply(effect.task, effect.seq, failure)
+            elif isinstance(effect, _ANSWERS):
+                self._reply(effect.task, effect.seq, failure)
+            elif isinstance(effect, fx.ApplyWrite) and effect.durable:
+                version = self._parts.staging.take(effect.object)
+                if not content_lost:
+                    self._parts.contents.set_durable(effect.object, version)
+            elif isinstance(effect, fx.Spawn):
+                self._never_started(effect.task, failure.message)
+
+    def _refused(self, effect: fx.Effect, failure: Failure) -> bool:
+        """Tell whoever waits that the effect failed; False when the step's other answers must fail too."""
+        if isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
+            self._reply(effect.task, effect.seq, failure)
+            self._effect_failed(effect, failure)
+        elif isinstance(effect, _ANSWERS):
+            self._reply(effect.task, effect.seq, failure)
+        elif isinstance(effect, fx.Spawn):
+            self._never_started(effect.task, failure.message)
+        elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent):
+            _log.error("content of an object could not be made", extra={"why": failure.message})
+            return False
+        else:
+            _log.error("effect failed", extra={"effect": type(effect).__name__, "why": failure.message})
+        return True
+
+    def _effect_failed(self, effect: fx.AnswerRead | fx.AnswerWrite, failure: Failure) -> None:
+        self._post(
+            EffectFailed(
+                self._parts.clock.now(),
+                effect.task,
+                effect.result.buffer,
+                effect.object,
+                failure.code,
+                failure.message,
+            )
+        )
+
+    def _never_started(self, task: TaskId, why: str) -> None:
+        self._post(TaskEnded(self._parts.clock.now(), task, Cause.SPAWN, detail=why))
+
+    # -- work in threads ----------------------------------------------------------------------------
+    def _begin(self, work: Work, effect: fx.Effect, rest: Rest) -> None:
+        self._gates[work.target] = deque()
+
+        def finish(error: Exception | None) -> None:
+            self._finish(work, effect, rest, error)
+
+        self._in_thread(work, finish)
+
+    def _finish(self, work: Work, effect: fx.Effect, rest: Rest, error: Exception | None) -> None:
+        """The thread is back: answer, do the rest of that step, then the steps that wait for the object."""
+        waiting = self._gates.pop(work.target)
+        self._payloads, self._step = rest.payloads, rest.step
+        answered: Answered | None = None
+        if error is None:
+            try:
+                answered = work.done()
+            except (DiosError, OSError) as late:
+                error = late
+        else:
+            work.failed()
+        if error is None:
+            if answered is not None and isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
+                self._reply(effect.task, effect.seq, answered.result, answered.fds)
+            self.run(rest.effects, rest.payloads, rest.step, rest.place)
+        else:
+            failure = _failure(error)
+            if self._refused(effect, failure):
+                self.run(rest.effects, rest.payloads, rest.step, rest.place)
+            else:
+                self.run_failed(rest.effects, failure, rest.place, content_lost=False)
+        while waiting:
+            paused = waiting.popleft()
+            again = self._gates.get(work.target)
+            if again is not None:
+                again.append(paused)
+            else:
+                self.run(paused.effects, paused.payloads, paused.step, paused.place)
+        if not self._gates:
+            for buffer in self._close_when_idle:
+                self._parts.buffers.close(buffer)
+            self._close_when_idle.clear()
+
+    def _must_pause(self, effect: fx.Effect, rest: Rest) -> bool:
+        if isinstance(effect, fx.CloseBuffer):
+            return False
+        for target in _objects(effect):
+            waiting = self._gates.get(target)
+            if waiting is not None:
+                waiting.append(rest)
+                return True
+        return False
+
+    # -- replies ------------------------------------------------------------------------------------
+    def _answer(self, effect: fx.Answer) -> None:
+        result = effect.result
+        kind = type(result)
+        if kind is Welcome:
+            self._reply(effect.task, effect.seq, result, (self._parts.pages.descriptor(effect.task),))
+        elif kind is Info:
+            self._reply(effect.task, effect.seq, self._info(cast("Info", result)))
+        else:
+            self._reply(effect.task, effect.seq, result)
+
+    def _answer_read(self, effect: fx.AnswerRead) -> Work | None:
+        answered = self._parts.buffers.read(effect)
+        if type(answered) is Work:
+            return answered
+        self._reply(effect.task, effect.seq, answered[0], answered[1])  # type: ignore[arg-type] # no Work here
+        return None
+
+    def _answer_write(self, effect: fx.AnswerWrite) -> Work | None:
+        answered = self._parts.buffers.write(effect)
+        if isinstance(answered, Work):
+            return answered
+        self._reply(effect.task, effect.seq, answered.result, answered.fds)
+        return None
+
+    def _answer_bytes(self, effect: fx.AnswerBytes) -> None:
+        self._reply(effect.task, effect.seq, _with_data(effect.result, effect.data))
+
+    def _answer_console(self, effect: fx.AnswerConsole) -> None:
+        data = self._parts.consoles.read(effect.console, effect.position, effect.length)
+        self._reply(effect.task, effect.seq, _with_data(effect.result, data))
+
+    def _answer_vector(self, effect: fx.AnswerVector) -> None:
+        """One reply for all; parts that no longer fit are refused, each for itself."""
+        results: list[PlainResult] = []
+        fds: list[int] = []
+        room = limits.REPLY_BYTES_MAX - len(effect.parts) * limits.RESULT_BYTES_TYPICAL
+        for part in effect.parts:
+            try:
+                answered = self._part(part, room)
+            except (DiosError, OSError) as error:
+                answered = Answered(self._part_failed(part, _failure(error)))
+            if len(fds) + len(answered.fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
+                answered = Answered(self._part_failed(part, _too_many()))
+            result = answered.result
+            if isinstance(result, Buffer) and result.data is not None:
+                room -= len(result.data)
+            results.append(result)
+            fds += answered.fds
+        self._reply(effect.task, effect.seq, Results(tuple(results)), fds)
+
+    def _part(self, part: Part, room: int) -> Answered:
+        if isinstance(part, fx.Answer):
+            result = part.result
+            if isinstance(result, Results | Welcome):
+                raise InvariantError(f"a {type(result).__name__} inside a vector")
+            return Answered(self._info(result) if isinstance(result, Info) else result)
+        if isinstance(part, fx.AnswerBytes):
+            return Answered(_with_data(part.result, part.data))
+        if isinstance(part, fx.AnswerConsole):
+            data = self._parts.consoles.read(part.console, part.position, part.length)
+            return Answered(_with_data(part.result, data))
+        buffers = self._parts.buffers
+        answered = (
+            buffers.read(part, max(room, 0)) if isinstance(part, fx.AnswerRead) else buffers.write(part)
+        )
+        return _at_once(answered) if isinstance(answered, Work) else answered
+
+    def _part_failed(self, part: Part, failure: Failure) -> Failure:
+        if isinstance(part, fx.AnswerRead | fx.AnswerWrite):
+            self._effect_failed(part, failure)
+        return failure
+
+    # -- contents and buffers -----------------------------------------------------------------------
+    def _close_buffer(self, effect: fx.CloseBuffer) -> None:
+        if self._gates:
+            # The work of a thread may be about to open it.
+            self._close_when_idle.append(effect.buffer)
+        else:
+            self._parts.buffers.close(effect.buffer)
+
+    def _apply_write(self, effect: fx.ApplyWrite) -> Work | None:
+        if effect.durable:
+            self._parts.contents.set_durable(effect.object, self._parts.staging.take(effect.object))
+            return None
+        payload = effect.source.payload
+        return self._parts.buffers.apply(effect, self._payloads[payload] if payload else None)
+
+    def _duplicate(self, effect: fx.DuplicateContent) -> None:
+        contents = self._parts.contents
+        content = contents.current(effect.source)
+        if isinstance(content, bytes) or not content.raw:
+            contents.set(effect.object, keep(content))
+        else:
+            copied = contents.raw(effect.object, content.size)
+            copied.fill(0, content, 0, content.size)
+
+    def _discard(self, effect: fx.DiscardContent) -> None:
+        self._parts.contents.discard(effect.object)
+
+    # -- pages, streams, consoles -------------------------------------------------------------------
+    def _bind(self, effect: fx.BindSlot) -> None:
+        self._parts.pages.bind(effect, self._step)
+
+    def _unbind(self, effect: fx.UnbindSlot) -> None:
+        self._parts.pages.unbind(effect)
+
+    def _publish(self, effect: fx.PublishCounters) -> None:
+        self._parts.pages.publish(effect, self._step)
+        if effect.zombie:
+            self._parts.streams.discard(effect.object)
+
+    def _attach(self, effect: fx.AnswerAttach) -> None:
+        result, fds = self._parts.streams.attach(effect.object, effect.mode, effect.ring_bytes)
+        self._reply(effect.task, effect.seq, result, fds)
+
+    def _close_stream(self, effect: fx.CloseStreamEnd) -> None:
+        self._parts.streams.close_end(effect.object, effect.mode)
+
+    def _write_console(self, effect: fx.WriteConsole) -> None:
+        data = self._payloads[effect.source.payload] if effect.source.payload else b""
+        if data:
+            self._parts.consoles.of(effect.task).append(data)
+            self._post(ConsoleArrived(self._parts.clock.now(), effect.task, len(data)))
+
+    # -- tasks --------------------------------------------------------------------------------------
+    def _spawn(self, effect: fx.Spawn) -> None:
+        self._parts.tasks.spawn(effect)
+
+    def _kill(self, effect: fx.Kill) -> None:
+        self._parts.tasks.kill(effect.task)
+
+    def _suspend(self, effect: fx.Suspend) -> None:
+        self._parts.tasks.suspend(effect.task)
+
+    def _continue(self, effect: fx.Continue) -> None:
+        self._parts.tasks.resume(effect.task)
+
+    def _close_connection(self, effect: fx.CloseConnection) -> None:
+        self._parts.tasks.close(effect.task, effect.reason)
+
+    def _shut_down(self, effect: fx.BeginShutdown) -> None:
+        del effect
+        self._begin_shutdown()
+
+    def _audit(self, effect: fx.Audit) -> None:
+        self._parts.journal.append(effect)
+
+
+def _at_once(work: Work) -> Answered:
+    """Do a work here: nothing else of its vector may come before the reply."""
+    try:
+        work.run()
+    except BaseException:
+        work.failed()
+        raise
+    answered = work.done()
+    if answered is None:
+        raise DamagedError("the bytes were gone before they could be sent")
+    return answered
+
+
+def _objects(effect: fx.Effect) -> tuple[ObjectId, ...]:
+    """The objects whose content or counters an effect touches."""
+    if isinstance(effect, fx.DuplicateContent):
+        return (effect.object, effect.source)
+    if isinstance(effect, fx.ApplyWrite):
+        origin = effect.source.content_of
+        return (effect.object, origin) if origin else (effect.object,)
+    if isinstance(effect, fx.AnswerRead | fx.AnswerWrite | fx.DiscardContent | fx.PublishCounters):
+        return (effect.object,)
+    if isinstance(effect, fx.BindSlot):
+        return (ObjectId(effect.reference.object),)
+    if isinstance(effect, fx.AnswerVector):
+        return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
+    return ()
+
+
+def _with_data(result: Buffer, data: bytes) -> Buffer:
+    return Buffer(result.buffer, len(data), result.v_r, result.v_w, data=data, length=len(data))
+
+
+def _failure(error: Exception | None) -> Failure:
+    if isinstance(error, OSError | DiosError):
+        known = translated(error)
+        return Failure(int(known.code), known.message, known.fingerprint)
+    return Failure(int(Code.EIO), "the node could not carry this out; its log says why")
+
+
+def _too_many() -> Failure:
+    known = too_large(limits.REPLY_BYTES_MAX)
+    return Failure(
+        known.code, f"over {limits.DESCRIPTORS_PER_FRAME_MAX} large buffers in one message; ask in parts"
+    )

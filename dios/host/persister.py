@@ -1,0 +1,191 @@
+"""The writer thread: makes store operations durable, many callers' in one commit (§3.6).
+
+Not for: what is written (``dios.host.staging`` makes the jobs), or what waits for it (the driver).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, TypeAlias
+
+import trio
+
+from dios import limits
+from dios.core.events import ObjectRecord
+from dios.errors import DiosError
+from dios.host.contents import Content, Contents, Source, compose_memory, let_go, new_size, size_of
+from dios.host.memories import Memory
+from dios.ids import ObjectId, Ticket
+from dios.store.protocol import Change, FilePayload, Put, Store
+from dios.transport import memory
+
+
+class Composed(NamedTuple):
+    """A large content that the writer thread has to put together first.
+
+    ``base`` None, or a source without content, stands for what the store holds of that object.
+    """
+
+    record: ObjectRecord
+    base: Content | None
+    offset: int
+    source: Source | None
+    source_object: ObjectId
+    length: int
+    replace: bool
+
+
+Step: TypeAlias = Change | Composed
+
+
+class Job(NamedTuple):
+    """One ticket's operations, and the contents that are kept until they are done."""
+
+    ticket: Ticket
+    changes: list[Step]
+    kept: list[Content]
+
+
+class Settled(NamedTuple):
+    """Tickets ``first`` to ``last`` are durable, or failed together when ``error`` is there."""
+
+    first: Ticket
+    last: Ticket
+    error: DiosError | None = None
+
+
+class Persister:
+    """One thread that owns the store's writes.
+
+    ``settled`` is called in the loop, with consecutive ranges of tickets in order. Jobs come in the order
+    of their tickets.
+    """
+
+    def __init__(self, store: Store, contents: Contents, settled: Callable[[list[Settled]], None]) -> None:
+        self._store: Final = store
+        self._contents: Final = contents
+        self._settled: Final = settled
+        self._queue: Final[SimpleQueue[Job | None]] = SimpleQueue()
+        self._token: Final = trio.lowlevel.current_trio_token()
+        self._thread: Final = threading.Thread(target=self._write_all, name="store writer", daemon=True)
+        self._backlog = 0
+        self._room = trio.Event()
+        self._room.set()
+        self._empty = trio.Event()
+        self._thread.start()
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that are not settled yet."""
+        return self._backlog
+
+    def submit(self, job: Job) -> None:
+        """Make a job durable as soon as the disk can."""
+        self._backlog += 1
+        if self._backlog >= limits.STORE_QUEUE_MAX and self._room.is_set():
+            self._room = trio.Event()
+        self._queue.put(job)
+
+    async def wait_for_room(self) -> None:
+        """Wait while more than STORE_QUEUE_MAX jobs are on their way."""
+        await self._room.wait()
+
+    async def aclose(self) -> None:
+        """Write what is queued, then end the thread."""
+        self._queue.put(None)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._thread.join)
+            # What the thread reported last stands in the loop's queue.
+            if self._backlog:
+                self._empty = trio.Event()
+                await self._empty.wait()
+
+    # -- in the writer thread -----------------------------------------------------------------------
+    def _write_all(self) -> None:
+        get, get_nowait = self._queue.get, self._queue.get_nowait
+        going = True
+        while going:
+            job = get()
+            batch: list[Job] = []
+            while job is not None:
+                batch.append(job)
+                if len(batch) == limits.STORE_BATCH_MAX:
+                    break
+                try:
+                    job = get_nowait()
+                except Empty:
+                    break
+            going = job is not None
+            if batch:
+                results = self._write(batch)
+                self._token.run_sync_soon(self._report, batch, results)
+
+    def _write(self, batch: list[Job]) -> list[Settled]:
+        error = self._apply(batch)
+        if error is None:
+            return [Settled(batch[0].ticket, batch[-1].ticket)]
+        if len(batch) == 1:
+            return [Settled(batch[0].ticket, batch[0].ticket, error)]
+        # One of them is at fault: those before it can still hold. Those behind it may build on it.
+        for done, job in enumerate(batch):
+            failed = self._apply([job])
+            if failed is not None:
+                results = [Settled(batch[0].ticket, batch[done - 1].ticket)] if done else []
+                return [*results, Settled(job.ticket, batch[-1].ticket, failed)]
+        return [Settled(batch[0].ticket, batch[-1].ticket)]
+
+    def _apply(self, batch: list[Job]) -> DiosError | None:
+        temporary: list[int] = []
+        try:
+            changes = [
+                self._composed(step, temporary) if isinstance(step, Composed) else step
+                for job in batch
+                for step in job.changes
+            ]
+            self._store.apply(changes)
+        except DiosError as error:
+            return error
+        except OSError as error:
+            return DiosError(f"the store failed: {error.strerror}")
+        finally:
+            for fd in temporary:
+                os.close(fd)
+        return None
+
+    def _composed(self, step: Composed, temporary: list[int]) -> Put:
+        """Put a large content together in a memory of its own; reads what the store holds now."""
+        opened: list[Content] = []
+        try:
+            base = step.base
+            if base is None:
+                base = self._contents.fetch(step.record.object)
+                opened.append(base)
+            source = step.source
+            if source is None:
+                content = self._contents.fetch(step.source_object)
+                opened.append(content)
+                source = Source(content, 0, min(step.length, size_of(content)))
+            total = new_size(size_of(base), step.offset, source.length, replace=step.replace)
+            fd = memory.create_memory(total, "to be stored")
+            temporary.append(fd)
+            compose_memory(Memory(fd, total), base, step.offset, source, replace=step.replace)
+            return Put(step.record, FilePayload(fd, total))
+        finally:
+            for content in opened:
+                # Opened here and seen by nobody else, so that its count is this thread's.
+                let_go(content)
+
+    # -- in the loop --------------------------------------------------------------------------------
+    def _report(self, batch: list[Job], results: list[Settled]) -> None:
+        self._backlog -= len(batch)
+        if self._backlog < limits.STORE_QUEUE_MAX:
+            self._room.set()
+        for job in batch:
+            for content in job.kept:
+                let_go(content)
+        if not self._backlog:
+            self._empty.set()
+        self._settled(results)

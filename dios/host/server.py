@@ -1,0 +1,103 @@
+"""The socket for people's processes: who may connect, how many, and as which principal.
+
+Not for: what they may do then (the core), or tasks, whose connections are inherited.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Collection
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.errors import Code, DiosError
+from dios.host.tasks import TaskHost
+from dios.ids import Principal, TaskId
+from dios.transport.unix_server import Peer, TaskChannel, accept
+from dios.wire.codec import encode_reply
+from dios.wire.messages import Failure
+
+_log: Final = logging.getLogger(__name__)
+_POSITIVE_63_BITS: Final = 63
+
+
+def principal_of(uid: int) -> Principal:
+    """Who a process of this user acts for (§3.2.2.1)."""
+    return Principal(f"uid:{uid}")
+
+
+def fresh_task_id() -> TaskId:
+    """A random id for a session's task object."""
+    return TaskId(secrets.randbits(_POSITIVE_63_BITS) or 1)
+
+
+class PeopleServer:
+    """Accepts people's processes on ``listener`` and serves each in a task of its own.
+
+    The node's own user and root may connect, and ``allowed_uids`` beside them.
+    """
+
+    def __init__(
+        self, listener: socket.socket, tasks: TaskHost, *, allowed_uids: Collection[int] = ()
+    ) -> None:
+        self._listener: Final = listener
+        self._tasks: Final = tasks
+        self._allowed: Final = frozenset({0, os.geteuid(), *allowed_uids})
+        self._open = 0
+
+    async def run(self) -> None:
+        """Serve until the listener is closed; then everybody still connected until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    sock, peer = await accept(self._listener)
+                except (trio.ClosedResourceError, OSError):
+                    return
+                refusal = self._refusal(peer)
+                if refusal is not None:
+                    _turn_away(sock, refusal)
+                    continue
+                self._open += 1
+                nursery.start_soon(self._serve, sock, peer, name="session")
+
+    def _refusal(self, peer: Peer) -> Failure | None:
+        if peer.uid not in self._allowed:
+            _log.warning("a connection was refused", extra={"uid": peer.uid, "pid": peer.pid})
+            return Failure(
+                int(Code.EPERM), f"user {peer.uid} may not connect; the node's settings name who may"
+            )
+        if self._open >= limits.CONNECTIONS_MAX:
+            return Failure(
+                int(Code.EAGAIN), f"{limits.CONNECTIONS_MAX} processes are connected already; try again later"
+            )
+        return None
+
+    async def _serve(self, sock: socket.socket, peer: Peer) -> None:
+        try:
+            async with trio.open_nursery() as senders:
+                channel = TaskChannel(sock, senders)
+                try:
+                    await self._tasks.serve_session(
+                        fresh_task_id(), principal_of(peer.uid), peer.pid, channel
+                    )
+                finally:
+                    channel.close()
+                    senders.cancel_scope.cancel()
+        except DiosError as error:
+            _log.warning("a session ended early", extra={"why": error.message})
+        finally:
+            self._open -= 1
+
+
+def _turn_away(sock: socket.socket, failure: Failure) -> None:
+    """Say why, as far as the socket takes it at once, and close."""
+    with sock:
+        try:
+            sock.send(encode_reply(0, failure))
+        except OSError:
+            return

@@ -1,0 +1,163 @@
+"""From a step's store operations to jobs of the writer thread, in the order of their tickets.
+
+Not for: writing (``dios.host.persister``). The hard part is that "the old content" of a partial write is
+what earlier steps made of it, which may still be on its way to the disk.
+
+Small contents are known here as bytes at once. Over a large one, which only the store can give, a job
+waits until every earlier step is wholly done: then the store holds exactly what the step saw.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.core.effects import Outcome, PutObject, StoreOperation, WriteSource
+from dios.host.buffers import Buffers
+from dios.host.contents import Content, Contents, Source, compose_bytes, keep, new_size, read_from, size_of
+from dios.host.persister import Composed, Job, Persister, Step
+from dios.ids import ObjectId, PayloadId, Ticket
+from dios.store.protocol import Drop, FilePayload, InlinePayload, Put
+
+
+class _Waiting(NamedTuple):
+    ticket: Ticket
+    operations: list[StoreOperation]
+    payloads: dict[PayloadId, bytes]
+
+
+class Staging:
+    """What was handed to the writer thread and is not yet the current content.
+
+    ``idle`` says that no effect of an earlier step is being carried out in a thread.
+    """
+
+    def __init__(
+        self, contents: Contents, buffers: Buffers, persister: Persister, idle: Callable[[], bool]
+    ) -> None:
+        self._contents: Final = contents
+        self._buffers: Final = buffers
+        self._persister: Final = persister
+        self._idle: Final = idle
+        self._versions: Final[dict[ObjectId, deque[bytes | None]]] = {}
+        self._waiting: Final[deque[_Waiting]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def stage(self, outcome: Outcome, payloads: dict[PayloadId, bytes]) -> None:
+        """Hand a step's operations on, now or when the steps before it are done."""
+        ticket, operations = outcome.ticket, outcome.persist
+        if self._waiting or (self._must_wait(operations) and not self._earlier_done()):
+            self._waiting.append(_Waiting(ticket, operations, payloads))
+            return
+        self._submit(ticket, operations, payloads)
+
+    def pump(self) -> None:
+        """Earlier steps may be done now: hand on what waited for them."""
+        while self._waiting:
+            first = self._waiting[0]
+            if self._must_wait(first.operations) and not self._earlier_done():
+                return
+            self._waiting.popleft()
+            self._submit(first.ticket, first.operations, first.payloads)
+
+    def take(self, target: ObjectId) -> bytes | None:
+        """The content that the oldest write of ``target`` not yet taken has made; None for a large one."""
+        versions = self._versions.get(target)
+        if versions is None:
+            return None
+        version = versions.popleft()
+        if not versions:
+            del self._versions[target]
+        return version
+
+    def is_staged(self, target: ObjectId) -> bool:
+        """Whether a write of the object was handed on and is not current yet."""
+        return target in self._versions
+
+    def _earlier_done(self) -> bool:
+        # A step that waited for the disk has been carried out when nothing is on its way there.
+        return not self._versions and self._persister.backlog == 0 and self._idle()
+
+    # -- whether to wait ----------------------------------------------------------------------------
+    def _must_wait(self, operations: list[StoreOperation]) -> bool:
+        return any(self._is_large(operation) for operation in operations)
+
+    def _is_large(self, operation: StoreOperation) -> bool:
+        if not isinstance(operation, PutObject):
+            return self._latest_is_large(operation.object)
+        source = operation.source
+        if source is None:
+            return False
+        if source.content_of and self._latest_is_large(source.content_of):
+            return True
+        return self._latest_is_large(operation.record.object)
+
+    def _latest_is_large(self, target: ObjectId) -> bool:
+        versions = self._versions.get(target)
+        if versions:
+            return versions[-1] is None
+        content = self._contents.peek(target)
+        return self._contents.is_stored(target) if content is None else not isinstance(content, bytes)
+
+    # -- handing on ---------------------------------------------------------------------------------
+    def _submit(
+        self, ticket: Ticket, operations: list[StoreOperation], payloads: dict[PayloadId, bytes]
+    ) -> None:
+        kept: list[Content] = []
+        changes: list[Step] = []
+        for operation in operations:
+            if not isinstance(operation, PutObject):
+                changes.append(Drop(operation.object))
+            elif operation.source is None:
+                changes.append(Put(operation.record))
+            else:
+                changes.append(self._put(operation, operation.source, payloads, kept))
+        self._persister.submit(Job(ticket, changes, kept))
+
+    def _put(
+        self, operation: PutObject, order: WriteSource, payloads: dict[PayloadId, bytes], kept: list[Content]
+    ) -> Step:
+        record = operation.record
+        target = record.object
+        base = self._latest(target)
+        source = self._source(order, payloads)
+        before = size_of(base) if base is not None else limits.INLINE_BYTES_MAX + 1
+        length = order.length if source is None else source.length
+        total = new_size(before, order.offset, length, replace=order.replace)
+        if (
+            total <= limits.INLINE_BYTES_MAX
+            and source is not None
+            and (base is not None or order.offset == 0)
+        ):
+            old = b"" if base is None else read_from(base, 0, min(size_of(base), total))
+            data = compose_bytes(old, order.offset, source.read(), replace=order.replace)
+            self._versions.setdefault(target, deque()).append(data)
+            return Put(record, InlinePayload(data))
+        self._versions.setdefault(target, deque()).append(None)
+        if source is not None:
+            kept.append(keep(source.content))
+            if total == length and not isinstance(source.content, bytes) and source.start == 0:
+                return Put(record, FilePayload(source.content.fd, length))
+        if base is not None:
+            kept.append(keep(base))
+        return Composed(record, base, order.offset, source, order.content_of, length, order.replace)
+
+    def _latest(self, target: ObjectId) -> Content | None:
+        """What the object will hold before this write; None for what only the store can give."""
+        versions = self._versions.get(target)
+        if versions:
+            return versions[-1]
+        content = self._contents.peek(target)
+        if content is None and not self._contents.is_stored(target):
+            return b""
+        return content
+
+    def _source(self, order: WriteSource, payloads: dict[PayloadId, bytes]) -> Source | None:
+        if order.content_of:
+            content = self._latest(order.content_of)
+            return None if content is None else Source(content, 0, min(order.length, size_of(content)))
+        return self._buffers.source(order, payloads.get(order.payload) if order.payload else None)

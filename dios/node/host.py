@@ -1,0 +1,161 @@
+"""One node's parts, put together: the only place that knows which concrete ones there are.
+
+Not for: behaviour. ``dios.node.serve`` runs what is built here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.core.events import Event, Recovered, TimerFired
+from dios.core.machine import Core
+from dios.errors import DiosError
+from dios.host.audit import AuditLog
+from dios.host.buffers import Buffers, Work
+from dios.host.clock import Clock
+from dios.host.consoles import Consoles
+from dios.host.contents import Contents
+from dios.host.deliver import Outbox
+from dios.host.driver import Driver, Stepper
+from dios.host.effector import Effector, Parts
+from dios.host.persister import Persister
+from dios.host.publicpage import PublicPages
+from dios.host.recorder import Recorder
+from dios.host.server import principal_of
+from dios.host.staging import Staging
+from dios.host.streams import Streams
+from dios.host.tasks import Desk, Spawner, TaskHost
+from dios.node.settings import NodeMode, Settings
+from dios.store.protocol import Store
+from dios.transport.memory_pool import MemoryPool
+from dios.wire.messages import Info
+
+
+class Alarm:
+    """Wakes the core at the moment it asked for last."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock: Final = clock
+        self._scope = trio.CancelScope()
+        self._deadline: int | None = None
+
+    def set(self, deadline: int | None) -> None:
+        """Ring at ``deadline`` (the core's nanoseconds) instead of what was set before."""
+        self._deadline = deadline
+        self._scope.deadline = self._seconds()
+
+    def _seconds(self) -> float:
+        if self._deadline is None:
+            return float("inf")
+        return trio.current_time() + (self._deadline - self._clock.now()) / 1e9
+
+    async def run(self, ring: Callable[[Event], None]) -> None:
+        """Ring until cancelled."""
+        while True:
+            with trio.CancelScope(deadline=self._seconds()) as self._scope:
+                await trio.sleep_forever()
+            now = self._clock.now()
+            if self._deadline is not None and now >= self._deadline:
+                self._deadline = None
+                ring(TimerFired(now))
+
+
+class NodeHost:
+    """The parts of a running node; made inside its trio loop, in ``nursery``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        audit: AuditLog,
+        spawner: Spawner,
+        nursery: trio.Nursery,
+        *,
+        complete: Callable[[Info], Info],
+    ) -> None:
+        self._nursery: Final = nursery
+        self.stopping: Final = trio.Event()
+        self.clock: Final = Clock()
+        self.alarm: Final = Alarm(self.clock)
+        self._core: Final = _core_for(settings)
+        self.driver: Final = Driver(self._core, self.clock, self.alarm.set)
+        self.pool: Final = MemoryPool()
+        self.contents: Final = Contents(store, self.pool)
+        self.buffers: Final = Buffers(self.contents)
+        self.pages: Final = PublicPages()
+        self.consoles: Final = Consoles()
+        self.streams: Final = Streams()
+        self.persister: Final = Persister(store, self.contents, self.driver.persisted)
+        self.tasks: Final = TaskHost(
+            nursery, spawner, tasks_max=settings.tasks_max, memory_bytes=settings.task_memory_bytes
+        )
+        self.outbox: Final = Outbox(self.tasks.overrun)
+        self.staging: Final = Staging(self.contents, self.buffers, self.persister, lambda: self.effector.idle)
+        self.effector: Final = Effector(
+            Parts(
+                self.contents,
+                self.buffers,
+                self.staging,
+                self.pages,
+                self.consoles,
+                self.streams,
+                self.outbox,
+                self.tasks,
+                audit,
+                self.clock,
+            ),
+            post=self.driver.post,
+            in_thread=self._in_thread,
+            info=complete,
+            begin_shutdown=self.stopping.set,
+        )
+        self.driver.connect(self.effector, self.staging)
+        self.tasks.connect(
+            Desk(self.driver, self.outbox, self.pages, self.consoles, self.persister, self.clock)
+        )
+
+    def recover(self, event: Recovered) -> None:
+        """What the store held is the core's and the host's beginning."""
+        self.contents.recovered((record.object, record.size) for record in event.records)
+        self.driver.feed(event)
+
+    def _in_thread(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        self._nursery.start_soon(self._work, work, finish, name="work in a thread")
+
+    async def _work(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        failed: Exception | None = None
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(work.run)
+            except (DiosError, OSError) as error:
+                failed = error
+        self.driver.resumed(lambda: finish(failed))
+
+    async def settle(self) -> None:
+        """Wait until everything that was decided has been done; bounded by NODE_STOP_MS_MAX."""
+        with trio.move_on_after(limits.NODE_STOP_MS_MAX / 1000):
+            await self.driver.wait_settled()
+
+    async def aclose(self) -> None:
+        """Write what is queued, and let go of every memory and descriptor."""
+        await self.persister.aclose()
+        self.buffers.close_all()
+        self.streams.close()
+        self.contents.close()
+        self.pages.close_all()
+        self.pool.close()
+        if isinstance(self._core, Recorder):
+            self._core.close()
+
+
+def _core_for(settings: Settings) -> Stepper:
+    owner = principal_of(os.geteuid())
+    restricted = settings.mode is NodeMode.RESTRICTED
+    if settings.record is not None:
+        return Recorder(settings.record, os.urandom, owner, restricted=restricted)
+    return Core(os.urandom, owner, restricted=restricted)

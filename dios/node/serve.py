@@ -1,0 +1,187 @@
+"""A node's life: open the store, recover, serve, and end in an orderly way.
+
+Not for: starting a process for it or stopping it from outside (``dios.node.daemon``).
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import version
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.core.events import Recovered, ShutdownBegan
+from dios.errors import DiosError
+from dios.host.audit import AuditLog
+from dios.host.journal import close_log, open_log
+from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.server import PeopleServer
+from dios.host.zygote import Zygote, open_zygote
+from dios.node.host import NodeHost
+from dios.node.settings import LogFormat, Settings
+from dios.store.lmdb_store import LmdbStore
+from dios.transport.unix_server import close_listener, open_listener
+from dios.wire.messages import Info
+
+TASK_ENTRY: Final = "dios.client.task_main:main"
+_AUDIT_SYNC_S: Final = limits.AUDIT_SYNC_MS / 1000
+
+_log: Final = logging.getLogger(__name__)
+
+
+async def serve(settings: Settings, *, started: Callable[[], None] = lambda: None) -> None:
+    """Be a node until it is asked to stop, by a signal or by who may; a second signal ends it at once.
+
+    ``started`` is called once people can connect. Raises DiosError when it cannot begin.
+    """
+    handler = open_log(
+        settings.log_level, as_json=settings.log_format is LogFormat.JSON, file=settings.log_file
+    )
+    try:
+        _raise_descriptor_limit()
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _open_store(settings) as store, _open_audit(settings) as audit:
+            mechanisms = await trio.to_thread.run_sync(probe)
+            _tell_of_machine(mechanisms, settings)
+            async with open_zygote(
+                entry=TASK_ENTRY,
+                preload=settings.preload,
+                pool_size=settings.pool_size,
+                mechanisms=mechanisms,
+                accept_weaker=settings.accept_weaker_sandbox,
+            ) as zygote:
+                await _serve(settings, store, audit, zygote, mechanisms, started)
+    finally:
+        close_log(handler)
+
+
+async def _serve(
+    settings: Settings,
+    store: LmdbStore,
+    audit: AuditLog,
+    zygote: Zygote,
+    mechanisms: Mapping[str, Mechanism],
+    started: Callable[[], None],
+) -> None:
+    records = tuple(await trio.to_thread.run_sync(lambda: list(store.recover())))
+    for damage in store.damaged:
+        _log.error("a stored object is damaged", extra={"what": damage})
+    async with trio.open_nursery() as nursery:
+        host = NodeHost(
+            settings,
+            store,
+            audit,
+            zygote,
+            nursery,
+            complete=lambda info: _completed(info, settings, mechanisms),
+        )
+        try:
+            host.recover(Recovered(host.clock.now(), records))
+            nursery.start_soon(host.alarm.run, host.driver.feed)
+            nursery.start_soon(_keep_audit_synced, audit)
+            nursery.start_soon(_obey_signals, host)
+            async with _listening(settings, host, nursery):
+                _log.info("the node serves", extra={"objects": len(records), "socket": str(settings.socket)})
+                started()
+                await host.stopping.wait()
+            _log.info("the node stops")
+            await _end_everything(host)
+        finally:
+            await host.aclose()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) -> AsyncIterator[None]:
+    listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
+    try:
+        server = PeopleServer(listener, host.tasks, allowed_uids=settings.allowed_uids)
+        nursery.start_soon(server.run)
+        yield
+    finally:
+        close_listener(listener, settings.socket)
+
+
+async def _end_everything(host: NodeHost) -> None:
+    """End tasks and sessions, and wait for what is on its way to the disk."""
+    host.driver.feed(ShutdownBegan(host.clock.now()))
+    with trio.move_on_after(limits.NODE_STOP_MS_MAX / 2000):
+        await host.tasks.wait_all_ended()
+    await host.settle()
+
+
+async def _obey_signals(host: NodeHost) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            if host.stopping.is_set():
+                raise SystemExit(128 + number)
+            host.stopping.set()
+
+
+async def _keep_audit_synced(audit: AuditLog) -> None:
+    synced = audit.records
+    while True:
+        await trio.sleep(_AUDIT_SYNC_S)
+        if audit.records == synced:
+            continue
+        synced = audit.records
+        try:
+            audit.flush()
+            await trio.to_thread.run_sync(audit.sync)
+        except DiosError as error:
+            _log.error("the audit log cannot be written", extra={"why": error.message})
+
+
+@contextmanager
+def _open_store(settings: Settings) -> Iterator[LmdbStore]:
+    store = LmdbStore(settings.data, map_bytes=settings.map_bytes)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _open_audit(settings: Settings) -> Iterator[AuditLog]:
+    audit = AuditLog(settings.audit)
+    try:
+        if audit.recovered:
+            _log.warning("the audit log was cut by a crash", extra={"what": audit.recovered})
+        yield audit
+    finally:
+        audit.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """Each connection, page and ring is a descriptor: take as many as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _tell_of_machine(mechanisms: Mapping[str, Mechanism], settings: Settings) -> None:
+    missing = missing_for_pure(mechanisms)
+    if missing and settings.accept_weaker_sandbox:
+        _log.warning("pure tasks run in a weaker sandbox, as the settings accept", extra={"missing": missing})
+    elif missing:
+        _log.warning("pure tasks are refused on this machine", extra={"missing": missing})
+    for name, mechanism in mechanisms.items():
+        if not mechanism.available and not mechanism.needed_for_pure:
+            _log.warning("the machine lacks something", extra={"what": name, "why": mechanism.detail})
+
+
+def _completed(info: Info, settings: Settings, mechanisms: Mapping[str, Mechanism]) -> Info:
+    guarantees = {
+        name: mechanism.detail if mechanism.available else f"missing: {mechanism.detail}"
+        for name, mechanism in mechanisms.items()
+    }
+    missing = missing_for_pure(mechanisms)
+    weaker = "weaker than it should be" if settings.accept_weaker_sandbox else "refused"
+    guarantees["pure tasks"] = f"{weaker}: {missing}" if missing else "confined"
+    return Info(version("dios"), str(settings.data), info.counts, guarantees)
