@@ -1,0 +1,206 @@
+"""DIOS: one uniform, distributed object space, in which a task can touch exactly what it was handed.
+
+``with dios.connect() as node:`` gives the node, inside a task and outside; ``async with dios.open_node()``
+the same on trio. Names load when they are first used, so that importing this costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dios.client import syscalls
+    from dios.client.aio import open_node
+    from dios.client.attributes import Handed, Handle
+    from dios.client.blocking import (
+        Console,
+        Group,
+        Node,
+        ReadRequest,
+        Reference,
+        Stream,
+        Task,
+        WriteRequest,
+        connect,
+    )
+    from dios.client.constants import (
+        ANONYMOUS,
+        ANY,
+        CONSOLE_STREAM,
+        DETERMINISTIC,
+        DURABLE_BLOB,
+        EXCL,
+        GROUP,
+        MRSW,
+        PRIVMEM_BLOB,
+        RANDOM,
+        RAW,
+        SHMEM_BLOB,
+        SHMEM_STREAM,
+        SRMW,
+        TASK,
+        TIMER_BLOB,
+    )
+    from dios.client.keyring import Keyring
+    from dios.client.program import Program
+    from dios.client.status import ChildEnded, Delegated, Lost, Status
+    from dios.errors import (
+        BadReferenceError,
+        Busy,
+        ClosedError,
+        Conflict,
+        DamagedError,
+        DiosError,
+        EndOfStreamError,
+        ExistsError,
+        InvalidError,
+        NoSpaceError,
+        NoSuchTaskError,
+        NotExecutableError,
+        NotPermittedError,
+        NotSupportedError,
+        OutOfMemoryError,
+        ProtocolError,
+        StaleError,
+        TimeLimitError,
+        TooLargeError,
+        UnreachableError,
+        WouldBlockError,
+    )
+    from dios.wire.messages import Limits
+    from dios.wire.nametext import fingerprint, format_name, parse_name
+    from dios.wire.types import (
+        Brand,
+        Buffering,
+        Cause,
+        Deletion,
+        Mode,
+        NameKind,
+        ObjectType,
+        Permission,
+        Persistence,
+        Proximity,
+        Semantics,
+        TaskState,
+    )
+
+_HOMES = {
+    "dios.client": "syscalls",
+    "dios.client.aio": "open_node",
+    "dios.client.attributes": "Handed Handle",
+    "dios.client.blocking": "Console Group Node ReadRequest Reference Stream Task WriteRequest connect",
+    "dios.client.constants": (
+        "ANONYMOUS ANY CONSOLE_STREAM DETERMINISTIC DURABLE_BLOB EXCL GROUP MRSW PRIVMEM_BLOB RANDOM RAW"
+        " SHMEM_BLOB SHMEM_STREAM SRMW TASK TIMER_BLOB"
+    ),
+    "dios.client.keyring": "Keyring",
+    "dios.client.program": "Program",
+    "dios.client.status": "ChildEnded Delegated Lost Status",
+    "dios.errors": (
+        "BadReferenceError Busy ClosedError Conflict DamagedError DiosError EndOfStreamError ExistsError"
+        " InvalidError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError NotSupportedError"
+        " OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError UnreachableError"
+        " WouldBlockError"
+    ),
+    "dios.wire.messages": "Limits",
+    "dios.wire.nametext": "fingerprint format_name parse_name",
+    "dios.wire.types": (
+        "Brand Buffering Cause Deletion Mode NameKind ObjectType Permission Persistence Proximity Semantics"
+        " TaskState"
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "ANONYMOUS",
+    "ANY",
+    "CONSOLE_STREAM",
+    "DETERMINISTIC",
+    "DURABLE_BLOB",
+    "EXCL",
+    "GROUP",
+    "MRSW",
+    "PRIVMEM_BLOB",
+    "RANDOM",
+    "RAW",
+    "SHMEM_BLOB",
+    "SHMEM_STREAM",
+    "SRMW",
+    "TASK",
+    "TIMER_BLOB",
+    "BadReferenceError",
+    "Brand",
+    "Buffering",
+    "Busy",
+    "Cause",
+    "ChildEnded",
+    "ClosedError",
+    "Conflict",
+    "Console",
+    "DamagedError",
+    "Delegated",
+    "Deletion",
+    "DiosError",
+    "EndOfStreamError",
+    "ExistsError",
+    "Group",
+    "Handed",
+    "Handle",
+    "InvalidError",
+    "Keyring",
+    "Limits",
+    "Lost",
+    "Mode",
+    "NameKind",
+    "NoSpaceError",
+    "NoSuchTaskError",
+    "Node",
+    "NotExecutableError",
+    "NotPermittedError",
+    "NotSupportedError",
+    "ObjectType",
+    "OutOfMemoryError",
+    "Permission",
+    "Persistence",
+    "Program",
+    "ProtocolError",
+    "Proximity",
+    "ReadRequest",
+    "Reference",
+    "Semantics",
+    "StaleError",
+    "Status",
+    "Stream",
+    "Task",
+    "TaskState",
+    "TimeLimitError",
+    "TooLargeError",
+    "UnreachableError",
+    "WouldBlockError",
+    "WriteRequest",
+    "connect",
+    "fingerprint",
+    "format_name",
+    "open_node",
+    "parse_name",
+    "syscalls",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first asked for."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dios' has no attribute {name!r}")
+    if name == "syscalls":
+        value: object = importlib.import_module("dios.client.syscalls")
+    else:
+        value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -164,3 +164,21 @@ def _write(path: Path, sections: Mapping[Section, Mapping[str, Name]]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def presented_groups(groups: Iterable[str | bytes] | None) -> tuple[Name, ...]:
+    """The names of a Hello: those of ``groups`` (names as bytes or text, or aliases), or all there are."""
+    if groups is None:
+        return Keyring.load().presented()
+    keyring: Keyring | None = None
+    names: list[Name] = []
+    for item in groups:
+        if isinstance(item, bytes):
+            names.append(Name(item))
+            continue
+        if keyring is None:
+            keyring = Keyring.load()
+        names.append(keyring.name_of(item))
+    if len(names) > GROUPS_PER_CALL_MAX:
+        raise InvalidError(f"{len(names)} groups; one connection presents {GROUPS_PER_CALL_MAX} at most")
+    return tuple(dict.fromkeys(names))

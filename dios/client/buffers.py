@@ -1,0 +1,160 @@
+"""The memory behind I/O requests: bytes that came in a message, or shared memory mapped from a descriptor.
+
+Not for: the order of acquire, commit and release (``dios.client.requests``), or asking the node anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from typing import Final
+
+from dios.errors import DamagedError, InvalidError, OutOfMemoryError, ProtocolError
+from dios.transport.unix_client import close_all
+from dios.wire.messages import Buffer, Mapping
+
+_COPY_BYTES: Final = 1 << 30
+"""What one read or write call moves at most; Linux stops below two gigabytes by itself."""
+
+
+class Memory:
+    """The bytes of one buffer. ``data`` holds them unless they are mapped from ``fd``, which it owns."""
+
+    __slots__ = ("_data", "_fd", "_map", "_start", "_view", "capacity", "size", "writable")
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        data: bytes | bytearray | None = None,
+        fd: int = -1,
+        start: int = 0,
+        writable: bool,
+    ) -> None:
+        self.size = size
+        self.capacity: Final = size
+        self.writable: Final = writable
+        self._data: Final = data
+        self._fd = fd
+        self._start: Final = start
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    @property
+    def inline(self) -> bool:
+        """Whether the bytes travel in messages."""
+        return self._data is not None
+
+    def view(self) -> memoryview:
+        """The bytes, mapped when first looked at; read-only unless the buffer is to be written.
+
+        OutOfMemoryError when they cannot be mapped.
+        """
+        if self._view is None:
+            whole = memoryview(b"" if self._data is None else self._data)
+            if self._data is None and self.size:
+                whole = self._mapped()
+            self._view = whole[: self.size]
+        return self._view
+
+    def _mapped(self) -> memoryview:
+        # Only the pages asked for: a task's address space is limited, an object's size is not.
+        skip = self._start % mmap.ALLOCATIONGRANULARITY
+        rights = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
+        try:
+            self._map = mmap.mmap(
+                self._fd, skip + self.size, mmap.MAP_SHARED, rights, offset=self._start - skip
+            )
+        except ValueError as error:
+            raise ProtocolError(f"the node's buffer cannot be mapped: {error}") from None
+        except OSError as error:
+            raise OutOfMemoryError(
+                f"no room to map {self.size} bytes ({error.strerror}); release some buffers"
+            ) from None
+        return memoryview(self._map)[skip:]
+
+    def read(self) -> bytes:
+        """A copy of the bytes, made without mapping them."""
+        if self._data is not None:
+            data = self._data
+            return data if isinstance(data, bytes) and len(data) == self.size else bytes(data[: self.size])
+        if self._fd < 0:
+            return b""
+        parts = []
+        done = 0
+        while done < self.size:
+            part = os.pread(self._fd, min(self.size - done, _COPY_BYTES), self._start + done)
+            if not part:
+                raise DamagedError(f"the node's buffer ends after {done} of {self.size} bytes")
+            parts.append(part)
+            done += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def fill(self, data: memoryview) -> None:
+        """Copy ``data`` to the beginning of the buffer.
+
+        Shared memory takes it through its descriptor: pages that were never mapped cost no fault each.
+        """
+        if data.nbytes > self.size:
+            raise InvalidError(f"the buffer has {self.size} bytes, not {data.nbytes}")
+        if self._data is not None or self._map is not None:
+            self.view()[: data.nbytes] = data
+            return
+        done = 0
+        while done < data.nbytes:
+            try:
+                done += os.pwrite(self._fd, data[done : done + _COPY_BYTES], self._start + done)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise OutOfMemoryError(f"no memory left for {data.nbytes} bytes") from None
+
+    def unmap(self) -> None:
+        """Take the views away, so that the node may keep the memory as it is.
+
+        A view that the program has derived and still holds keeps the mapping alive; then the node copies.
+        """
+        view, self._view = self._view, None
+        mapping, self._map = self._map, None
+        with contextlib.suppress(BufferError):
+            if view is not None:
+                view.release()
+            if mapping is not None:
+                mapping.close()
+
+    def close(self) -> None:
+        """Take the views away and give the descriptor back."""
+        self.unmap()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def memory_of(result: Buffer, fd: int | None, *, writable: bool, former: Memory | None = None) -> Memory:
+    """The memory that an answer stands for; ``fd`` is taken over.
+
+    ``former`` is what the same buffer had before: with neither bytes nor descriptor in the answer it is
+    still right, and otherwise closed.
+    """
+    if (result.mapping is Mapping.NONE) != (fd is None) or (writable and result.mapping is Mapping.READ_ONLY):
+        close_all(() if fd is None else (fd,))
+        raise ProtocolError("the node's buffer does not fit what was asked for")
+    if fd is None and result.data is None and former is not None:
+        if result.size > former.capacity:
+            raise ProtocolError("the node re-used a buffer for more bytes than it has")
+        if former.size != result.size:
+            former.unmap()
+            former.size = result.size
+        return former
+    if former is not None:
+        former.close()
+    if fd is not None:
+        return Memory(result.size, fd=fd, start=result.start, writable=writable)
+    if not writable:
+        return Memory(result.size, data=result.data or b"", writable=False)
+    room = bytearray(result.size)
+    if result.data:
+        room[: len(result.data)] = result.data
+    return Memory(result.size, data=room, writable=True)

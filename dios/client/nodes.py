@@ -1,0 +1,346 @@
+"""The node as a task sees it: creating, resolving, running, and the calls in bulk (thesis §4.6).
+
+Not for: waiting (``dios.client.blocking``, ``dios.client.aio``), streams and select, which wait in ways of
+their own. Operations are written once here for both faces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Generic, TypeAlias, TypeVar, cast
+
+from dios.client.attributes import Handed, Handle, Link
+from dios.client.buffers import memory_of
+from dios.client.handles import Data, nanoseconds, write_whole
+from dios.client.program import ProgramText, encode_program
+from dios.client.requests import WriteOps
+from dios.client.session import Answer, Operation, expect, expect_buffer, vector
+from dios.client.status import ChildEnded, Delegated, Lost, Status, status_of
+from dios.errors import DiosError, InvalidError, TimeLimitError
+from dios.ids import Name
+from dios.limits import INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
+from dios.wire import messages
+from dios.wire.codec import decode_event
+from dios.wire.messages import PlainCall
+from dios.wire.nametext import fingerprint, parse_name
+from dios.wire.types import (
+    Brand,
+    Buffering,
+    Deletion,
+    Flag,
+    Mode,
+    NameKind,
+    ObjectType,
+    Permission,
+    Semantics,
+)
+
+R = TypeVar("R", bound=Handle)
+T = TypeVar("T", bound=Handle)
+G = TypeVar("G", bound=Handle)
+S = TypeVar("S", bound=Handle)
+C = TypeVar("C", bound=Handle)
+
+Given: TypeAlias = "Handle | Handed"
+HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
+
+
+class NodeBase:
+    """Who this task is and what it was handed at its start (§4.5.2)."""
+
+    def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
+        self.link: Final = link
+        self.ambient: Final = ambient
+        """Whether this is the task's own node, which is not closed before the task ends."""
+        self.name: Final = welcome.name
+        """This task's own name. A secret."""
+        self.brand: Final = welcome.brand
+        self.label: Final = welcome.label
+        self.arguments: Final = welcome.arguments
+        self.self_info: Final = welcome.self_ref
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.brand.name.lower()} task {fingerprint(self.name)}>"
+
+    def handle(self, info: messages.Reference, name: bytes | None = None) -> Handle:
+        """The face's handle for a reference that came in a message."""
+        raise NotImplementedError
+
+
+class NodeOps(NodeBase, Generic[R, T, G, S, C]):
+    """What a node is asked; the type variables are the face's reference, task, group, stream and console."""
+
+    def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
+        super().__init__(link, welcome, ambient=ambient)
+        self.self: Final = cast("T", self.handle(welcome.self_ref, welcome.name))
+        """This task itself: read it for events, delegate it to who shall delegate to this task."""
+        self.console: Final = cast("C", self.handle(welcome.console))
+        self.groups: Final = tuple(cast("G", self.handle(info)) for info in welcome.groups)
+        self.inputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.inputs)
+        self.outputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.outputs)
+        self.executable: Final = (
+            None if welcome.executable is None else cast("R", self.handle(welcome.executable))
+        )
+        self.home: Final = next(
+            (group for group in self.groups if welcome.home and group.ref == welcome.home.ref), None
+        )
+        """The home group of the person whose process this is; None in a task."""
+
+    def input(self, label: str) -> R:
+        """The input that was handed over under ``label``."""
+        return _labelled(self.inputs, label, "input")
+
+    def output(self, label: str) -> R:
+        """The output that was handed over under ``label``."""
+        return _labelled(self.outputs, label, "output")
+
+    # -- create -----------------------------------------------------------------------------------
+    def create_op(
+        self,
+        object_type: ObjectType,
+        *,
+        groups: Iterable[Handle] = (),
+        data: Data | None = None,
+        size: int = 0,
+        naming: NameKind = NameKind.RANDOM,
+        deletion: Deletion | None = None,
+        buffering: Buffering = Buffering.DOUBLE,
+    ) -> Operation[R]:
+        """Create an object in ``groups`` and answer a reference with every right (B.1.1).
+
+        ``data`` are a blob's first bytes; ``size`` is a stream's ring or a timer's delay in nanoseconds.
+        A durable object is on disk when this returns.
+        """
+        view = None if data is None else memoryview(data).cast("B")
+        large = view is not None and view.nbytes > INLINE_BYTES_MAX
+        call = messages.Create(
+            object_type,
+            tuple(group.ref for group in groups),
+            naming,
+            deletion,
+            size,
+            buffering,
+            data=None if view is None or large else bytes(view),
+        )
+        created = expect(messages.Created, (yield call))
+        made = cast("R", self.handle(created.reference, created.name))
+        if view is not None and large:
+            yield from self._first_bytes(made, view)
+        return made
+
+    def _first_bytes(self, made: R, view: memoryview) -> Operation[None]:
+        request = WriteOps(made, view.nbytes, 0, Semantics.ANY, blank=True, replace=True)
+        try:
+            yield from write_whole(request, view)
+        except DiosError:
+            # An object without its bytes is of no use to anybody.
+            yield messages.Delete(made.ref, int(Flag.DESTROY))
+            raise
+
+    def create_group_op(self, *, parents: Iterable[Handle] | None = None) -> Operation[G]:
+        """Create a group; this task may create in it and grant membership (Table 4.2).
+
+        It lives in ``parents``, by default the home group of a person's process, so that it outlives
+        the node; a task without a home makes one that lives as long as it is referred to.
+        """
+        home = self.home
+        refs = (home.ref,) if parents is None and home is not None else tuple(g.ref for g in parents or ())
+        created = expect(messages.Created, (yield messages.Create(ObjectType.GROUP, refs)))
+        return cast("G", self.handle(created.reference, created.name))
+
+    def create_stream_op(self, *, groups: Iterable[Handle] = (), ring_bytes: int = 0) -> Operation[S]:
+        """Create a stream in shared memory between two tasks; anonymous when it is in no group."""
+        refs = tuple(group.ref for group in groups)
+        naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
+        call = messages.Create(ObjectType.SHMEM_STREAM, refs, naming, size=ring_bytes)
+        created = expect(messages.Created, (yield call))
+        return cast("S", self.handle(created.reference, created.name))
+
+    def create_timer_op(self, seconds: float) -> Operation[R]:
+        """Create a timer that ``select`` finds ready once, after so many seconds."""
+        delay = max(1, nanoseconds(seconds) or 0)
+        call = messages.Create(ObjectType.TIMER_BLOB, name_kind=NameKind.ANONYMOUS, size=delay)
+        created = expect(messages.Created, (yield call))
+        return cast("R", self.handle(created.reference, created.name))
+
+    # -- lookup -----------------------------------------------------------------------------------
+    def lookup_op(
+        self,
+        name: bytes | str,
+        *,
+        group: Handle | None = None,
+        limit: int = LOOKUP_REFERENCES_MAX,
+        local_only: bool = False,
+    ) -> Operation[list[R]]:
+        """References to the physical objects of a name, in one group or all of this task's (B.1.2).
+
+        Empty for a name that does not exist and for one out of reach alike. Each is a handle to close.
+        """
+        raw = name_bytes(name)
+        flags = int(Flag.LOCAL_ONLY) if local_only else 0
+        call = messages.Lookup(raw, 0 if group is None else group.ref, limit, flags)
+        found = expect(messages.References, (yield call))
+        return [cast("R", self.handle(info, raw)) for info in found.references]
+
+    def find_op(self, name: bytes | str, *, group: Handle | None = None) -> Operation[R | None]:
+        """One reference to a name, or None."""
+        found = yield from self.lookup_op(name, group=group, limit=1)
+        return found[0] if found else None
+
+    # -- run --------------------------------------------------------------------------------------
+    def create_program_op(
+        self,
+        program: ProgramText,
+        *,
+        modules: Mapping[str, str | Path] | None = None,
+        groups: Iterable[Handle] = (),
+        durable: bool = False,
+    ) -> Operation[R]:
+        """Make an executable object, to be run any number of times; anonymous when in no group."""
+        inside = tuple(groups)
+        return (
+            yield from self.create_op(
+                ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB,
+                groups=inside,
+                data=encode_program(program, modules),
+                naming=NameKind.RANDOM if inside else NameKind.ANONYMOUS,
+            )
+        )
+
+    def run_op(
+        self,
+        program: ProgramText | R,
+        *,
+        groups: Iterable[Handle] = (),
+        inputs: HandedOver = (),
+        outputs: HandedOver = (),
+        args: Iterable[str] = (),
+        label: str = "",
+        brand: Brand | str = Brand.PURE,
+        limits: messages.Limits | None = None,
+        modules: Mapping[str, str | Path] | None = None,
+        wait: bool = True,
+    ) -> Operation[T]:
+        """Start a task as a member of ``groups`` with exactly these references (B.1.5).
+
+        ``program`` is a path to a .py file, source as bytes, a ``Program``, or a reference to an
+        executable object. With ``wait`` the task's process runs when this returns; otherwise a failure
+        to start shows in its status.
+        """
+        executable = program if isinstance(program, Handle) else None
+        own = executable is None
+        if executable is None:
+            if isinstance(program, Handle):
+                raise InvalidError("a program is a path, source, or a reference")
+            executable = yield from self.create_program_op(program, modules=modules)
+        call = messages.Run(
+            executable.ref,
+            tuple(group.ref for group in groups),
+            _handed(inputs),
+            _handed(outputs),
+            tuple(args),
+            label or _label_of(program),
+            Brand[brand.upper()] if isinstance(brand, str) else brand,
+            limits=messages.Limits() if limits is None else limits,
+            flags=0 if wait else int(Flag.NON_BLOCKING),
+        )
+        drop = messages.Delete(executable.ref, int(Flag.HANDLE_ONLY))
+        try:
+            created = expect(messages.Created, (yield call))
+        except DiosError:
+            if own:
+                yield drop
+            raise
+        if own:
+            # The task has a reference of its own to its program.
+            yield drop
+        return cast("T", self.handle(created.reference, created.name))
+
+    # -- events -----------------------------------------------------------------------------------
+    def next_event_op(self, timeout: float | None = None) -> Operation[Delegated[R] | ChildEnded | Lost]:
+        """Wait for the next event on the self-reference: a delegation, or a child's end.
+
+        TimeLimitError after ``timeout`` seconds.
+        """
+        own = self.self_info.ref
+        if timeout is not None:
+            ready = expect(
+                messages.Selected, (yield messages.Select((own,), Mode.READ, nanoseconds(timeout)))
+            )
+            if ready.index < 0:
+                raise TimeLimitError("no event came in time", call="next_event")
+        result, fd = expect_buffer((yield messages.ReadOnce(own)))
+        event = decode_event(memory_of(result, fd, writable=False).read())
+        if isinstance(event, messages.Delegated):
+            return Delegated(cast("R", self.handle(event.reference, None)), event.sender)
+        if isinstance(event, messages.ChildEnded):
+            return ChildEnded(event.object, status_of(event.status))
+        return Lost(event.count)
+
+    # -- in bulk, and about the node --------------------------------------------------------------
+    def vector_op(self, calls: Iterable[PlainCall]) -> Operation[list[Answer | DiosError]]:
+        """Make independent calls, none of which may wait, in as few messages as their size allows.
+
+        Gives, for each, its result and descriptors, or the exception of its refusal.
+        """
+        return (yield from vector(calls))
+
+    def tasks_op(self) -> Operation[list[Status]]:
+        """Every task of the caller's principal, oldest first; refused to pure tasks."""
+        found = expect(messages.Tasks, (yield messages.ListTasks()))
+        return [status_of(row) for row in found.tasks]
+
+    def info_op(self) -> Operation[messages.Info]:
+        """Counts and guarantees of the node; refused to pure tasks."""
+        return expect(messages.Info, (yield messages.NodeInfo()))
+
+    def shutdown_op(self) -> Operation[None]:
+        """Ask the node to end; for who runs it, and root."""
+        expect(messages.Done, (yield messages.Shutdown()))
+
+    def pause_op(self) -> Operation[None]:
+        """Suspend this task itself until somebody resumes it (B.1.6)."""
+        expect(messages.Done, (yield messages.Pause(self.self_info.ref)))
+
+
+def name_bytes(name: bytes | str) -> Name:
+    """A name as bytes, or as the text people type; InvalidError for a mistyped one."""
+    return parse_name(name) if isinstance(name, str) else Name(bytes(name))
+
+
+def mode_of(mode: str | Mode) -> Mode:
+    """A mode by its name, "read" or "write"."""
+    try:
+        return mode if isinstance(mode, Mode) else Mode[mode.upper()]
+    except KeyError:
+        raise InvalidError(f"select waits to 'read' or to 'write', not to {mode!r}") from None
+
+
+def select_op(references: Sequence[Handle], mode: Mode, timeout: float | None) -> Operation[int]:
+    """The index of a reference that is ready for I/O, -1 after ``timeout`` seconds (B.1.13)."""
+    call = messages.Select(tuple(item.ref for item in references), mode, nanoseconds(timeout))
+    return expect(messages.Selected, (yield call)).index
+
+
+def _labelled(references: tuple[R, ...], label: str, what: str) -> R:
+    for reference in references:
+        if reference.label == label:
+            return reference
+    raise InvalidError(f"this task was handed no {what} labelled {label!r}")
+
+
+def _label_of(program: object) -> str:
+    return Path(program).name if isinstance(program, str | Path) else ""
+
+
+def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:
+    if isinstance(given, Mapping):
+        return tuple(_one_handed(item, label).message() for label, item in given.items())
+    return tuple(_one_handed(item, "").message() for item in given)
+
+
+def _one_handed(item: Given, label: str) -> Handed:
+    if isinstance(item, Handed):
+        return Handed(item.reference, item.permissions, label or item.label)
+    return Handed(item, item.permissions & Permission.ALL, label)

@@ -1,0 +1,72 @@
+"""What an executable object holds: plain Python source, or a small packet of it with its own modules.
+
+Not for: running it (``dios.client.task_main``). The packet is MessagePack, whose first byte can begin no
+UTF-8 text, so that the two forms cannot be taken for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from dios.errors import InvalidError, NotExecutableError
+
+FORMAT: Final = 1
+
+ProgramText: TypeAlias = "str | Path | bytes | Program"
+"""A path to a .py file, the bytes of a source or packet, or a ``Program``."""
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A main module's source, and the modules that only this program can import."""
+
+    main: str
+    modules: dict[str, str] = {}
+    format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)] = FORMAT
+
+
+_decoder: Final = msgspec.msgpack.Decoder(Program)
+
+
+def encode_program(program: ProgramText, modules: Mapping[str, str | Path] | None = None) -> bytes:
+    """The bytes of an executable object.
+
+    ``modules`` gives sources, or paths to them, under the names they are imported by. Raises InvalidError
+    when a file cannot be read.
+    """
+    if isinstance(program, Program):
+        merged = {**program.modules, **_sources(modules or {})}
+        return msgspec.msgpack.encode(Program(program.main, merged))
+    source = program if isinstance(program, bytes) else _read(Path(program)).encode()
+    if not modules:
+        return source
+    known = decode_program(source)
+    return msgspec.msgpack.encode(Program(known.main, {**known.modules, **_sources(modules)}))
+
+
+def _sources(modules: Mapping[str, str | Path]) -> dict[str, str]:
+    return {name: _read(text) if isinstance(text, Path) else text for name, text in modules.items()}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(f"the program {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidError(f"the program {path} is not Python source in UTF-8") from None
+
+
+def decode_program(data: bytes) -> Program:
+    """Read an executable object's bytes; NotExecutableError when they are neither form."""
+    try:
+        if data[:1] and 0x80 <= data[0] <= 0x8F:
+            return _decoder.decode(data)
+        return Program(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise NotExecutableError("the executable is neither Python source in UTF-8 nor a packet") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise NotExecutableError(f"the executable's packet is malformed: {error}") from None

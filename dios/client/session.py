@@ -1,0 +1,194 @@
+"""The client half without I/O: numbers requests, matches replies, turns refusals into exceptions.
+
+Not for: sockets or waiting (``dios.client.blocking``, ``dios.client.aio``), nor what a handle offers
+(``dios.client.handles``). An *operation* is a generator that yields calls and is sent their answers: it is
+written once, and each face drives it its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Final, TypeAlias, TypeVar
+
+from dios.errors import DiosError, ProtocolError, error_for
+from dios.limits import DESCRIPTORS_PER_FRAME_MAX, FRAME_BYTES_MAX, VECTOR_CALLS_MAX
+from dios.transport.unix_client import close_all
+from dios.wire import messages
+from dios.wire.codec import decode_reply, encode_request
+from dios.wire.messages import AnyCall, AnyResult, Failure, PlainCall
+from dios.wire.types import Flag
+
+T = TypeVar("T")
+
+Answer: TypeAlias = tuple[AnyResult, tuple[int, ...]]
+"""A result that is no Failure, and the descriptors that came beside it, which are the taker's to close."""
+
+Operation: TypeAlias = Generator[AnyCall, Answer, T]
+"""One thing a handle does, as the calls it needs; a Failure is thrown into it as its exception."""
+
+_DESCRIPTORS_OF_STREAM: Final = 4
+_CALL_OVERHEAD_BYTES: Final = 128
+"""More than any call without inline bytes, text or lists takes; only a guide for splitting vectors."""
+
+
+class Session:
+    """The numbers of one connection's requests, and those whose reply nobody waits for any more."""
+
+    __slots__ = ("_given_up", "_seq")
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._given_up: Final[dict[int, AnyCall]] = {}
+
+    def request(self, call: AnyCall) -> tuple[int, bytes]:
+        """Number a call and frame it; ProtocolError when it is over the limit for one message."""
+        self._seq = seq = self._seq + 1
+        return seq, encode_request(seq, call)
+
+    def reply(self, body: bytes, fds: tuple[int, ...]) -> tuple[int, AnyResult]:
+        """Read a reply; on ProtocolError its descriptors are closed."""
+        try:
+            reply = decode_reply(body)
+        except ProtocolError:
+            close_all(fds)
+            raise
+        return reply.seq, reply.result
+
+    def give_up(self, seq: int, call: AnyCall) -> None:
+        """Nobody waits for this call's reply any more; what it grants will be given back."""
+        self._given_up[seq] = call
+
+    def late(self, seq: int, result: AnyResult, fds: tuple[int, ...]) -> list[PlainCall]:
+        """A reply that nobody waits for: the calls that undo what it granted.
+
+        Raises ProtocolError when it answers nothing that was asked.
+        """
+        close_all(fds)
+        call = self._given_up.pop(seq, None)
+        if call is None:
+            raise ProtocolError(f"the node answered request {seq}, which was not asked")
+        if isinstance(call, messages.Vector) and isinstance(result, messages.Results):
+            pairs = zip(call.calls, result.results, strict=False)
+            return [undo for inner, part in pairs for undo in undoing(inner, part)]
+        return undoing(call, result)
+
+
+def undoing(call: AnyCall, result: AnyResult) -> list[PlainCall]:
+    """The calls that give back what ``result`` granted for ``call``."""
+    if isinstance(result, messages.Created):
+        return [messages.Delete(result.reference.ref, int(Flag.HANDLE_ONLY))]
+    if isinstance(result, messages.References) and not isinstance(call, messages.Stat):
+        return [messages.Delete(reference.ref, int(Flag.HANDLE_ONLY)) for reference in result.references]
+    if isinstance(result, messages.Buffer) and result.buffer:
+        if isinstance(call, messages.AcquireRead):
+            return [messages.ReleaseRead(call.ref, result.buffer)]
+        if isinstance(call, messages.AcquireWrite):
+            return [messages.ReleaseWrite(call.ref, result.buffer)]
+    return []
+
+
+def refusal(failure: Failure, call: AnyCall) -> DiosError:
+    """The exception for a Failure, naming the call and the object's fingerprint."""
+    name = type(call).__name__.lower()
+    return error_for(failure.code, failure.message, call=name, fingerprint=failure.fingerprint)
+
+
+def expect(kind: type[T], answer: Answer) -> T:
+    """The answer's result, which must be of one kind and have no descriptors."""
+    result, fds = answer
+    if fds or not isinstance(result, kind):
+        close_all(fds)
+        raise ProtocolError(f"the node answered with a {type(result).__name__}, not a {kind.__name__}")
+    return result
+
+
+def expect_buffer(answer: Answer) -> tuple[messages.Buffer, int | None]:
+    """The answer as a buffer, and the descriptor of its memory if it has one."""
+    result, fds = answer
+    wanted = 0 if not isinstance(result, messages.Buffer) or not result.mapping else 1
+    if not isinstance(result, messages.Buffer) or len(fds) != wanted:
+        close_all(fds)
+        raise ProtocolError(f"the node answered with a {type(result).__name__} and {len(fds)} descriptors")
+    return result, fds[0] if fds else None
+
+
+def expect_attached(answer: Answer) -> tuple[messages.Attached, tuple[int, int, int, int]]:
+    """The answer as one end of a stream, and its four descriptors."""
+    result, fds = answer
+    if not isinstance(result, messages.Attached) or len(fds) != _DESCRIPTORS_OF_STREAM:
+        close_all(fds)
+        raise ProtocolError(f"the node answered with a {type(result).__name__} and {len(fds)} descriptors")
+    return result, (fds[0], fds[1], fds[2], fds[3])
+
+
+# -- vectors --------------------------------------------------------------------------------------
+def vector(calls: Iterable[PlainCall]) -> Operation[list[Answer | DiosError]]:
+    """Make any number of independent calls in as few messages as their size allows.
+
+    Gives, for each call, its answer or the exception of its refusal (§5.2.3).
+    """
+    outcomes: list[Answer | DiosError] = []
+    for group in _groups(calls):
+        answer = yield messages.Vector(group)
+        outcomes += split(group, answer)
+    return outcomes
+
+
+def _groups(calls: Iterable[PlainCall]) -> Iterable[tuple[PlainCall, ...]]:
+    group: list[PlainCall] = []
+    size = 0
+    buffers = 0
+    for call in calls:
+        data = getattr(call, "data", None)
+        own = _CALL_OVERHEAD_BYTES + (len(data) if data else 0)
+        maps = isinstance(call, _MAPPING_CALLS)
+        full = len(group) == VECTOR_CALLS_MAX or size + own > FRAME_BYTES_MAX
+        if group and (full or buffers + maps > DESCRIPTORS_PER_FRAME_MAX):
+            yield tuple(group)
+            group, size, buffers = [], 0, 0
+        group.append(call)
+        size += own
+        buffers += maps
+    if group:
+        yield tuple(group)
+
+
+_MAPPING_CALLS: Final = (
+    messages.AcquireRead,
+    messages.AcquireWrite,
+    messages.CommitAcquireRead,
+    messages.CommitAcquireWrite,
+)
+"""Calls whose answer may bring a descriptor; a one-shot read of many small objects is not held up by it."""
+
+
+def split(calls: tuple[PlainCall, ...], answer: Answer) -> list[Answer | DiosError]:
+    """Take the answer to a vector apart, and give each part its own descriptors, in order."""
+    result, fds = answer
+    if not isinstance(result, messages.Results) or len(result.results) != len(calls):
+        close_all(fds)
+        raise ProtocolError("the node did not answer each call of a vector")
+    parts: list[Answer | DiosError] = []
+    start = 0
+    for call, part in zip(calls, result.results, strict=True):
+        if type(part) is Failure:
+            parts.append(refusal(part, call))
+            continue
+        end = start + (1 if type(part) is messages.Buffer and part.mapping else 0)
+        parts.append((part, fds[start:end]))
+        start = end
+    if start != len(fds):
+        close_all(fds)
+        raise ProtocolError(f"the node sent {len(fds)} descriptors where {start} belong")
+    return parts
+
+
+def all_held(outcomes: list[Answer | DiosError]) -> list[Answer]:
+    """The answers of a vector's calls; the first refusal is raised, after closing what came beside it."""
+    answers = [outcome for outcome in outcomes if not isinstance(outcome, DiosError)]
+    for outcome in outcomes:
+        if isinstance(outcome, DiosError):
+            for _, fds in answers:
+                close_all(fds)
+            raise outcome
+    return answers

@@ -1,0 +1,100 @@
+"""What a program learns about tasks: their status, and the events on its own self-reference.
+
+Not for: the records on the wire (``dios.wire.messages``), whose names would show in logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from dios.wire.messages import TaskRow
+from dios.wire.types import Brand, Cause, TaskState
+
+R = TypeVar("R")
+
+_SIGNALLED: Final = 128
+_FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One task as its TASK object describes it; times are nanoseconds of the node's clock, 0 for not yet.
+
+    ``detail`` says in words why it ended, with its last lines where there are any, and what to try.
+    """
+
+    fingerprint: str
+    label: str
+    state: TaskState
+    brand: Brand = Brand.PURE
+    principal: str = ""
+    pid: int = 0
+    started_ns: int = 0
+    ended_ns: int = 0
+    cause: Cause = Cause.NONE
+    exit_code: int = 0
+    signal: int = 0
+    detail: str = ""
+    parent: str = ""
+    name: bytes | None = field(default=None, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the task is over."""
+        return self.state is TaskState.ENDED
+
+    @property
+    def ok(self) -> bool:
+        """Whether its program ended by itself with exit code 0."""
+        return self.ended and self.cause is Cause.EXITED and self.exit_code == 0
+
+    @property
+    def exit_status(self) -> int:
+        """Its end as shells write it: the exit code, 128 and the signal's number, or 1 for other causes."""
+        if self.signal:
+            return _SIGNALLED + self.signal
+        return self.exit_code or (0 if self.ok or not self.ended else _FAILED)
+
+
+def status_of(row: TaskRow) -> Status:
+    """A record from the wire as a program may show it."""
+    return Status(
+        fingerprint=row.fingerprint,
+        label=row.label,
+        state=row.state,
+        brand=row.brand,
+        principal=row.principal,
+        pid=row.pid,
+        started_ns=row.started_ns,
+        ended_ns=row.ended_ns,
+        cause=row.cause,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        detail=row.detail,
+        parent=row.parent,
+        name=row.name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Delegated(Generic[R]):
+    """Another task handed this one a reference (§4.5.3); ``sender`` is that task's fingerprint."""
+
+    reference: R
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """A task that this one started has ended; ``object_id`` is that of its reference."""
+
+    object_id: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """So many events were dropped because this task did not read them in time."""
+
+    count: int

@@ -1,0 +1,25 @@
+"""The Welcome: what a connection learns first.
+
+Not for: what a program sees of it (``dios.client.nodes``).
+"""
+
+from __future__ import annotations
+
+from dios.client.page import Page
+from dios.client.session import Answer
+from dios.errors import ProtocolError
+from dios.transport.unix_client import close_all
+from dios.wire.codec import PROTOCOL_VERSION
+from dios.wire.messages import Welcome
+
+
+def expect_welcome(answer: Answer) -> tuple[Welcome, Page]:
+    """The answer as a Welcome, and the page that came with it; ProtocolError for anything else."""
+    result, fds = answer
+    if not isinstance(result, Welcome) or len(fds) != 1:
+        close_all(fds)
+        raise ProtocolError(f"the node answered with a {type(result).__name__}, not a Welcome with a page")
+    if result.version != PROTOCOL_VERSION:
+        close_all(fds)
+        raise ProtocolError(f"the node speaks version {result.version}, this client {PROTOCOL_VERSION}")
+    return result, Page(fds[0])
