@@ -1,0 +1,215 @@
+"""What travels from mappers to reducers and into output objects: columns of keys and values.
+
+Not for: moving it (streams and blobs do) or deciding when a chunk counts (``dios.lib.jobs.intake``).
+Everything is MessagePack (``docs/mapreduce.md``): a chunk is an array whose first element is its tag, the
+keys stand together and the values stand together, so that coding a million pairs is one call into C.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Final, NamedTuple, TypeAlias, cast
+from zlib import crc32
+
+import msgspec
+
+from dios.errors import InvalidError, ProtocolError
+from dios.limits import JOB_CHUNK_PAIRS, JOB_REDUCERS_MAX
+
+Key: TypeAlias = Hashable
+Value: TypeAlias = object
+Table: TypeAlias = tuple[list[Key], list[Value]]
+"""Keys and values of the same length, in step."""
+
+FORMAT: Final = 1
+
+
+class Tag(enum.IntEnum):
+    """First element of every message on an intermediate stream."""
+
+    OPEN = 0  # [0, format, mapper, attempt]
+    PAIRS = 1  # [1, keys, values]
+    END = 2  # [2, pairs]
+    TUPLES = 3  # [3, keys, values]: each key was a tuple, which MessagePack knows as a list
+
+
+class Opening(NamedTuple):
+    """First message of a stream: whose attempt this is."""
+
+    mapper: int
+    attempt: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
+
+_KEY_TYPES: Final = frozenset({bytes, str, int, float, bool, type(None), tuple})
+_TAG_AT: Final = 1
+"""Every message is an array of two to four elements: one header byte, then the tag as a small integer."""
+
+
+def encode_open(mapper: int, attempt: int) -> bytes:
+    """The first message of a mapper's stream."""
+    return _encode((Tag.OPEN, FORMAT, mapper, attempt))
+
+
+def encode_end(pairs: int) -> bytes:
+    """The last message of a mapper's stream: it holds ``pairs`` pairs, and no more will come."""
+    return _encode((Tag.END, pairs))
+
+
+def encode_pairs(keys: Sequence[Key], values: Sequence[Value]) -> bytes:
+    """One chunk of pairs.
+
+    Keys are bytes, text, numbers, or tuples of these; values are whatever MessagePack holds
+    (None, truth values, numbers up to 64 bits, text, bytes, lists, maps). Raises InvalidError otherwise.
+    """
+    tag = Tag.TUPLES if keys and type(keys[0]) is tuple else Tag.PAIRS
+    if keys and type(keys[0]) not in _KEY_TYPES:
+        raise InvalidError(f"a key is bytes, text, a number or a tuple, not {type(keys[0]).__name__}")
+    try:
+        return _encode((tag, keys, values))
+    except (TypeError, OverflowError, ValueError) as error:
+        raise InvalidError(f"a key or value cannot be sent: {error}") from error
+
+
+def tag_of(message: bytes) -> Tag:
+    """Which kind a message is, without decoding it."""
+    try:
+        return Tag(message[_TAG_AT])
+    except (IndexError, ValueError):
+        raise ProtocolError("a mapper sent what is no chunk") from None
+
+
+def decode_open(message: bytes) -> Opening:
+    """Read an OPEN message; raises ProtocolError for another format than ours."""
+    tag, form, mapper, attempt = _whole_numbers(message, 4)
+    if tag != Tag.OPEN or form != FORMAT:
+        raise ProtocolError(f"a stream begins with tag {tag}, format {form}; expected 0 and {FORMAT}")
+    return Opening(mapper, attempt)
+
+
+def decode_end(message: bytes) -> int:
+    """Read an END message: how many pairs the mapper sent."""
+    return _whole_numbers(message, 2)[1]
+
+
+def _whole_numbers(message: bytes, count: int) -> tuple[int, ...]:
+    try:
+        numbers = msgspec.msgpack.decode(message, type=tuple[int, ...])
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"a mapper sent what is no chunk: {error}") from error
+    if len(numbers) != count:
+        raise ProtocolError(f"a mapper sent {len(numbers)} numbers where {count} belong")
+    return numbers
+
+
+def decode_pairs(message: bytes | memoryview) -> Table:
+    """Read a PAIRS or TUPLES message; raises ProtocolError when its two columns do not match."""
+    try:
+        tag, keys, values = cast("tuple[object, object, object]", _decode(message))
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise ProtocolError(f"a chunk of pairs is damaged: {error}") from error
+    if tag not in {Tag.PAIRS, Tag.TUPLES}:
+        raise ProtocolError(f"a chunk of pairs has tag {tag!r}")
+    if not isinstance(keys, list) or not isinstance(values, list) or len(keys) != len(values):
+        raise ProtocolError("a chunk's keys and values do not match")
+    if tag == Tag.TUPLES:
+        return [_as_tuple(key) for key in keys], values
+    return keys, values
+
+
+def _as_tuple(key: object) -> Key:
+    if isinstance(key, list):
+        return tuple(_as_tuple(part) for part in key)
+    if isinstance(key, Hashable):
+        return key
+    raise ProtocolError("a chunk's key is a map")
+
+
+# -- which reducer a key belongs to ------------------------------------------------------------------
+def _text_hash(key: str) -> int:
+    return crc32(key.encode())
+
+
+def _any_hash(key: Key) -> int:
+    try:
+        return crc32(_encode(key))
+    except (TypeError, OverflowError) as error:
+        raise InvalidError(f"a key of type {type(key).__name__} cannot be sent: {error}") from error
+
+
+def hash_of(key: Key) -> Callable[[Key], int]:
+    """The hash for keys like ``key``: the same in every process, which the builtin one is not."""
+    if type(key) is bytes:
+        return cast("Callable[[Key], int]", crc32)
+    if type(key) is str:
+        return cast("Callable[[Key], int]", _text_hash)
+    return _any_hash
+
+
+def partition(keys: Sequence[Key], values: Sequence[Value], count: int) -> list[Table]:
+    """Divide pairs among ``count`` reducers by the keys' hash; order within each part is kept.
+
+    All keys of one job must be of one type, because equal keys of two types may hash to two places.
+    """
+    if count == 1 or not keys:
+        return [(list(keys), list(values)), *(([], []) for _ in range(count - 1))]
+    homes = _homes(keys, count)
+    parts: list[Table] = []
+    for reducer in range(count):
+        chosen = homes.translate(bytes(home == reducer for home in range(256)))
+        parts.append((list(compress(keys, chosen)), list(compress(values, chosen))))
+    return parts
+
+
+def _homes(keys: Sequence[Key], count: int) -> bytes:
+    """One byte for each key: its reducer. The hash's lowest byte decides where ``count`` divides 256."""
+    if count > JOB_REDUCERS_MAX:
+        raise InvalidError(f"at most {JOB_REDUCERS_MAX} reducers, not {count}")
+    try:
+        hashes = array("L", map(hash_of(keys[0]), keys))
+    except (TypeError, AttributeError) as error:
+        raise InvalidError(f"all keys of a job must be of one type: {error}") from error
+    if 256 % count == 0:
+        low = hashes.tobytes()[:: hashes.itemsize] if _LITTLE else bytes(value & 255 for value in hashes)
+        return low.translate(bytes(byte % count for byte in range(256)))
+    return bytes(value % count for value in hashes)
+
+
+_LITTLE: Final = array("H", [1]).tobytes()[0] == 1
+
+
+def slices(keys: list[Key], values: list[Value], pairs: int = JOB_CHUNK_PAIRS) -> Iterator[bytes]:
+    """Encode a table as chunks of at most ``pairs`` pairs each."""
+    for start in range(0, len(keys), pairs):
+        yield encode_pairs(keys[start : start + pairs], values[start : start + pairs])
+
+
+# -- several chunks in one object ---------------------------------------------------------------------
+LENGTH_BYTES: Final = 4
+
+
+def framed(chunk: bytes) -> bytes:
+    """A chunk with its length before it, as spilled runs and output objects hold it."""
+    return len(chunk).to_bytes(LENGTH_BYTES, "little") + chunk
+
+
+def unframed(view: memoryview) -> Iterator[memoryview]:
+    """The chunks of an object's bytes, one after the other; raises ProtocolError when the last is cut."""
+    place, end = 0, len(view)
+    while place < end:
+        start = place + LENGTH_BYTES
+        place = start + int.from_bytes(view[place:start], "little")
+        if place > end:
+            raise ProtocolError("a job's object ends inside a chunk")
+        yield view[start:place]
+
+
+def pairs_of(chunks: Iterable[bytes | memoryview]) -> Iterator[tuple[Key, Value]]:
+    """Every pair of some chunks, in order."""
+    for chunk in chunks:
+        yield from zip(*decode_pairs(chunk), strict=True)

@@ -1,0 +1,161 @@
+"""Gathering what a map function gives, combined as far as the job allows, until it is sent.
+
+Not for: sending. The loops here run once for each pair of a job's intermediate data, so each is as few
+bytecodes as it can be, or none: a Counter counts a whole iterable inside C.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+from operator import add
+from typing import Protocol, cast
+
+from dios.lib.jobs.chunks import Key, Table, Value
+from dios.lib.jobs.functions import Functions, Pairs, Reduce
+
+
+class Collector(Protocol):
+    """Where a mapper's pairs go."""
+
+    def add_keys(self, keys: Iterable[Key]) -> None:
+        """Each key counts one."""
+
+    def add_pairs(self, pairs: Pairs) -> None:
+        """Pairs of key and value."""
+
+    def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
+        """One value for each key, as a block function gives them."""
+
+    def __len__(self) -> int:
+        """How many values are held."""
+
+    def drain(self) -> Table:
+        """Give what is held, and begin anew."""
+
+
+class Sums:
+    """Values of one key are added up as they come."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[Key] = Counter()
+
+    def add_keys(self, keys: Iterable[Key]) -> None:
+        """Each key counts one."""
+        self._totals.update(keys)
+
+    def add_pairs(self, pairs: Pairs) -> None:
+        """Pairs of key and number."""
+        totals = self._totals
+        get = totals.get
+        for key, value in cast("Iterable[tuple[Key, int]]", pairs):
+            totals[key] = get(key, 0) + value
+
+    def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
+        """One number for each key."""
+        add_columns(self._totals, list(mapping), cast("list[int]", list(mapping.values())))
+
+    def __len__(self) -> int:
+        """How many keys are held."""
+        return len(self._totals)
+
+    def drain(self) -> Table:
+        """Give the totals, and begin anew."""
+        totals, self._totals = self._totals, Counter()
+        return list(totals), list(totals.values())
+
+
+def add_columns(totals: dict[Key, int], keys: list[Key], values: list[int]) -> None:
+    """Add ``values`` to the totals of ``keys``, each key being there once, without a loop in Python."""
+    # A Counter's own update would count the pairs themselves.
+    if not totals:
+        dict.update(totals, zip(keys, values, strict=True))
+    else:
+        dict.update(totals, zip(keys, map(add, values, map(totals.get, keys, repeat(0))), strict=True))
+
+
+class Listed:
+    """Values of one key are kept together, and combined whenever there are many and at the end."""
+
+    def __init__(self, combine: Reduce) -> None:
+        self._combine = combine
+        self._lists: dict[Key, list[Value]] = {}
+        self._held = 0
+
+    def add_keys(self, keys: Iterable[Key]) -> None:
+        """Each key counts one."""
+        self.add_pairs(zip(keys, repeat(1), strict=False))
+
+    def add_pairs(self, pairs: Pairs) -> None:
+        """Pairs of key and value."""
+        lists = self._lists
+        held = 0
+        for key, value in pairs:
+            held += 1
+            if key in lists:
+                lists[key].append(value)
+            else:
+                lists[key] = [value]
+        self._held += held
+
+    def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
+        """One value for each key."""
+        self.add_pairs(mapping.items())
+
+    def __len__(self) -> int:
+        """How many values are held."""
+        return self._held
+
+    def drain(self) -> Table:
+        """Give one combined value for each key, and begin anew."""
+        lists, self._lists, self._held = self._lists, {}, 0
+        combine = self._combine
+        keys = list(lists)
+        return keys, [
+            values[0] if len(values) == 1 else combine(key, values) for key, values in lists.items()
+        ]
+
+
+class Loose:
+    """Nothing is combined: pairs are kept as they came."""
+
+    def __init__(self) -> None:
+        self._keys: list[Key] = []
+        self._values: list[Value] = []
+
+    def add_keys(self, keys: Iterable[Key]) -> None:
+        """Each key counts one."""
+        self._keys.extend(keys)
+        self._values.extend(repeat(1, len(self._keys) - len(self._values)))
+
+    def add_pairs(self, pairs: Pairs) -> None:
+        """Pairs of key and value."""
+        put_key, put_value = self._keys.append, self._values.append
+        for key, value in pairs:
+            put_key(key)
+            put_value(value)
+
+    def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
+        """One value for each key."""
+        self._keys.extend(mapping)
+        self._values.extend(mapping.values())
+
+    def __len__(self) -> int:
+        """How many pairs are held."""
+        return len(self._keys)
+
+    def drain(self) -> Table:
+        """Give the pairs, and begin anew."""
+        table = self._keys, self._values
+        self._keys, self._values = [], []
+        return table
+
+
+def collector_for(functions: Functions) -> Collector:
+    """The kind of gathering that a job's functions allow."""
+    if functions.sums:
+        return Sums()
+    if functions.combine is not None:
+        return Listed(functions.combine)
+    return Loose()

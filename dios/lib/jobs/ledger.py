@@ -1,0 +1,188 @@
+"""The controller's bookkeeping: which reducer has which mapper's pairs, and what to start next.
+
+Not for: starting anything (``dios.lib.jobs.controller`` does what ``next_steps`` says). A job is done
+when every reducer has ended well; a reducer can end well only when it took every mapper's pairs. Everything
+follows from one table, ``taken``: when a reducer dies its row is emptied, and mappers are run again for
+exactly the gaps.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import Final, NamedTuple, TypeAlias
+
+from dios.errors import InvalidError
+from dios.limits import JOB_ATTEMPTS_MAX, JOB_MAPPERS_MAX, JOB_REDUCERS_MAX, JOB_WORKERS_MAX
+
+
+class Role(enum.StrEnum):
+    """What a task of a job does."""
+
+    MAPPER = "mapper"
+    REDUCER = "reducer"
+
+
+class Start(NamedTuple):
+    """Start an attempt; for a mapper, to serve these reducers (each in its present attempt)."""
+
+    role: Role
+    number: int
+    attempt: int
+    partitions: tuple[int, ...] = ()
+
+
+class Stop(NamedTuple):
+    """End a mapper's running attempt: it waits for a reducer that will never listen."""
+
+    number: int
+    attempt: int
+
+
+class GiveUp(NamedTuple):
+    """The job has failed: this task failed too often, the last time for ``reason``."""
+
+    role: Role
+    number: int
+    attempts: int
+    reason: str
+
+
+Step: TypeAlias = Start | Stop | GiveUp
+
+
+class Ledger:
+    """One job of ``mappers`` and ``reducers``, of which at most ``workers`` mappers run at a time.
+
+    A task that failed is tried ``attempts`` times in all. Raises InvalidError for numbers out of bounds.
+    """
+
+    def __init__(self, mappers: int, reducers: int, workers: int, attempts: int) -> None:
+        for what, number, most in (
+            ("mappers", mappers, JOB_MAPPERS_MAX),
+            ("reducers", reducers, JOB_REDUCERS_MAX),
+            ("workers", workers, JOB_WORKERS_MAX),
+            ("attempts", attempts, JOB_ATTEMPTS_MAX),
+        ):
+            least = 0 if what == "mappers" else 1
+            if not least <= number <= most:
+                raise InvalidError(f"a job has {least} to {most} {what}, not {number}")
+        self.mappers: Final = mappers
+        self.reducers: Final = reducers
+        self._workers: Final = workers
+        self._attempts: Final = attempts
+        self._taken: Final[list[set[int]]] = [set() for _ in range(reducers)]
+        self._heard: Final[list[set[tuple[int, int]]]] = [set() for _ in range(reducers)]
+        self._serving: Final[dict[int, Start]] = {}
+        self._sent: Final[list[dict[int, int]]] = [{} for _ in range(reducers)]
+        self._reducing: Final[dict[int, int]] = {}
+        self._reduced: Final[set[int]] = set()
+        self._begun: Final[Counter[tuple[Role, int]]] = Counter()
+        self._failed: Final[Counter[tuple[Role, int]]] = Counter()
+        self._given_up: GiveUp | None = None
+        self._stops: list[Stop] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether every reducer's output is written."""
+        return len(self._reduced) == self.reducers
+
+    @property
+    def taken(self) -> int:
+        """How many of all mappers' parts are where they belong, for showing."""
+        return sum(map(len, self._taken))
+
+    def attempts_of(self, role: Role, number: int) -> int:
+        """How often a task was started."""
+        return self._begun[role, number]
+
+    # -- what happened ----------------------------------------------------------------------------
+    def heard(self, reducer: int, attempt: int, mapper: int, mapper_attempt: int) -> None:
+        """A reducer's attempt reads the stream of a mapper's attempt."""
+        if self._reducing.get(reducer) == attempt:
+            self._heard[reducer].add((mapper, mapper_attempt))
+
+    def took(self, reducer: int, attempt: int, mapper: int) -> None:
+        """A reducer's attempt has all of a mapper's pairs."""
+        if self._reducing.get(reducer) == attempt and 0 <= mapper < self.mappers:
+            self._taken[reducer].add(mapper)
+
+    def mapper_ended(self, number: int, attempt: int, failure: str | None) -> None:
+        """A mapper's attempt is over; ``failure`` says why when it did not do all its work."""
+        running = self._serving.get(number)
+        if running is None or running.attempt != attempt:
+            return
+        del self._serving[number]
+        if failure is None:
+            return
+        for reducer in running.partitions:
+            # What a reducer did not take of it is lost; should it take it after all, so much the better.
+            if self._sent[reducer].get(number) == attempt:
+                del self._sent[reducer][number]
+        self._fail(Role.MAPPER, number, failure)
+
+    def mapper_stopped(self, number: int, attempt: int) -> None:
+        """A mapper's attempt ended because of a Stop: not its failure."""
+        running = self._serving.get(number)
+        if running is None or running.attempt != attempt:
+            return
+        self._failed[Role.MAPPER, number] -= 1
+        self.mapper_ended(number, attempt, "stopped")
+
+    def reducer_ended(self, number: int, attempt: int, failure: str | None) -> None:
+        """A reducer's attempt is over; ``failure`` says why when its output is not written."""
+        if self._reducing.get(number) != attempt:
+            return
+        del self._reducing[number]
+        if failure is None and len(self._taken[number]) == self.mappers:
+            self._reduced.add(number)
+            return
+        for start in self._serving.values():
+            waits = number in start.partitions and self._sent[number].get(start.number) == start.attempt
+            if waits and (start.number, start.attempt) not in self._heard[number]:
+                self._stops.append(Stop(start.number, start.attempt))
+        self._taken[number].clear()
+        self._heard[number].clear()
+        self._sent[number].clear()
+        self._fail(Role.REDUCER, number, failure or "ended before it had every mapper's pairs")
+
+    def _fail(self, role: Role, number: int, reason: str) -> None:
+        self._failed[role, number] += 1
+        if self._failed[role, number] >= self._attempts and self._given_up is None:
+            self._given_up = GiveUp(role, number, self._begun[role, number], reason)
+
+    # -- what to do -------------------------------------------------------------------------------
+    def next_steps(self) -> list[Step]:
+        """What to do now; each step is given once and counts as begun."""
+        if self._given_up is not None:
+            return [self._given_up]
+        steps: list[Step] = [*self._stops]
+        self._stops = []
+        for reducer in range(self.reducers):
+            if reducer not in self._reduced and reducer not in self._reducing:
+                start = self._begin(Role.REDUCER, reducer)
+                self._reducing[reducer] = start.attempt
+                steps.append(start)
+        for mapper in range(self.mappers):
+            if len(self._serving) >= self._workers:
+                break
+            gaps = self._gaps(mapper)
+            if gaps and mapper not in self._serving:
+                start = self._begin(Role.MAPPER, mapper, gaps)
+                self._serving[mapper] = start
+                for reducer in gaps:
+                    self._sent[reducer][mapper] = start.attempt
+                steps.append(start)
+        return steps
+
+    def _gaps(self, mapper: int) -> tuple[int, ...]:
+        """The reducers that lack this mapper's pairs, and to which nothing is on its way."""
+        return tuple(
+            reducer
+            for reducer in self._reducing
+            if mapper not in self._taken[reducer] and mapper not in self._sent[reducer]
+        )
+
+    def _begin(self, role: Role, number: int, partitions: tuple[int, ...] = ()) -> Start:
+        self._begun[role, number] += 1
+        return Start(role, number, self._begun[role, number], partitions)

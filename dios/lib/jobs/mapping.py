@@ -1,0 +1,140 @@
+"""A mapper's work: read records, call the person's map function, combine, and send each reducer its part.
+
+Not for: where bytes come from and go to, which it is given as views and ``Outlet``s (``dios.lib.jobs.task``
+makes them of references and streams), so that the whole of it runs in a test without a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Final, Protocol, cast
+
+from dios.errors import ClosedError
+from dios.lib.jobs import chunks
+from dios.lib.jobs.collect import Collector, collector_for
+from dios.lib.jobs.functions import Functions, Key, Kind, Pairs, Record
+from dios.lib.jobs.orders import MapOrder
+from dios.lib.jobs.records import blocks
+from dios.limits import JOB_PAIR_BYTES, JOB_RECORD_BLOCK_BYTES
+
+
+class Outlet(Protocol):
+    """The writing end of one intermediate stream."""
+
+    def send(self, data: bytes) -> None:
+        """Send one message; ClosedError when the reducer is gone or needs no more."""
+
+    def close(self) -> None:
+        """No more will be sent."""
+
+
+class Sender:
+    """Divides pairs among the reducers that this attempt serves, and sends them."""
+
+    def __init__(self, order: MapOrder, outlets: Sequence[Outlet]) -> None:
+        self._order: Final = order
+        self._outlets: Final = dict(zip(order.partitions, outlets, strict=True))
+        self._sent: Final = dict.fromkeys(order.partitions, 0)
+        self.pairs = 0
+        for number in order.partitions:
+            self._send(number, chunks.encode_open(order.mapper, order.attempt))
+
+    def send(self, table: chunks.Table) -> None:
+        """Send a table's pairs, each to its reducer."""
+        keys, values = table
+        parts = chunks.partition(keys, values, self._order.reducers)
+        # Mappers begin with different reducers, so that not all of them wait for the same one.
+        turn = self._order.mapper % self._order.reducers
+        for number in [*range(turn, len(parts)), *range(turn)]:
+            if number not in self._outlets:
+                continue
+            some_keys, some_values = parts[number]
+            for message in chunks.slices(some_keys, some_values):
+                self._send(number, message)
+            self._sent[number] += len(some_keys)
+            self.pairs += len(some_keys)
+
+    def end(self) -> None:
+        """Tell every reducer that it has all of this mapper's pairs."""
+        for number in list(self._outlets):
+            self._send(number, chunks.encode_end(self._sent[number]))
+        for outlet in self._outlets.values():
+            outlet.close()
+
+    def _send(self, number: int, message: bytes) -> None:
+        if number not in self._outlets:
+            return
+        try:
+            self._outlets[number].send(message)
+        except ClosedError:
+            # That reducer died, and the controller will order this again, or it had our pairs already.
+            self._outlets.pop(number).close()
+
+
+def run_mapper(
+    order: MapOrder,
+    functions: Functions,
+    inputs: Sequence[memoryview],
+    outlets: Sequence[Outlet],
+    progress: Callable[[int], None],
+) -> int:
+    """Do what ``order`` says; gives the number of pairs sent. ``progress`` is told of bytes done.
+
+    Whatever the person's functions raise comes through.
+    """
+    collector = collector_for(functions)
+    sender = Sender(order, outlets)
+    most = max(1, order.memory_bytes // JOB_PAIR_BYTES)
+    feed = _feeder(functions, collector)
+    for segment in order.segments:
+        for block in blocks(inputs[segment.input], segment, _block_bytes(order, functions)):
+            feed(block, segment.label)
+            if len(collector) >= most:
+                # Short of memory: what is combined so far goes out; the reducer combines the rest.
+                sender.send(collector.drain())
+            progress(len(block))
+    sender.send(collector.drain())
+    sender.end()
+    return sender.pairs
+
+
+def _block_bytes(order: MapOrder, functions: Functions) -> int:
+    if functions.kind is Kind.BLOCK:
+        return order.block_bytes
+    return min(order.block_bytes, JOB_RECORD_BLOCK_BYTES)
+
+
+def _feeder(functions: Functions, collector: Collector) -> Callable[[memoryview, str], None]:
+    """What to do with one block of a document, decided once for the whole job."""
+    apply, text = functions.apply, functions.text
+
+    def feed_block(block: memoryview, label: str) -> None:
+        for given in apply([block], label):
+            if isinstance(given, Mapping):
+                collector.add_mapping(given)
+            else:
+                collector.add_pairs(cast("Pairs", given))
+
+    def feed_keys(block: memoryview, label: str) -> None:
+        found = cast("Iterable[Iterable[Key]]", apply(_records(block, text=text), label))
+        collector.add_keys(chain.from_iterable(found))
+
+    def feed_pairs(block: memoryview, label: str) -> None:
+        found = cast("Iterable[Pairs]", apply(_records(block, text=text), label))
+        collector.add_pairs(chain.from_iterable(found))
+
+    return {Kind.BLOCK: feed_block, Kind.KEYS: feed_keys, Kind.PAIRS: feed_pairs}[functions.kind]
+
+
+def _records(block: memoryview, *, text: bool) -> Sequence[Record]:
+    """The records of a block, without their newlines."""
+    if text:
+        lines = str(block, "utf-8", "replace").split("\n")
+        if not lines[-1]:
+            lines.pop()
+        return lines
+    records = bytes(block).split(b"\n")
+    if not records[-1]:
+        records.pop()
+    return records

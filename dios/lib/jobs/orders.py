@@ -1,0 +1,104 @@
+"""What a controller tells its tasks, and what they tell it while they work.
+
+Not for: intermediate data (``dios.lib.jobs.chunks``). An order is the bytes of a task's first input;
+reports are messages on its first output. ``docs/mapreduce.md`` has the tables.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from dios.errors import ProtocolError
+from dios.lib.jobs.records import Segment
+
+JOB_MODULE: Final = "job"
+"""The name under which a task imports what the person wrote."""
+
+
+class MapOrder(Struct, frozen=True, array_like=True, tag=1):
+    """One attempt of one mapper: which records to read, for which reducers.
+
+    ``partitions`` are the reducers that are still to be served, in the order of the streams in the outputs;
+    inputs are numbered from the second of the task's inputs on.
+    """
+
+    mapper: int
+    attempt: int
+    reducers: int
+    partitions: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    memory_bytes: int
+    block_bytes: int
+
+
+class ReduceOrder(Struct, frozen=True, array_like=True, tag=2):
+    """One attempt of one reducer: from how many mappers it has to hear before it is done."""
+
+    reducer: int
+    attempt: int
+    mappers: int
+    memory_bytes: int
+    ordered: bool
+
+
+class Progress(Struct, frozen=True, array_like=True, tag=10):
+    """So many bytes of input were mapped, or pairs reduced, since the last report."""
+
+    amount: int
+
+
+class Heard(Struct, frozen=True, array_like=True, tag=11):
+    """A reducer reads the stream of this mapper's attempt."""
+
+    mapper: int
+    attempt: int
+
+
+class Taken(Struct, frozen=True, array_like=True, tag=12):
+    """A reducer has all of a mapper's pairs; no other attempt of it is needed any more."""
+
+    mapper: int
+    attempt: int
+
+
+class Finished(Struct, frozen=True, array_like=True, tag=13):
+    """A task did all it was ordered to: what it cost. ``pairs`` were sent or written, ``spilled`` bytes
+    went to disk, ``peak_bytes`` is the most memory it used.
+    """
+
+    pairs: int
+    cpu_ns: int
+    peak_bytes: int
+    spilled: int = 0
+
+
+Order: TypeAlias = MapOrder | ReduceOrder
+Report: TypeAlias = Progress | Heard | Taken | Finished
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_orders: Final[msgspec.msgpack.Decoder[Order]] = msgspec.msgpack.Decoder(Order)
+_reports: Final[msgspec.msgpack.Decoder[Report]] = msgspec.msgpack.Decoder(Report)
+
+
+def encode(message: Order | Report) -> bytes:
+    """The bytes of an order or report."""
+    return _encode(message)
+
+
+def decode_order(data: bytes) -> Order:
+    """Read an order; raises ProtocolError."""
+    try:
+        return _orders.decode(data)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"the controller's order is malformed: {error}") from error
+
+
+def decode_report(data: bytes) -> Report:
+    """Read a report, which comes from a task that nobody trusts; raises ProtocolError."""
+    try:
+        return _reports.decode(data)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"a task's report is malformed: {error}") from error

@@ -1,0 +1,112 @@
+r"""Records: which part of which input a mapper works on, and cutting it at record boundaries.
+
+Not for: reading objects. A record ends with a newline, or with its document. A split takes the records that
+begin in it, so that every record belongs to exactly one split wherever the splits were cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+_SEARCH_BYTES: Final = 64 * 1024
+_NEWLINE: Final = b"\n"
+
+
+class Document(NamedTuple):
+    """One text within an input object: bytes ``start`` to ``end`` of input number ``input``."""
+
+    input: int
+    start: int
+    end: int
+    label: str = ""
+
+
+class Segment(Struct, frozen=True, array_like=True):
+    """The part ``first`` to ``last`` of a document, whose records are one mapper's to read."""
+
+    input: int
+    start: int
+    end: int
+    first: int
+    last: int
+    label: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the part."""
+        return self.last - self.first
+
+
+def plan_splits(documents: Sequence[Document], count: int) -> list[tuple[Segment, ...]]:
+    """Divide documents into at most ``count`` splits of nearly the same size, each of whole segments.
+
+    Documents keep their order. Empty documents have no records and are left out; so are empty splits.
+    """
+    total = sum(document.end - document.start for document in documents)
+    splits: list[list[Segment]] = [[] for _ in range(max(1, count))]
+    passed = 0
+    for document in documents:
+        place = document.start
+        while place < document.end:
+            # The split that holds this byte, and the first byte of the next one.
+            number = passed * len(splits) // total
+            border = -(-(number + 1) * total // len(splits))
+            last = min(document.end, place + border - passed)
+            splits[number].append(
+                Segment(document.input, document.start, document.end, place, last, document.label)
+            )
+            passed += last - place
+            place = last
+    return [tuple(split) for split in splits if split]
+
+
+def _after_newline(view: memoryview, place: int, end: int) -> int:
+    """The byte after the first newline at or after ``place``; ``end`` where there is none."""
+    while place < end:
+        stop = min(place + _SEARCH_BYTES, end)
+        found = bytes(view[place:stop]).find(_NEWLINE)
+        if found >= 0:
+            return place + found + 1
+        place = stop
+    return end
+
+
+def bounds(view: memoryview, segment: Segment) -> tuple[int, int]:
+    """First and last byte (exclusive) of the records that begin in a segment."""
+    first, last = segment.first, segment.last
+    if first > segment.start:
+        first = _after_newline(view, first - 1, segment.end)
+    if last < segment.end:
+        last = _after_newline(view, last - 1, segment.end)
+    return first, max(first, last)
+
+
+def blocks(view: memoryview, segment: Segment, block_bytes: int) -> Iterator[memoryview]:
+    """The segment's records as blocks of about ``block_bytes``, each of whole records, without a copy.
+
+    A record longer than ``block_bytes`` makes its block longer.
+    """
+    place, last = bounds(view, segment)
+    while place < last:
+        stop = place + block_bytes
+        if stop >= last:
+            stop = last
+        else:
+            cut = _last_newline(view, place, stop)
+            stop = cut if cut > place else _after_newline(view, stop, last)
+        yield view[place:stop]
+        place = stop
+
+
+def _last_newline(view: memoryview, first: int, stop: int) -> int:
+    """The byte after the last newline in ``first`` to ``stop``; ``first`` where there is none."""
+    while stop > first:
+        start = max(first, stop - _SEARCH_BYTES)
+        found = bytes(view[start:stop]).rfind(_NEWLINE)
+        if found >= 0:
+            return start + found + 1
+        stop = start
+    return first

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dios.errors import InvalidError
+from dios.lib.jobs.ledger import GiveUp, Ledger, Role, Start, Stop
+
+
+class World:
+    """Tasks that do what a ledger says, in any order, and fail at random: the model to hold it against."""
+
+    def __init__(self, ledger: Ledger, seed: int, failures: int) -> None:
+        self.ledger = ledger
+        self.rng = random.Random(seed)  # noqa: S311 - a seeded order of events, no secret
+        self.failures = failures
+        self.mappers: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self.reducers: dict[int, int] = {}
+        self.has: dict[int, set[int]] = {}
+        self.most = 0
+
+    def act(self) -> None:
+        """Do the steps the ledger gives."""
+        for step in self.ledger.next_steps():
+            assert not isinstance(step, GiveUp)
+            if isinstance(step, Stop):
+                if self.mappers.get(step.number, (0, []))[0] == step.attempt:
+                    del self.mappers[step.number]
+                    self.ledger.mapper_stopped(step.number, step.attempt)
+            elif step.role is Role.REDUCER:
+                assert step.number not in self.reducers
+                self.reducers[step.number] = step.attempt
+                self.has[step.number] = set()
+            else:
+                assert step.number not in self.mappers
+                to = [(reducer, self.reducers[reducer]) for reducer in step.partitions]
+                self.mappers[step.number] = (step.attempt, to)
+        self.most = max(self.most, len(self.mappers))
+
+    def happen(self) -> None:
+        """One random thing happens."""
+        choices = [(Role.MAPPER, number) for number in self.mappers]
+        choices += [(Role.REDUCER, number) for number in self.reducers]
+        if not choices:
+            return
+        role, number = self.rng.choice(sorted(choices))
+        fails = self.failures > 0 and self.rng.random() < 0.4
+        self.failures -= fails
+        if role is Role.MAPPER:
+            self.map(number, fails=fails)
+        elif fails:
+            self.ledger.reducer_ended(number, self.reducers.pop(number), "killed")
+        elif len(self.has[number]) == self.ledger.mappers:
+            self.ledger.reducer_ended(number, self.reducers.pop(number), None)
+
+    def map(self, number: int, *, fails: bool) -> None:
+        """A mapper serves its reducers, or only some of them."""
+        attempt, to = self.mappers[number]
+        gone = [pair for pair in to if self.reducers.get(pair[0]) != pair[1]]
+        served = [pair for pair in to if pair not in gone]
+        if fails:
+            served = [pair for pair in served if self.rng.random() < 0.5]
+        for reducer, reducer_attempt in served:
+            self.ledger.heard(reducer, reducer_attempt, number, attempt)
+            self.ledger.took(reducer, reducer_attempt, number)
+            self.has[reducer].add(number)
+        del self.mappers[number]
+        self.ledger.mapper_ended(number, attempt, "killed" if fails else None)
+
+
+@given(st.integers(0, 6), st.integers(1, 4), st.integers(1, 4), st.integers(0, 6), st.integers(0, 2**32))
+def test_a_job_ends_well_after_any_few_failures(
+    mappers: int, reducers: int, workers: int, failures: int, seed: int
+) -> None:
+    """Whatever dies and in whatever order things happen, every reducer ends with every mapper's pairs."""
+    ledger = Ledger(mappers, reducers, workers, attempts=8)
+    world = World(ledger, seed, failures)
+    for _ in range(2_000):
+        world.act()
+        if ledger.done:
+            break
+        world.happen()
+    assert ledger.done
+    assert all(len(has) == mappers for has in world.has.values())
+    assert world.most <= workers
+
+
+def test_a_task_that_always_fails_ends_the_job() -> None:
+    """After the last attempt the job gives up, naming the task and the last reason."""
+    ledger = Ledger(1, 1, 1, attempts=2)
+    for attempt in (1, 2):
+        steps = ledger.next_steps()
+        assert Start(Role.MAPPER, 0, attempt, (0,)) in steps
+        ledger.mapper_ended(0, attempt, f"reason {attempt}")
+    assert ledger.next_steps() == [GiveUp(Role.MAPPER, 0, 2, "reason 2")]
+
+
+def test_a_dead_reducers_mappers_run_again_for_it_alone() -> None:
+    """When a reducer dies, mappers are started for that reducer's part only."""
+    ledger = Ledger(2, 2, 2, attempts=3)
+    ledger.next_steps()
+    for mapper in (0, 1):
+        for reducer in (0, 1):
+            ledger.took(reducer, 1, mapper)
+        ledger.mapper_ended(mapper, 1, None)
+    ledger.reducer_ended(0, 1, "killed")
+    assert ledger.next_steps() == [
+        Start(Role.REDUCER, 0, 2),
+        Start(Role.MAPPER, 0, 2, (0,)),
+        Start(Role.MAPPER, 1, 2, (0,)),
+    ]
+
+
+def test_a_mapper_that_nobody_will_hear_is_stopped() -> None:
+    """A mapper whose reducer died before listening is stopped, and that is not counted as its failure."""
+    ledger = Ledger(1, 1, 1, attempts=2)
+    ledger.next_steps()
+    ledger.reducer_ended(0, 1, "killed")
+    assert Stop(0, 1) in ledger.next_steps()
+    ledger.mapper_stopped(0, 1)
+    assert ledger.next_steps() == [Start(Role.MAPPER, 0, 2, (0,))]
+    ledger.mapper_ended(0, 2, "crashed")
+    assert ledger.next_steps() == [Start(Role.MAPPER, 0, 3, (0,))]
+
+
+def test_old_news_changes_nothing() -> None:
+    """Reports of an attempt that is over are not counted for the next one."""
+    ledger = Ledger(1, 1, 1, attempts=3)
+    ledger.next_steps()
+    ledger.reducer_ended(0, 1, "killed")
+    ledger.next_steps()
+    ledger.took(0, 1, 0)
+    ledger.reducer_ended(0, 1, None)
+    assert ledger.taken == 0
+    assert not ledger.done
+
+
+@pytest.mark.parametrize(("mappers", "reducers", "workers"), [(-1, 1, 1), (1, 0, 1), (1, 65, 1), (1, 1, 0)])
+def test_a_job_has_bounds(mappers: int, reducers: int, workers: int) -> None:
+    """Numbers of tasks out of bounds are refused."""
+    with pytest.raises(InvalidError):
+        Ledger(mappers, reducers, workers, attempts=1)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dios.lib.jobs.records import Document, Segment, blocks, plan_splits
+
+TEXTS = st.lists(st.text(alphabet="ab\n", max_size=40).map(str.encode), max_size=6)
+
+
+def documents_of(texts: list[bytes]) -> tuple[memoryview, list[Document]]:
+    """Texts put one after the other into one object."""
+    documents: list[Document] = []
+    whole = bytearray(b"\n")
+    for number, text in enumerate(texts):
+        documents.append(Document(0, len(whole), len(whole) + len(text), f"text{number}"))
+        whole += text
+    return memoryview(bytes(whole)), documents
+
+
+def records_of(texts: list[bytes]) -> list[bytes]:
+    """What a person would call the records of some texts."""
+    found: list[bytes] = []
+    for text in texts:
+        lines = text.split(b"\n")
+        found += lines[:-1] if not lines[-1] else lines
+    return found
+
+
+@given(TEXTS, st.integers(1, 9), st.integers(1, 50))
+def test_every_record_is_in_exactly_one_split(texts: list[bytes], count: int, block_bytes: int) -> None:
+    """Wherever splits and blocks are cut, their records are all records, once each and in order."""
+    view, documents = documents_of(texts)
+    found: list[bytes] = []
+    for split in plan_splits(documents, count):
+        for segment in split:
+            for block in blocks(view, segment, block_bytes):
+                found += records_of([bytes(block)])
+    assert found == records_of(texts)
+
+
+@given(TEXTS, st.integers(1, 9))
+def test_splits_are_even(texts: list[bytes], count: int) -> None:
+    """Splits differ by a byte or so, and together are the documents."""
+    _, documents = documents_of(texts)
+    splits = plan_splits(documents, count)
+    sizes = [sum(segment.size for segment in split) for split in splits]
+    assert len(splits) <= count
+    assert sum(sizes) == sum(map(len, texts))
+    if len(splits) == count:
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_block_holds_whole_records() -> None:
+    """A block ends with a newline or with its document, and is longer where a record is."""
+    view = memoryview(b"a\nbb\n" + b"c" * 200_000 + b"\nd")
+    segment = Segment(0, 0, len(view), 0, len(view))
+    cut = [bytes(block) for block in blocks(view, segment, 3)]
+    assert cut == [b"a\n", b"bb\n", b"c" * 200_000 + b"\n", b"d"]
+
+
+def test_labels_go_with_their_segments() -> None:
+    """Each part of a document carries the document's label."""
+    splits = plan_splits([Document(0, 0, 10, "left"), Document(1, 0, 10, "right")], 3)
+    assert [[segment.label for segment in split] for split in splits] == [
+        ["left"],
+        ["left", "right"],
+        ["right"],
+    ]
