@@ -112,7 +112,7 @@ class Place:
             ObjectType.DURABLE_BLOB, groups=[self.group(alias)], data=catalogue.encode(())
         )
         try:
-            self.keyring.add(CATALOGUE_ALIAS + alias, Name(made.name or b""))
+            self.keyring.add(CATALOGUE_ALIAS + alias, Name(made.name or b""), section="objects")
         except ExistsError:
             # Somebody else's command made it at the same moment: that one counts.
             made.destroy()
