@@ -90,8 +90,8 @@ imports: setup ## Check that no layer imports a higher one.
 sim: setup ## Run the simulator over SEEDS seeds (default 20).
 	$(BIN)/python -m dios.sim --seeds $(SEEDS)
 
-bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead; writes benchmarks/results/.
-	$(BENCH_VENV)/bin/python benchmarks/run.py
+bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
+	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))
 
 docs: setup ## Check that links, commands and listings in the documents are true.
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py

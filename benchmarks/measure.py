@@ -1,0 +1,179 @@
+"""Clocks, processors and memory: how every section measures.
+
+Not for: what is measured (one module per section), or how it is shown (``benchmarks.report``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+CLIENT_CPU: Final = 0
+SERVER_CPU: Final = 1
+_TICK_SECONDS: Final = 1 / os.sysconf("SC_CLK_TCK")
+
+clock = time.perf_counter_ns
+"""CLOCK_MONOTONIC, the same in every process of the machine."""
+
+
+def cpus() -> list[int]:
+    """The processors that this run may use, in order."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def pin(which: int, pid: int = 0) -> None:
+    """Bind every thread of a process to one processor, counted among those of this run."""
+    usable = ALL_CPUS
+    chosen = {usable[which % len(usable)]}
+    threads = [0] if not pid else [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    for thread in threads:
+        os.sched_setaffinity(thread, chosen)
+
+
+def unpin() -> None:
+    """Let this process run anywhere again."""
+    os.sched_setaffinity(0, ALL_CPUS)
+
+
+ALL_CPUS: Final = cpus()
+
+
+# -- calls ------------------------------------------------------------------------------------------
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 15,
+    calls: int = 200,
+    between: Callable[[str], object] = lambda _: None,
+) -> dict[str, float]:
+    """The median microseconds of one call of each contender, in turns, so that all meet the same machine.
+
+    ``between`` is called, unmeasured, with a contender's name after each of its turns.
+    """
+    samples: dict[str, list[int]] = {name: [] for name in contenders}
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(rounds + 1):
+            for name, call in contenders.items():
+                taken = _turn(call, calls)
+                if turn:
+                    samples[name] += taken
+                between(name)
+    finally:
+        gc.enable()
+    return {name: statistics.median(taken) / 1000 for name, taken in samples.items()}
+
+
+def _turn(call: Callable[[], object], calls: int) -> list[int]:
+    taken: list[int] = []
+    append = taken.append
+    now = clock
+    for _ in range(calls):
+        before = now()
+        call()
+        append(now() - before)
+    return taken
+
+
+def once(call: Callable[[], object]) -> float:
+    """The seconds that one call takes."""
+    before = clock()
+    call()
+    return (clock() - before) / 1e9
+
+
+def median(values: list[float]) -> float:
+    """The median, NaN of nothing."""
+    return statistics.median(values) if values else float("nan")
+
+
+# -- processes --------------------------------------------------------------------------------------
+def descendants(root: int) -> list[int]:
+    """Every process below ``root``, without itself."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text()
+                children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def pss_kib(pid: int) -> int:
+    """A process' proportional share of memory, 0 when it is gone or out of reach."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+def tree_pss_mb(root: int) -> float:
+    """The proportional memory of a process and everything below it, in MB of a million bytes."""
+    return sum(pss_kib(pid) for pid in [root, *descendants(root)]) * 1024 / 1e6
+
+
+def tree_cpu_seconds(root: int) -> float:
+    """Processor seconds of a process and everything below it, with the children they waited for."""
+    total = 0.0
+    for pid in [root, *descendants(root)]:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(int(fields[index]) for index in (11, 12, 13, 14))
+    return total * _TICK_SECONDS
+
+
+class PeakMemory:
+    """Watches the proportional memory of this process' tree from a thread; MB of a million bytes."""
+
+    def __init__(self, period_s: float = 0.25) -> None:
+        self._period_s: Final = period_s
+        self._stop: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._watch, daemon=True)
+        self.peak_mb = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._period_s):
+            self.peak_mb = max(self.peak_mb, tree_pss_mb(os.getpid()))
+
+
+@contextlib.contextmanager
+def forked(work: Callable[[], object]) -> Iterator[int]:
+    """A child of this process that does ``work`` and ends; killed when the body ends before it."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    try:
+        yield pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

@@ -1,0 +1,87 @@
+"""A node of our own for a section: its process, pinned where asked, and its end.
+
+Not for: measuring it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import clock, pin
+from dios.node.daemon import command
+
+
+@dataclass(frozen=True, slots=True)
+class BenchNode:
+    """A running node."""
+
+    pid: int
+    data: Path
+    start_seconds: float
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """A folder on a disk where there is one: commits to memory would say nothing."""
+    disk = Path("/var/tmp")  # noqa: S108 - the one folder for temporary files that is never kept in memory
+    with tempfile.TemporaryDirectory(prefix="dios-bench-", dir=disk if disk.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def running_node(cpu: int | None = None, **settings: str) -> Iterator[BenchNode]:
+    """A fresh node, ended with the body; ``cpu`` binds its threads (but none of its tasks)."""
+    with workspace() as folder, _private_environment(folder) as environment:
+        data = folder / "node"
+        ready, far = os.pipe()
+        began = clock()
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                command(data, config=None, flags=settings, ready=far),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(far,),
+                env=environment,
+            )
+        os.close(far)
+        try:
+            said = os.read(ready, 4096)
+            if said != b"ready\n":
+                raise RuntimeError(f"the node did not start: {said.decode(errors='replace').strip()}")
+            taken = (clock() - began) / 1e9
+            if cpu is not None:
+                pin(cpu, process.pid)
+            yield BenchNode(process.pid, data, taken)
+        finally:
+            os.close(ready)
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def _private_environment(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Keep the person's own default node and keyring out of it."""
+    own = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CONFIG_HOME": str(folder / "config")}
+    before = {key: os.environ.get(key) for key in own}
+    os.environ.update(own)
+    try:
+        # A node that may not keep its compiled modules would be measured compiling them.
+        yield {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

@@ -1,0 +1,84 @@
+"""The bare trio echo: what a system call stands on. A process that gives every frame back.
+
+Not for: DIOS' own transport, which the echo is a yardstick for. A frame is a 4-byte length and MessagePack;
+with ``raw`` the server looks at nothing and gives back what it received.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import msgspec
+import trio
+
+from benchmarks.measure import forked, pin
+
+_LENGTH = struct.Struct("<I")
+
+
+async def _echo_bytes(stream: trio.SocketStream) -> None:
+    while data := await stream.receive_some(65536):
+        await stream.send_all(data)
+
+
+async def _echo_messages(stream: trio.SocketStream) -> None:
+    buffer = b""
+    while data := await stream.receive_some(65536):
+        buffer += data
+        while len(buffer) >= 4 and len(buffer) >= 4 + (size := _LENGTH.unpack_from(buffer)[0]):
+            message = msgspec.msgpack.decode(buffer[4 : 4 + size])
+            buffer = buffer[4 + size :]
+            body = msgspec.msgpack.encode(message)
+            await stream.send_all(_LENGTH.pack(len(body)) + body)
+
+
+@contextlib.contextmanager
+def echo_server(cpu: int | None, *, raw: bool) -> Iterator[socket.socket]:
+    """A blocking socket to an echo server in a process of its own, bound to ``cpu``."""
+    near, far = socket.socketpair()
+
+    async def serve() -> None:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(far))
+        with contextlib.suppress(trio.BrokenResourceError):
+            await (_echo_bytes(stream) if raw else _echo_messages(stream))
+
+    def work() -> None:
+        near.close()
+        if cpu is not None:
+            pin(cpu)
+        trio.run(serve)
+
+    with forked(work), near:
+        far.close()
+        yield near
+
+
+def raw_call(sock: socket.socket, size: int) -> Callable[[], object]:
+    """One round trip of ``size`` bytes that nobody looks at."""
+    data = os.urandom(size)
+    send, receive = sock.send, sock.recv
+
+    def call() -> None:
+        send(data)
+        receive(65536)
+
+    return call
+
+
+def message_call(sock: socket.socket, size: int) -> Callable[[], object]:
+    """One round trip of a message that holds ``size`` bytes: packed, framed, unpacked on both sides."""
+    payload = os.urandom(size)
+    send, receive = sock.send, sock.recv
+    pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
+    pack_length = _LENGTH.pack
+
+    def call() -> None:
+        body = pack([1, payload])
+        send(pack_length(len(body)) + body)
+        unpack(receive(65536)[4:])
+
+    return call

@@ -1,0 +1,90 @@
+"""A Redis server of our own on a private socket, and a client to it.
+
+Not for: a Redis that somebody else runs: none is looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol, cast
+
+from benchmarks.measure import pin
+
+
+class Pipeline(Protocol):
+    """What we use of a pipeline."""
+
+    def get(self, name: str) -> object: ...  # noqa: D102 - theirs
+    def set(self, name: str, value: bytes) -> object: ...  # noqa: D102 - theirs
+    def execute(self) -> list[object]: ...  # noqa: D102 - theirs
+
+
+class Client(Protocol):
+    """What we use of redis-py's client."""
+
+    def get(self, name: str) -> bytes | None: ...  # noqa: D102 - theirs
+    def set(self, name: str, value: bytes) -> object: ...  # noqa: D102 - theirs
+    def ping(self) -> object: ...  # noqa: D102 - theirs
+    def pipeline(self, transaction: bool) -> Pipeline: ...  # noqa: D102, FBT001 - theirs
+    def close(self) -> None: ...  # noqa: D102 - theirs
+
+
+class MissingPeerError(Exception):
+    """A system that we compare with is not on this machine; the message says what to install."""
+
+
+@contextlib.contextmanager
+def redis_client(folder: Path, cpu: int | None) -> Iterator[Client]:
+    """A client of a fresh server without persistence, bound to ``cpu``."""
+    try:
+        import redis
+    except ImportError:
+        raise MissingPeerError("redis-py is not installed (pip install redis)") from None
+    binary = shutil.which("redis-server")
+    if binary is None:
+        raise MissingPeerError("redis-server is not installed (apt install redis-server)")
+    path = folder / "redis.sock"
+    arguments = ["--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
+    server = subprocess.Popen(
+        [binary, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        client = cast("Client", redis.Redis(unix_socket_path=str(path)))
+        _wait(client)
+        if cpu is not None:
+            pin(cpu, server.pid)
+        yield client
+        client.close()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait(client: Client) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            client.ping()
+        except Exception as error:  # noqa: BLE001 - its own kinds cannot be named without it
+            if time.monotonic() > deadline:
+                raise MissingPeerError(f"redis-server did not start: {error}") from None
+            time.sleep(0.01)
+        else:
+            return
+
+
+def pipelined(client: Client, make: Callable[[Pipeline], object], count: int) -> Callable[[], object]:
+    """Many commands in one message."""
+
+    def call() -> None:
+        pipeline = client.pipeline(False)
+        for _ in range(count):
+            make(pipeline)
+        pipeline.execute()
+
+    return call

@@ -1,0 +1,135 @@
+"""``make bench``: run the sections, each in a process of its own, and write what they found.
+
+Not for: measuring. ``ONLY=calls,streams`` runs some sections and keeps the others' last results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, cast
+
+import msgspec
+
+from benchmarks import report
+from benchmarks.measure import descendants
+from benchmarks.report import Section
+
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+SECONDS_MAX: Final = {
+    "idle": 60,
+    "calls": 100,
+    "durable": 60,
+    "blobs": 80,
+    "streams": 100,
+    "tasks": 100,
+    "wordcount": 420,
+}
+"""The sections in their order, and the time after which one is killed."""
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def main() -> int:
+    """Run the sections named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="sections, with commas: " + ", ".join(SECONDS_MAX))
+    parser.add_argument("--section", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for issue1.md and issue1.json")
+    options = parser.parse_args()
+    if options.section:
+        return run_here(options.section, options.out)
+    chosen = [name for name in options.only.replace(" ", "").split(",") if name] or list(SECONDS_MAX)
+    unknown = [name for name in chosen if name not in SECONDS_MAX]
+    if unknown:
+        parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECONDS_MAX)}")
+    # What a section leaves behind becomes ours, so that it can be found and ended.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    found = report.begin()
+    before = report.load(options.out / "issue1.json")
+    kept = {} if before is None else {section.name: section for section in before.sections}
+    for name in SECONDS_MAX:
+        if name in chosen:
+            kept[name] = run_apart(name)
+            _show(kept[name])
+        found.sections = [kept[key] for key in SECONDS_MAX if key in kept]
+        report.save(found, options.out / "issue1.md", options.out / "issue1.json")
+    print(report.as_markdown(found).partition("\n## ")[0])
+    return 0
+
+
+def _show(section: Section) -> None:
+    for row in section.rows:
+        print(f"    {row.what}: {row.ours} | {row.peer} | {row.ratio}", flush=True)
+    for text in section.trouble:
+        print(f"    ! {text}", flush=True)
+
+
+def run_apart(name: str) -> Section:
+    """Run one section in a process of its own, bounded in time, and leave nothing of it behind."""
+    print(f"{time.strftime('%H:%M:%S')} {name} (at most {SECONDS_MAX[name]} s)", flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "section.json"
+        command = [sys.executable, "-m", "benchmarks.run", "--section", name, "--out", str(out)]
+        child = subprocess.Popen(command, start_new_session=True, cwd=RESULTS.parents[1])
+        trouble = ""
+        try:
+            status = child.wait(SECONDS_MAX[name])
+            if status:
+                trouble = f"the section's process ended with status {status}"
+        except subprocess.TimeoutExpired:
+            trouble = f"stopped after {SECONDS_MAX[name]} s"
+        finally:
+            end_all()
+            child.wait()
+        try:
+            section = msgspec.json.decode(out.read_bytes(), type=Section)
+        except (OSError, msgspec.DecodeError):
+            section = Section(name)
+    if trouble:
+        section.trouble.append(trouble)
+    section.seconds = time.monotonic() - began
+    return section
+
+
+def end_all() -> None:
+    """Kill what is still there of the processes that this run has started."""
+    deadline = time.monotonic() + 10
+    while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.05)
+
+
+def run_here(name: str, out: Path) -> int:
+    """Be one section's process; what it has found is written even when it fails half-way."""
+    section = Section(name)
+    module = importlib.import_module(f"benchmarks.{name}")
+    run = cast("Callable[[Section], None]", module.run)
+    try:
+        run(section)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the report says so
+        traceback.print_exc()
+        section.trouble.append(f"{type(error).__name__}: {error}".splitlines()[0])
+    out.write_bytes(msgspec.json.encode(section))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""SHMEM_STREAM between two processes on two processors, beside a framed pipe and ZeroMQ.
+
+Not for: consoles, whose bytes pass the node. Rates are of payload bytes, a MB is a million.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import dios
+from benchmarks.measure import CLIENT_CPU, SERVER_CPU, clock, forked, median, pin, unpin
+from benchmarks.nodes import running_node, workspace
+from benchmarks.peers.pipes import Contender, FramedPipe, ZeroMq
+from benchmarks.peers.redis_server import MissingPeerError
+from benchmarks.report import Row, Section, judge, number, times
+
+MESSAGES: Final = {64: 300_000, 1024: 200_000, 4096: 120_000, 65536: 16_000, 1 << 20: 1_000}
+"""How many messages of each size are one turn: a quarter of a second, about."""
+
+ROUNDS: Final = 5
+_IDLE_SECONDS: Final = 1.0
+_SIZE_NAMES: Final = {64: "64 B", 1024: "1 KB", 4096: "4 KB", 65536: "64 KB", 1 << 20: "1 MB"}
+_BATCH: Final = 64
+
+
+class Ring:
+    """A stream of a node, each process with a connection of its own; ``batched`` moves many at a time."""
+
+    def __init__(self, data: Path, group: bytes, name: bytes, *, batched: bool = False) -> None:
+        self._data: Final = data
+        self._group: Final = group
+        self._name: Final = name
+        self._batched: Final = batched
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[dios.Stream]:
+        with dios.connect(self._data, groups=[self._group]) as node:
+            found = node.find(self._name)
+            if not isinstance(found, dios.Stream):
+                raise TypeError("the stream is not there")
+            yield found
+            found.close()
+
+    def write(self, data: bytes, count: int) -> None:
+        """Send messages."""
+        with self._stream() as stream:
+            if self._batched:
+                batch = [data] * _BATCH
+                for _ in range(count // _BATCH):
+                    stream.writer.send_many(batch)
+                stream.writer.send_many(batch[: count % _BATCH])
+                return
+            send = stream.writer.send
+            for _ in range(count):
+                send(data)
+
+    def read(self, count: int) -> float:
+        """Receive messages; the seconds from the first one to the last one."""
+        with self._stream() as stream:
+            receive, receive_many = stream.reader.receive, stream.reader.receive_many
+            receive()
+            began = clock()
+            if self._batched:
+                left = count - 1
+                while left > 0:
+                    left -= len(receive_many())
+            else:
+                for _ in range(count - 1):
+                    receive()
+            return (clock() - began) / 1e9
+
+
+def run(section: Section) -> None:
+    """Measure and judge."""
+    with running_node() as bench, dios.connect(bench.data, groups=[]) as node, workspace() as folder:
+        group = node.create_group()
+
+        def ring(*, batched: bool) -> Contender:
+            stream = node.create_stream(groups=[group])
+            return Ring(bench.data, _known(group.name), _known(stream.name), batched=batched)
+
+        contenders: dict[str, Callable[[], Contender]] = {
+            "dios": lambda: ring(batched=False),
+            "pipe": lambda: FramedPipe.opened(None),
+            "pipe, 1 MiB": lambda: FramedPipe.opened(1 << 20),
+            "dios, batched": lambda: ring(batched=True),
+        }
+        zero = ZeroMq(folder / "zmq")
+        try:
+            zero.check()
+        except MissingPeerError as missing:
+            section.trouble.append(str(missing))
+        else:
+            contenders["zeromq"] = lambda: zero
+        found = {size: _one_size(contenders, size) for size in MESSAGES}
+        _idle(section, ring(batched=False))
+    _report(section, found)
+
+
+def _known(name: bytes | None) -> bytes:
+    assert name is not None
+    return name
+
+
+def _one_size(contenders: dict[str, Callable[[], Contender]], size: int) -> dict[str, float]:
+    """MB a second of each contender, in turns."""
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(ROUNDS):
+        for name, make in contenders.items():
+            if name == "zeromq" and turn >= 3:
+                continue
+            rates[name].append(_transfer(make(), size, MESSAGES[size]))
+    return {name: median(values) for name, values in rates.items()}
+
+
+def _transfer(contender: Contender, size: int, count: int) -> float:
+    """MB a second from the arrival of the first message to that of the last."""
+    data = os.urandom(size)
+
+    def work() -> None:
+        pin(CLIENT_CPU)
+        contender.write(data, count)
+
+    with forked(work):
+        pin(SERVER_CPU)
+        seconds = contender.read(count)
+    unpin()
+    if isinstance(contender, FramedPipe):
+        contender.close()
+    return size * (count - 1) / seconds / 1e6
+
+
+def _idle(section: Section, contender: Contender) -> None:
+    """How much of a processor a reader takes that waits for a message."""
+
+    def work() -> None:
+        time.sleep(_IDLE_SECONDS)
+        contender.write(b"late", 1)
+
+    with forked(work):
+        before = time.process_time()
+        contender.read(1)
+        used = time.process_time() - before
+    section.figure("a reader that waits, processor time in a second", used * 1000 / _IDLE_SECONDS, "ms")
+
+
+def _report(section: Section, found: dict[int, dict[str, float]]) -> None:
+    for size, rates in found.items():
+        for name, rate in rates.items():
+            section.figure(f"{name}, {_SIZE_NAMES[size]}", rate, "MB/s")
+    for size, rates in found.items():
+        ours, pipe = rates["dios"], max(rates["pipe"], rates["pipe, 1 MiB"])
+        section.rows.append(
+            Row(
+                f"SHMEM_STREAM, {_SIZE_NAMES[size]} messages",
+                f"{number(ours)} MB/s; {number(rates['dios, batched'])} in batches",
+                f"framed os.pipe {number(pipe)} MB/s; ZeroMQ {number(rates.get('zeromq', float('nan')))}",
+                times(ours / pipe),
+                judge("as fast as a framed os.pipe", ours / pipe, 1, below=False),
+                judge("1.9 x", ours / pipe, 1.9, below=False),
+                "message by message; the pipe is the faster of the default size and 1 MiB"
+                if size == 64
+                else "",
+            )
+        )
