@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, cast
@@ -15,6 +17,8 @@ import trio
 
 from dios.client.aio_connection import AsyncConnection
 from dios.client.attributes import HasLink
+from dios.client.blocking import ambient
+from dios.client.connection import Connection
 from dios.client.handles import ConsoleOps, Data, GroupOps, ReferenceOps, TaskOps
 from dios.client.keyring import presented_groups
 from dios.client.locate import resolve_node
@@ -296,10 +300,33 @@ class AsyncNode(NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStrea
 async def open_node(
     node: str | Path | None = None, *, groups: Iterable[str | bytes] | None = None, label: str = ""
 ) -> AsyncIterator[AsyncNode]:
-    """The node for an ``async with`` body; arguments and errors as of ``dios.connect``."""
+    """The node for an ``async with`` body; arguments and errors as of ``dios.connect``.
+
+    Inside a task it is the task's own, whose blocking face must rest meanwhile.
+    """
+    inside = ambient() if node is None else None
+    if inside is not None:
+        async with _borrowed(*inside) as borrowed:
+            yield borrowed
+        return
     hello = presented_groups(groups)
     connection = AsyncConnection(AsyncClientChannel(connect_socket(resolve_node(node))))
     try:
         yield AsyncNode(connection, await connection.hello(hello, label))
     finally:
         await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def _borrowed(own: Connection, welcome: messages.Welcome) -> AsyncIterator[AsyncNode]:
+    """The task's own connection on trio, given back to the blocking face at the end."""
+    channel = AsyncClientChannel(socket.socket(fileno=os.dup(own.fileno())))
+    connection = AsyncConnection(channel, own.session)
+    connection.page = own.page
+    try:
+        yield AsyncNode(connection, welcome, ambient=True)
+    finally:
+        connection.page = None
+        await connection.close()
+        # Both descriptors are one open socket, and so is the flag that says whether it blocks.
+        os.set_blocking(own.fileno(), True)

@@ -278,13 +278,21 @@ class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
 
 
 _ambient: Node | None = None
+_welcome: messages.Welcome | None = None
 
 
 def enter_task(connection: Connection, welcome: messages.Welcome) -> Node:
     """Make the node of a task's inherited socket what ``connect`` gives from now on."""
-    global _ambient
-    _ambient = Node(connection, welcome, ambient=True)
+    global _ambient, _welcome
+    _ambient, _welcome = Node(connection, welcome, ambient=True), welcome
     return _ambient
+
+
+def ambient() -> tuple[Connection, messages.Welcome] | None:
+    """The connection of the task that this process is, and what it was told; None outside tasks."""
+    if _ambient is None or _welcome is None:
+        return None
+    return cast("Connection", _ambient.link), _welcome
 
 
 def connect(

@@ -37,6 +37,11 @@ class Connection:
         """The socket's descriptor, to poll beside others."""
         return self._channel.fileno()
 
+    @property
+    def session(self) -> Session:
+        """The numbers of its requests, for who borrows the socket meanwhile."""
+        return self._session
+
     def call(self, call: AnyCall) -> Answer:
         """Make one call and wait for its answer; a Failure is raised as its exception."""
         with self._lock:

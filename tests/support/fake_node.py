@@ -121,6 +121,14 @@ class FakeNode:
         else:
             self._sock.sendall(frame)
 
+    def send_welcome(self) -> None:
+        """Send the Welcome that a task's process gets unasked."""
+        self.send(0, self.hello, [self._page_fd])
+
+    def hang_up(self) -> None:
+        """End the connection from the node's side."""
+        self._sock.shutdown(socket.SHUT_RDWR)
+
     def _serve(self) -> None:
         splitter = FrameSplitter()
         try:

@@ -1,0 +1,104 @@
+"""The first line of a task's process after lock-down: wait for the Welcome, then be the program.
+
+Not for: confining the process, which is done before (``dios.host``), or judging its end, which the node does
+from outside. A child of the pool waits in ``main`` until there is a task for it.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import linecache
+import socket
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from types import CodeType, ModuleType
+from typing import Final
+
+from dios.client import blocking
+from dios.client.connection import Connection
+from dios.client.program import Program, decode_program
+from dios.errors import ClosedError, NotExecutableError
+from dios.transport.unix_client import ClientChannel
+
+TASK_SOCKET: Final = 3
+"""The one descriptor beside console and null that a task inherits."""
+
+_FAILED: Final = 1
+_MAIN: Final = "__main__"
+_DEFAULT_FILE: Final = "<task>"
+
+
+def main() -> int:
+    """Be a task: returns its exit status, or raises the SystemExit of its program."""
+    connection = Connection(ClientChannel(socket.socket(fileno=TASK_SOCKET)))
+    try:
+        welcome = connection.welcome()
+    except ClosedError:
+        return 0  # the node needs this child of its pool no more
+    node = blocking.enter_task(connection, welcome)
+    if node.executable is None:
+        raise NotExecutableError("the node sent no program")
+    program = decode_program(node.executable.read_bytes())
+    return run_program(program, node.label or _DEFAULT_FILE, node.arguments)
+
+
+def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:
+    """Run a program as ``__main__``; a traceback shows its lines under ``file``.
+
+    Returns 0, or 1 after printing the traceback of an exception that left the program; its SystemExit is
+    raised on.
+    """
+    sys.argv[:] = [file, *arguments]
+    sys.meta_path.insert(0, _OwnModules(program.modules))
+    module = ModuleType(_MAIN)
+    module.__file__ = file
+    sys.modules[_MAIN] = module
+    try:
+        exec(_compiled(program.main, file), module.__dict__)  # noqa: S102 - the task is here to run it
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever left the program is shown, never handled
+        # The frame above the program's first is ours and says nothing to its author.
+        trace = error.__traceback__
+        error.__traceback__ = None if trace is None else trace.tb_next
+        sys.stdout.flush()
+        traceback.print_exception(error)
+        return _FAILED
+    return 0
+
+
+def _compiled(source: str, file: str) -> CodeType:
+    # An entry without a time of change is never checked against a disk that the task cannot see.
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    return compile(source, file, "exec", dont_inherit=True)
+
+
+class _OwnModules:
+    """Finds and loads the modules that came with the program."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._sources: Final = sources
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of one of our modules; a name with others below it is a package."""
+        del path, target  # the name says all
+        is_package = any(other.startswith(name + ".") for other in self._sources)
+        if name not in self._sources and not is_package:
+            return None
+        file = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
+        return importlib.util.spec_from_loader(name, self, origin=file, is_package=is_package)  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Let Python make the module itself."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's source, or nothing for a package that is only a name."""
+        spec = module.__spec__
+        file = (spec.origin if spec is not None else None) or module.__name__
+        module.__file__ = file
+        source = self._sources.get(module.__name__, "")
+        exec(_compiled(source, file), module.__dict__)  # noqa: S102 - the same
