@@ -55,14 +55,16 @@ async def open_zygote(
     cgroup = found.get("cgroup")
     name = f"dios-{os.getpid()}-{next(_nodes)}"
     groups = open_groups(name) if cgroup and cgroup.available else Groups([])
+    confined = accept_weaker or not missing_for_pure(found)
+    setup = Setup(Brand.PURE, entry, preload, paths, tuple(k for k, m in found.items() if m.available))
     try:
+        # Before the nursery, so that a refusal reaches the caller as itself and not inside a group.
+        link = await Link.start(setup) if confined else None
         async with trio.open_nursery() as nursery:
-            setup = Setup(
-                Brand.PURE, entry, preload, paths, tuple(k for k, m in found.items() if m.available)
-            )
             zygote = Zygote(nursery, setup, found, groups, pool_size, accept_weaker=accept_weaker)
             try:
-                await zygote.start()
+                if link is not None:
+                    zygote.serve_pure(link)
                 yield zygote
             finally:
                 with trio.CancelScope(shield=True):
@@ -99,12 +101,11 @@ class Zygote:
         self._links: dict[Brand, Link] = {}
         self._alive: set[TaskProcess] = set()
 
-    async def start(self) -> None:
-        """Start the zygote for pure tasks, if there may be any, and begin to fill the pool."""
-        if self._accept_weaker or not missing_for_pure(self._mechanisms):
-            await self._link(Brand.PURE)
-            if self._pool_size:
-                self._nursery.start_soon(self._keep_filled)
+    def serve_pure(self, link: Link) -> None:
+        """Use this zygote for pure tasks, and begin to fill the pool."""
+        self._adopt(Brand.PURE, link)
+        if self._pool_size:
+            self._nursery.start_soon(self._keep_filled)
 
     @property
     def ready(self) -> int:
@@ -164,29 +165,36 @@ class Zygote:
                 setup = Setup(
                     brand, self._setup.entry, self._setup.preload, self._setup.paths, self._setup.available
                 )
-                link = self._links[brand] = await Link.start(setup)
-                link.on_end = self._gone
-                self._nursery.start_soon(link.run)
+                link = await Link.start(setup)
+                self._adopt(brand, link)
             return link
+
+    def _adopt(self, brand: Brand, link: Link) -> None:
+        self._links[brand] = link
+        link.on_end = self._gone
+        self._nursery.start_soon(link.run)
 
     async def _make(self, brand: Brand, bounds: Bounds) -> TaskProcess:
         link = await self._link(brand)
         child = await link.make(bounds)
+        self._alive.add(child)
         try:
-            if self._groups and child.exit is None:
+            if self._groups:
+                # In a thread, for the kernel may take ten milliseconds; the child locks down meanwhile.
                 await trio.to_thread.run_sync(self._enter_group, child)
         except BaseException:
             child.close()
             raise
-        if child.exit is None:
-            self._alive.add(child)
+        finally:
+            if child.exit is not None:
+                self._gone(child)
         return child
 
     def _enter_group(self, child: TaskProcess) -> None:
         """Count the child in a group of its own; it has not begun, so nothing escapes the count."""
-        group = child.group = self._groups.make(f"task-{child.number}")
         bounds = child.bounds
         try:
+            group = child.group = self._groups.make(f"task-{child.number}")
             group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
             group.enter(child.pid)
         except OSError as error:
@@ -224,8 +232,12 @@ class Zygote:
                     child = await self._make(Brand.PURE, DEFAULT_BOUNDS)
                 except DiosError:
                     self._failures += 1
-                else:
+                    continue
+                if child.exit is None:
                     self._pool.append(child)
+                else:
+                    self._failures += 1
+                    child.close()
             self._filled.set()
             await self._refill.wait()
             self._refill = trio.Event()

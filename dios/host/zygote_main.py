@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from dios import limits
-from dios.host.sandbox import kernel, limits_of_task, lockdown, numbers, privileges, view
+from dios.host.sandbox import kernel, limits_of_task, lockdown, namespaces, numbers, privileges, view
 from dios.host.zygote_messages import (
     EXCEPTION_STATUS,
     LOCKDOWN_FAILED_STATUS,
@@ -60,6 +60,7 @@ class Zygote:
         self._entry = _load(setup)
         self._pids: dict[int, int] = {}
         self._ids: dict[int, int] = {}
+        limits_of_task.apply_to_zygote()
         trees = self._confine(setup) if self._pure else []
         self.trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
@@ -74,11 +75,15 @@ class Zygote:
         trees = view.library_trees(setup.paths)
         available = set(setup.available)
         root = os.geteuid() == 0
+        flags = kernel.CLONE_NEWNS if "mount" in available else 0
+        flags |= kernel.CLONE_NEWUTS if "uts" in available else 0
+        if root:
+            kernel.syscall("unshare", flags)
+        elif flags and "user" in available:
+            view.enter_user_namespace(flags)
+        if "uts" in available:
+            namespaces.hide_host_name()
         if "mount" in available:
-            if root:
-                kernel.syscall("unshare", kernel.CLONE_NEWNS)
-            else:
-                view.enter_user_namespace(kernel.CLONE_NEWNS)
             view.enter(trees)
         if root:
             # Where user namespaces are kept from ordinary users, this one capability still opens them.

@@ -49,6 +49,16 @@ def main() -> int:
         channel.send(outcome(name, argument).encode())
 
 
+def trivial() -> None:
+    """Wait for one byte and end."""
+    os.read(3, 1)
+
+
+def at_once() -> int:
+    """End without waiting."""
+    return 3
+
+
 def outcome(name: str, argument: str) -> str:
     """Make one attempt."""
     attempt: Callable[[str], object] = globals()[f"_{name}"]
@@ -373,8 +383,30 @@ def _fail(_: str) -> object:
     raise LookupError("the test's own failure")
 
 
-def _abort(_: str) -> object:
-    os.abort()
+def _crash(_: str) -> object:
+    return ctypes.string_at(0)
+
+
+def _user(_: str) -> object:
+    return os.getuid(), os.geteuid()
+
+
+def _count_threads(wanted: str) -> object:
+    """How many threads could be started beside this one."""
+    stop = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(int(wanted)):
+            thread = threading.Thread(target=stop.wait)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        pass
+    finally:
+        stop.set()
+        for thread in started:
+            thread.join()
+    return len(started)
 
 
 def _take_memory(size: str) -> object:

@@ -93,17 +93,15 @@ class Groups:
         return frozenset(name for h in self._hierarchies for name in h.controllers)
 
     def make(self, name: str) -> Group:
-        """Make the groups of one task. Raises ``OSError``."""
-        self._leftover = [group for group in self._leftover if not group.remove()]
+        """Make the groups of one task; may be called in any thread. Raises ``OSError``."""
         folders = [(hierarchy.folder / name, hierarchy) for hierarchy in self._hierarchies]
         for folder, _ in folders:
             folder.mkdir()
         return Group(folders)
 
     def give_up(self, group: Group) -> None:
-        """Remove a task's groups, now or when its last process has gone."""
-        if not group.remove():
-            self._leftover.append(group)
+        """Remove a task's groups, now or, while something is still dying in them, with the next one's."""
+        self._leftover = [left for left in (*self._leftover, group) if not left.remove()]
 
     def close(self) -> None:
         """Remove the node's own folders; what still runs in one keeps it."""

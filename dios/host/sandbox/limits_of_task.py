@@ -27,6 +27,12 @@ def _lower(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
+def apply_to_zygote() -> None:
+    """What is the same for every task of a zygote: it limits itself, and children inherit it."""
+    _lower(resource.RLIMIT_NOFILE, limits.TASK_OPEN_FILES_MAX)
+    resource.setrlimit(resource.RLIMIT_CORE, _ZERO)
+
+
 def apply(*, memory_bytes: int, cpu_ms: int, processes: int, pure: bool) -> None:
     """Limit the calling process for good; 0 leaves memory and CPU as they are. Raises ``OSError``.
 
@@ -37,8 +43,6 @@ def apply(*, memory_bytes: int, cpu_ms: int, processes: int, pure: bool) -> None
         _lower(resource.RLIMIT_DATA, memory_bytes)
     if cpu_ms:
         _lower(resource.RLIMIT_CPU, seconds_of(cpu_ms))
-    _lower(resource.RLIMIT_NOFILE, limits.TASK_OPEN_FILES_MAX)
-    resource.setrlimit(resource.RLIMIT_CORE, _ZERO)
     if pure:
         _lower(resource.RLIMIT_NPROC, processes)
         resource.setrlimit(resource.RLIMIT_FSIZE, _ZERO)

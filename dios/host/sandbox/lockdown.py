@@ -38,9 +38,7 @@ class Prepared:
 def die_with_the_zygote(zygote_pidfd: int) -> None:
     """End when the zygote ends, also when that has just happened. Raises ``OSError``."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    poll = select.poll()
-    poll.register(zygote_pidfd, select.POLLIN)
-    if poll.poll(0):
+    if select.select([zygote_pidfd], [], [], 0)[0]:
         os._exit(1)
 
 
@@ -61,8 +59,6 @@ def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
     available = prepared.available
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()
-    if "uts" in available and "user" in available:
-        namespaces.hide_host_name()
     limits_of_task.apply(
         memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms, processes=make.processes, pure=True
     )

@@ -33,5 +33,5 @@ def flags_for(available: Iterable[str]) -> int:
 
 
 def hide_host_name() -> None:
-    """Give the own uts namespace a name that says nothing about the machine. Raises ``OSError``."""
+    """Give the own uts namespace, which children copy, a name that says nothing. Raises ``OSError``."""
     socket.sethostname(HOST_NAME)

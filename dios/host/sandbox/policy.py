@@ -12,7 +12,7 @@ import termios
 from typing import Final, NamedTuple
 
 O_READ_ONLY_FLAGS: Final = 0o2000000 | 0o400000 | 0o200000 | 0o100000 | 0o4000 | 0o400 | 0o40000
-"""CLOEXEC, NOFOLLOW and DIRECTORY of both architectures, LARGEFILE, NONBLOCK, NOCTTY: none writes."""
+"""CLOEXEC, NOFOLLOW and DIRECTORY (two values each), LARGEFILE, NONBLOCK and NOCTTY: none writes."""
 
 CLONE_THREAD: Final = 0x10000
 CLONE_NEW_ANYTHING: Final = 0x7E020080
