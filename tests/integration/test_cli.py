@@ -3,79 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-DEADLINE_SECONDS = 60
-
-
-class Person:
-    """Somebody with a home directory and a node."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.environment = {
-            "HOME": str(home),
-            "PATH": os.environ["PATH"],
-            "XDG_RUNTIME_DIR": str(home / "run"),
-            "COLUMNS": "120",
-        }
-        (home / "run").mkdir(mode=0o700)
-
-    def command(self, line: str, *arguments: str) -> list[str]:
-        """The process for a typed line; ``arguments`` are added whole."""
-        program, *words = line.split()
-        module = {"dios": "dios.cli.main", "dios-node": "dios.cli.node"}[program]
-        return [sys.executable, "-m", module, *words, *arguments]
-
-    def types(
-        self, line: str, *arguments: str, status: int = 0, typed: str = ""
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a line to its end; its exit status must be ``status``."""
-        done = subprocess.run(
-            self.command(line, *arguments),
-            cwd=self.home,
-            env=self.environment,
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
-        assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def starts(self, line: str, *arguments: str) -> subprocess.Popen[str]:
-        """Begin a line and let it run."""
-        return subprocess.Popen(
-            self.command(line, *arguments),
-            cwd=self.home,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def writes(self, name: str, text: str) -> Path:
-        """A file in the home directory."""
-        path = self.home / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
+from person import DEADLINE_SECONDS, Person
 
 
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     """A person whose node runs, with a group."""
     someone = Person(tmp_path_factory.mktemp("home"))
-    someone.types("dios-node start --data ./node0 --detach --accept-weaker-sandbox")
+    someone.types("dios-node start --data ./node0 --detach")
     someone.types("dios group create analytics")
     try:
         yield someone
@@ -227,7 +167,7 @@ def test_objects_and_catalogues_survive_the_node(person: Person) -> None:
     person.types("dios put lasting.txt --group analytics")
     person.types("dios-node stop")
     assert person.types("dios-node status", status=3).stdout.startswith("node")
-    person.types("dios-node start --data ./node0 --detach --accept-weaker-sandbox")
+    person.types("dios-node start --data ./node0 --detach")
     assert person.types("dios get lasting.txt").stdout == "still here"
 
 

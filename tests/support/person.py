@@ -1,0 +1,67 @@
+"""Somebody with a home directory of their own who types commands: for tests of the whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+DEADLINE_SECONDS = 60
+
+
+class Person:
+    """Somebody with a home directory and a node."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {
+            "HOME": str(home),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "COLUMNS": "120",
+            # A machine that cannot confine tasks fully can still run these tests.
+            "DIOS_ACCEPT_WEAKER_SANDBOX": "yes",
+        }
+        (home / "run").mkdir(mode=0o700)
+
+    def command(self, line: str, *arguments: str) -> list[str]:
+        """The process for a typed line; ``arguments`` are added whole."""
+        program, *words = line.split()
+        module = {"dios": "dios.cli.main", "dios-node": "dios.cli.node"}[program]
+        return [sys.executable, "-m", module, *words, *arguments]
+
+    def types(
+        self, line: str, *arguments: str, status: int = 0, typed: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a line to its end; its exit status must be ``status``."""
+        done = subprocess.run(
+            self.command(line, *arguments),
+            cwd=self.home,
+            env=self.environment,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def starts(self, line: str, *arguments: str) -> subprocess.Popen[str]:
+        """Begin a line and let it run."""
+        return subprocess.Popen(
+            self.command(line, *arguments),
+            cwd=self.home,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def writes(self, name: str, text: str) -> Path:
+        """A file in the home directory."""
+        path = self.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
