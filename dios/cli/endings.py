@@ -13,6 +13,8 @@ from dios.wire.types import Cause
 
 NOT_STARTED: Final = 126
 _BY_SIGNAL: Final = 128
+_LAST_LINES: Final = "Last lines:\n"
+"""What the node puts between the cause and the console's last lines in a status's detail."""
 
 _TRY: Final = {
     Cause.EXCEPTION: "read the traceback above; `dios run --limbo` runs it outside the sandbox, to compare",
@@ -68,14 +70,21 @@ def cause_text(task: Status) -> str:
     }.get(task.cause, "ended")
 
 
-def explain(task: Status) -> list[str]:
-    """What to say about a task that failed: cause, last lines, what to try; empty when it did not."""
+def explain(task: Status, *, last_lines: bool = True) -> list[str]:
+    """What to say about a task that failed: cause, last lines, what to try; empty when it did not.
+
+    ``last_lines`` leaves them out for who has just seen them.
+    """
     if task.ok:
         return []
-    first, *rest = task.detail.splitlines() or [""]
+    why, _, last = task.detail.partition(_LAST_LINES)
+    first, *rest = [line for line in why.splitlines() if line.strip()] or [""]
     name = f"{task.label} ({task.fingerprint})" if task.label else task.fingerprint
     lines = [f"task {name}: {cause_text(task)}{': ' + first if first else ''}"]
     lines += [f"  {line}" for line in rest]
+    if last_lines and last.strip():
+        lines.append("  its last lines:")
+        lines += [f"    {line}" for line in last.strip("\n").splitlines()]
     if task.cause in _TRY:
         lines.append(f"  try:  {_TRY[task.cause]}")
     lines.append(f"  logs: dios logs {task.fingerprint}")

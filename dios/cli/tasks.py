@@ -102,7 +102,7 @@ def run(
         if as_json:
             write_json(_described(ended))
         else:
-            for line in explain(ended):
+            for line in explain(ended, last_lines=not sys.stdout.isatty()):
                 say(line)
         raise typer.Exit(exit_status(ended))
 

@@ -49,11 +49,13 @@ def test_success_needs_no_words() -> None:
 
 def test_a_failure_tells_cause_last_lines_and_what_to_try() -> None:
     """The sentences name the task, why it ended, its last lines, a remedy, and where its console is."""
-    told = explain(row(Cause.SANDBOX, detail="open: not allowed\nlast line"))
-    assert told[0] == "task job.py (00aa11bb22cc): stopped by the sandbox: open: not allowed"
-    assert told[1] == "  last line"
-    assert "--limbo" in told[2]
-    assert told[3] == "  logs: dios logs 00aa11bb22cc"
+    ended = row(Cause.SANDBOX, detail="not allowed\n\nLast lines:\none\n  two\n")
+    told = explain(ended)
+    assert told[0] == "task job.py (00aa11bb22cc): stopped by the sandbox: not allowed"
+    assert told[1:4] == ["  its last lines:", "    one", "      two"]
+    assert "--limbo" in told[4]
+    assert told[5] == "  logs: dios logs 00aa11bb22cc"
+    assert explain(ended, last_lines=False) == [told[0], *told[4:]]
 
 
 @pytest.mark.parametrize("cause", list(Cause))
