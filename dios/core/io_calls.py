@@ -9,7 +9,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import access, effects
 from dios.core.effects import WriteSource
-from dios.core.iorequests import Buffer, abort, admits, begin, holds, settle
+from dios.core.iorequests import Buffer, abort, admits, associate, begin, give_back, holds, settle
 from dios.core.object_types import sources
 from dios.core.object_types.rules import is_blob
 from dios.core.objects import PhysicalObject
@@ -21,6 +21,7 @@ from dios.ids import BufferId
 from dios.wire import messages
 from dios.wire.types import (
     AcquireIov,
+    Buffering,
     CommitIov,
     Flag,
     Mode,
@@ -56,7 +57,7 @@ def _answer_read(step: Step, buffer: Buffer, seq: int, *, reuse: bool) -> None:
     if buffer.bare:
         step.answer(task, seq, result)
         return
-    _note_vector_read(step, target)
+    _note_in_vector(step, target, buffer)
     step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, buffer.length, reuse=reuse))
 
 
@@ -92,6 +93,7 @@ def _answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWr
         step.answer(task, seq, result)
         return
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
+    _note_in_vector(step, target, buffer)
     step.reply(
         effects.AnswerWrite(
             task.id,
@@ -129,19 +131,23 @@ def _admitted(
     task = reference.task
     existing: Buffer | None = None
     if call.iov in {AcquireIov.TAKE, AcquireIov.BORROW, AcquireIov.REUSE}:
-        existing = access.own_buffer(task, call.buffer)
+        existing = _own_buffer(step, task, call.buffer)
         _require_idle(existing)
         if call.iov is AcquireIov.REUSE:
             _require_associated(existing, reference, mode)
-        elif existing.owner is not None or existing.bare:
-            raise InvalidError("the buffer is borrowed, or has no bytes; it cannot move on")
+        else:
+            _require_movable(existing, reference, mode, call.offset)
+            if call.iov is AcquireIov.BORROW and existing.reference is reference:
+                raise InvalidError("the buffer is this reference's own; REUSE it")
     elif call.buffer:
         raise InvalidError("only TAKE, BORROW and REUSE name a buffer")
     elif len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
         raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     _require_admission(reference.object, call.semantics)
     if existing is not None:
-        return existing if call.iov is AcquireIov.REUSE else _move(existing, reference, mode, call.iov)
+        if call.iov is not AcquireIov.REUSE:
+            associate(existing, reference, mode, borrow=call.iov is AcquireIov.BORROW)
+        return existing
     buffer = Buffer(step.state.fresh_buffer(), reference, mode, bare=call.iov is AcquireIov.NONE)
     task.buffers[buffer.id] = buffer
     reference.buffers[buffer.id] = buffer
@@ -160,16 +166,22 @@ def _require_associated(buffer: Buffer, reference: Reference, mode: Mode) -> Non
         raise InvalidError(f"the buffer was acquired to {buffer.mode.name.lower()}")
 
 
-def _move(buffer: Buffer, reference: Reference, mode: Mode, iov: AcquireIov) -> Buffer:
-    """TAKE and BORROW: the buffer serves another reference, for good or until its release."""
-    if iov is AcquireIov.BORROW:
-        buffer.owner = buffer.reference
-    else:
-        buffer.reference.buffers.pop(buffer.id, None)
-    buffer.reference = reference
-    buffer.object = reference.object
-    buffer.mode = mode
-    reference.buffers[buffer.id] = buffer
+def _require_movable(buffer: Buffer, reference: Reference, mode: Mode, offset: int) -> None:
+    """TAKE, BORROW and MOVE: only an owned buffer with bytes of its own serves another reference."""
+    if buffer.owner is not None or buffer.bare:
+        raise InvalidError("the buffer is borrowed, or has no bytes; it cannot move on")
+    target = reference.object
+    if buffer.raw or (mode is Mode.WRITE and target.buffering is Buffering.RAW):
+        raise InvalidError("a raw object is written in its own memory, by no other buffer; copy the bytes")
+    if offset + buffer.length > limits.BLOB_BYTES_MAX:
+        raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+
+
+def _own_buffer(step: Step, task: Task, buffer_id: int) -> Buffer:
+    """A buffer of the caller, not one that an earlier call of the same vector makes: ids are no secret."""
+    buffer = access.own_buffer(task, buffer_id)
+    if buffer.id in step.opened_in_vector:
+        raise InvalidError("the calls of a vector must be independent; this buffer is acquired before")
     return buffer
 
 
@@ -179,9 +191,11 @@ def _begin(step: Step, buffer: Buffer, level: Semantics) -> None:
     step.changed(buffer.object)
 
 
-def _note_vector_read(step: Step, target: PhysicalObject) -> None:
+def _note_in_vector(step: Step, target: PhysicalObject, buffer: Buffer | None = None) -> None:
     if step.parts is not None:
         step.read_in_vector.add(target.id)
+        if buffer is not None:
+            step.opened_in_vector.add(buffer.id)
 
 
 # -- commit ---------------------------------------------------------------------------------------
@@ -191,10 +205,12 @@ def commit_read(step: Step, task: Task, seq: int, call: messages.CommitRead) -> 
     if call.iov is CommitIov.BORROW:
         raise InvalidError("a read is committed with USE or MOVE")
     reference = access.for_io(task, call.ref, Mode.READ)
-    buffer = _buffer_to_commit(reference, call.buffer, call.iov, Mode.READ)
+    buffer = _buffer_to_commit(step, reference, call.buffer, call.iov, Mode.READ)
+    if buffer.mode is not Mode.READ:
+        raise InvalidError("the buffer was acquired to write; commit the write")
     valid = _settle(step, buffer)
     if call.iov is CommitIov.MOVE:
-        _move(buffer, reference, Mode.READ, AcquireIov.TAKE)
+        associate(buffer, reference, Mode.READ, borrow=False)
     _answer_commit(step, buffer.object, task, seq, valid=valid)
 
 
@@ -205,8 +221,8 @@ def commit_write(step: Step, task: Task, seq: int, call: messages.CommitWrite) -
     if not is_blob(reference.object.type):
         sources.commit(step, reference, seq, call)
         return
-    buffer = _buffer_to_commit(reference, call.buffer, call.iov, Mode.WRITE)
-    length = _commit_length(step, buffer, call.size)
+    buffer = _buffer_to_commit(step, reference, call.buffer, call.iov, Mode.WRITE)
+    length = _commit_length(step, reference, buffer, call.size)
     if call.iov is CommitIov.USE:
         valid = _settle(step, buffer)
         if valid:
@@ -216,21 +232,25 @@ def commit_write(step: Step, task: Task, seq: int, call: messages.CommitWrite) -
     _answer_commit(step, reference.object, task, seq, valid=valid)
 
 
-def _buffer_to_commit(reference: Reference, buffer_id: int, iov: CommitIov, mode: Mode) -> Buffer:
-    buffer = access.own_buffer(reference.task, buffer_id)
+def _buffer_to_commit(step: Step, reference: Reference, buffer_id: int, iov: CommitIov, mode: Mode) -> Buffer:
+    buffer = _own_buffer(step, reference.task, buffer_id)
     if buffer.bare:
         raise InvalidError("a request acquired with IOV_NONE has no bytes of its own to commit")
     if iov is CommitIov.USE:
         _require_associated(buffer, reference, mode)
+    elif buffer.reference is reference:
+        raise InvalidError("the buffer is this reference's own; USE it")
+    elif iov is CommitIov.MOVE:
+        _require_movable(buffer, reference, mode, 0)
     elif buffer.owner is not None:
-        raise InvalidError("a borrowed buffer cannot move on")
+        raise InvalidError("a borrowed buffer cannot be lent on")
     if not buffer.active and not buffer.committed:
         raise InvalidError("the buffer has no request; acquire first")
     access.living(buffer.reference)
     return buffer
 
 
-def _commit_length(step: Step, buffer: Buffer, size: int) -> int:
+def _commit_length(step: Step, reference: Reference, buffer: Buffer, size: int) -> int:
     length = size or buffer.length
     if length > buffer.length:
         raise InvalidError(f"the buffer has {buffer.length} bytes, not {length}")
@@ -238,13 +258,13 @@ def _commit_length(step: Step, buffer: Buffer, size: int) -> int:
         if step.payload_size > buffer.length or (size and size != step.payload_size):
             raise InvalidError(f"{step.payload_size} bytes came for a buffer of {buffer.length}")
         length = step.payload_size
-    if step.parts is not None and buffer.object.id in step.read_in_vector:
-        raise InvalidError("the calls of a vector must be independent; this object is read before")
+    step.require_unread(reference.object)
     return length
 
 
-def _settle(step: Step, buffer: Buffer) -> bool:
-    valid = holds(buffer)
+def _settle(step: Step, buffer: Buffer, *, also: bool = True) -> bool:
+    """End the request's commit stage; it holds only if what it depends on does ``also``."""
+    valid = holds(buffer) and also
     settle(buffer, valid=valid)
     step.seen(buffer.object)
     step.changed(buffer.object)
@@ -257,7 +277,14 @@ def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: Com
     The answer speaks of the buffer's original request, and of this reference's own bare request where
     one was acquired with IOV_NONE (B.1.8).
     """
-    bare = next((other for other in reference.buffers.values() if other.bare and other.active), None)
+    bare = next(
+        (
+            other
+            for other in reference.buffers.values()
+            if other.bare and other.active and other.mode is Mode.WRITE
+        ),
+        None,
+    )
     if buffer.mode is Mode.READ:
         valid = _settle(step, buffer)
     else:
@@ -267,14 +294,14 @@ def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: Com
         buffer.committed = True
         step.changed(buffer.object)
     if bare is not None:
-        valid = _settle(step, bare) and valid
+        valid = _settle(step, bare, also=valid)
     elif valid:
         reference.object.v_w += 1
     if valid:
         offset = bare.offset if bare is not None else 0
         _apply(step, reference.object, buffer, offset, length, replace=False)
     if iov is CommitIov.MOVE:
-        _move(buffer, reference, Mode.WRITE, AcquireIov.TAKE)
+        associate(buffer, reference, Mode.WRITE, borrow=False)
     return valid
 
 
@@ -321,7 +348,7 @@ def release(step: Step, task: Task, seq: int, call: messages.ReleaseRead | messa
     """dios_release_read and dios_release_write: give the buffer back, exactly once."""
     flags = access.flags_of(call.flags, Flag.RELEASE_COMMIT)
     reference = access.held(task, call.ref)
-    buffer = access.own_buffer(task, call.buffer)
+    buffer = _own_buffer(step, task, call.buffer)
     mode = Mode.READ if isinstance(call, messages.ReleaseRead) else Mode.WRITE
     _require_associated(buffer, reference, mode)
     valid = True
@@ -329,28 +356,20 @@ def release(step: Step, task: Task, seq: int, call: messages.ReleaseRead | messa
         if buffer.bare or not buffer.active:
             raise InvalidError("nothing to commit on this buffer")
         access.living(reference)
+        if mode is Mode.WRITE:
+            step.require_unread(buffer.object)
         valid = _settle(step, buffer)
         if valid and mode is Mode.WRITE:
             _apply(step, buffer.object, buffer, buffer.offset, buffer.length, replace=False)
-    give_back(step, buffer)
+    if buffer.owner is None:
+        step.close_buffer(buffer)
+    else:
+        step.changed(buffer.object)
+        give_back(buffer)
     if valid:
         step.answer(task, seq, messages.Done(1))
     else:
         _answer_commit(step, reference.object, task, seq, valid=False)
-
-
-def give_back(step: Step, buffer: Buffer) -> None:
-    """A borrowed buffer returns to its owner, an owned one is freed."""
-    if buffer.owner is None:
-        step.close_buffer(buffer)
-        return
-    if buffer.active:
-        abort(buffer)
-        step.changed(buffer.object)
-    buffer.reference.buffers.pop(buffer.id, None)
-    buffer.reference, buffer.owner = buffer.owner, None
-    buffer.object = buffer.reference.object
-    buffer.committed = True
 
 
 # -- compounds ------------------------------------------------------------------------------------
@@ -371,7 +390,7 @@ def read_once(step: Step, task: Task, seq: int, call: messages.ReadOnce) -> None
     target.v_r += 1
     step.seen(target)
     step.changed(target)
-    _note_vector_read(step, target)
+    _note_in_vector(step, target)
     result = messages.Buffer(0, length, target.v_r, target.v_w)
     step.reply(effects.AnswerRead(task.id, seq, result, target.id, call.offset, length))
 
@@ -391,8 +410,7 @@ def write_once(step: Step, task: Task, seq: int, call: messages.WriteOnce) -> No
     end = call.offset + step.payload_size
     if end > limits.BLOB_BYTES_MAX:
         raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
-    if step.parts is not None and target.id in step.read_in_vector:
-        raise InvalidError("the calls of a vector must be independent; this object is read before")
+    step.require_unread(target)
     target.admissions += 1
     target.v_w += 1
     replace = bool(flags & Flag.REPLACE)
@@ -405,10 +423,11 @@ def commit_acquire_read(step: Step, task: Task, seq: int, call: messages.CommitA
     """Commit a read and at once start the next on the same buffer and range."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, Mode.READ)
-    buffer = _buffer_to_commit(reference, call.buffer, CommitIov.USE, Mode.READ)
+    buffer = _buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.READ)
     valid = _settle(step, buffer)
     if not valid or not admits(buffer.object, call.semantics):
-        _answer_commit(step, buffer.object, task, seq, valid=False)
+        # The commit has its own answer; that nothing was acquired shows in there being no buffer.
+        _answer_commit(step, buffer.object, task, seq, valid=valid)
         return
     buffer.length = min(buffer.length, max(buffer.object.size - buffer.offset, 0))
     _begin(step, buffer, call.semantics)
@@ -419,8 +438,8 @@ def commit_acquire_write(step: Step, task: Task, seq: int, call: messages.Commit
     """Commit a write and at once start the next on the same buffer and range."""
     flags = access.flags_of(call.flags, Flag.REPLACE | Flag.BLANK)
     reference = access.for_io(task, call.ref, Mode.WRITE)
-    buffer = _buffer_to_commit(reference, call.buffer, CommitIov.USE, Mode.WRITE)
-    length = _commit_length(step, buffer, call.size)
+    buffer = _buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.WRITE)
+    length = _commit_length(step, reference, buffer, call.size)
     valid = _settle(step, buffer)
     if not valid:
         _answer_commit(step, buffer.object, task, seq, valid=False)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class Buffer:
     """A buffer and the I/O request on it.
 
-    ``reference`` is who it is associated with now; ``owner`` is set while it is borrowed. ``bare`` marks
-    a request acquired with IOV_NONE, which has no bytes. The ``seen_`` fields are the object's counters
-    as of the acquire, or of this request's own last successful commit.
+    ``reference`` is who it is associated with now; while it is borrowed, ``owner`` is whose it is and
+    ``lent`` its mode and range there. ``bare`` marks a request acquired with IOV_NONE, which has no
+    bytes. The ``seen_`` fields are the object's counters as of the acquire, or of this request's own
+    last successful commit.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class Buffer:
         "committed",
         "id",
         "length",
+        "lent",
         "mode",
         "object",
         "offset",
@@ -46,6 +48,7 @@ class Buffer:
         self.id: Final = buffer_id
         self.reference = reference
         self.owner: Reference | None = None
+        self.lent: tuple[Mode, int, int] | None = None
         self.object: PhysicalObject = reference.object
         self.mode = mode
         self.bare = bare
@@ -63,6 +66,34 @@ class Buffer:
     def raw(self) -> bool:
         """Whether the task writes the object's own bytes through this buffer."""
         return self.mode is Mode.WRITE and self.object.buffering is Buffering.RAW and not self.bare
+
+
+def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool) -> None:
+    """Let an idle buffer serve another reference, for good or until it is given back."""
+    if borrow:
+        buffer.owner = buffer.reference
+        buffer.lent = (buffer.mode, buffer.offset, buffer.length)
+    else:
+        buffer.reference.buffers.pop(buffer.id, None)
+    buffer.reference = reference
+    buffer.object = reference.object
+    buffer.mode = mode
+    reference.buffers[buffer.id] = buffer
+
+
+def give_back(buffer: Buffer) -> None:
+    """Return a borrowed buffer to its owner, as it was but without a request: what its last one had
+    seen says nothing about the owner's object any more.
+    """
+    owner = buffer.owner
+    if owner is None or buffer.lent is None:
+        return
+    abort(buffer)
+    buffer.reference.buffers.pop(buffer.id, None)
+    buffer.reference, buffer.object = owner, owner.object
+    buffer.mode, buffer.offset, buffer.length = buffer.lent
+    buffer.owner, buffer.lent = None, None
+    buffer.committed = False
 
 
 def admits(target: PhysicalObject, level: Semantics) -> bool:

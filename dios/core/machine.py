@@ -56,8 +56,6 @@ class Core:
         call = event.call
         if self.state.shutting_down:
             step.answer(task, event.seq, lifecycle.refused_for_shutdown())
-        elif isinstance(call, messages.Vector):
-            dispatch_vector(step, task, event.seq, call, event.payload)
         elif isinstance(call, messages.Hello):
             lifecycle.disconnected(
                 step, events.Disconnected(event.now, event.task, "a second Hello on one connection")
@@ -67,6 +65,8 @@ class Core:
             reason = f"sequence number {event.seq} is still waiting"
             lifecycle.disconnected(step, events.Disconnected(event.now, event.task, reason))
             step.emit(effects.CloseConnection(event.task, reason))
+        elif isinstance(call, messages.Vector):
+            dispatch_vector(step, task, event.seq, call, event.payload)
         else:
             dispatch(step, task, event.seq, call, event.payload)
 

@@ -120,6 +120,7 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
     reference = access.held(task, call.ref)
     target = reference.object
     was_living = not target.zombie
+    step.require_unread(target)
     if flags & Flag.DESTROY:
         access.held(task, call.ref, Permission.DELETE)
         if target.deletion is Deletion.IMMORTAL:

@@ -9,17 +9,17 @@ from typing import Final, TypeAlias
 
 from dios.core import effects
 from dios.core.effects import Effect, Outcome, StoreOperation, WriteSource
-from dios.core.iorequests import Buffer, abort
+from dios.core.iorequests import Buffer, abort, give_back
 from dios.core.object_types.states import StreamState
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
 from dios.core.references import Provenance, Reference
 from dios.core.state import State
 from dios.core.tasks import Task
-from dios.errors import DiosError, WouldBlockError
+from dios.errors import DiosError, InvalidError, WouldBlockError
 from dios.ids import PayloadId, Ticket
 from dios.wire import messages
-from dios.wire.types import Deletion, Permission
+from dios.wire.types import Deletion, Mode, Permission
 
 Reply: TypeAlias = (
     effects.Answer | effects.AnswerRead | effects.AnswerWrite | effects.AnswerBytes | effects.AnswerConsole
@@ -35,6 +35,7 @@ class Step:
         "_wait",
         "after",
         "now",
+        "opened_in_vector",
         "parts",
         "payload",
         "payload_size",
@@ -54,6 +55,7 @@ class Step:
         self.payload_size = 0
         self.wake: dict[tuple[int, int], Pending] = {}
         self.read_in_vector: set[int] = set()
+        self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
         self._ticket = Ticket(0)
         self._wait = Ticket(0)
@@ -80,6 +82,11 @@ class Step:
     def refuse(self, task: Task, seq: int, error: DiosError) -> None:
         """Answer with a failure."""
         self.answer(task, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
+
+    def require_unread(self, target: PhysicalObject) -> None:
+        """A vector's bytes are read when it is answered: its later calls must leave them as they are."""
+        if target.id in self.read_in_vector:
+            raise InvalidError("the calls of a vector must be independent; this object is used before")
 
     # -- effects --------------------------------------------------------------------------------
     def emit(self, effect: Effect) -> None:
@@ -177,10 +184,16 @@ class Step:
 
     def drop_reference(self, reference: Reference) -> None:
         """Take a reference out of its table; the last counted one destroys its object (§4.2)."""
-        for buffer in list(reference.buffers.values()):
-            self.close_buffer(buffer)
         task = reference.task
         target = reference.object
+        for buffer in list(reference.buffers.values()):
+            if buffer.reference is reference and buffer.owner is not None:
+                self.changed(target)
+                give_back(buffer)
+            else:
+                self.close_buffer(buffer)
+        # The task's own calls that wait on this reference must be told, whatever the object does.
+        self.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
         task.table.remove(reference.id)
         self.after.append(effects.UnbindSlot(task.id, reference.slot))
         target.references.pop(reference.id, None)
@@ -203,6 +216,9 @@ class Step:
                 if buffer.object is target:
                     abort(buffer)
         target.a_r = target.a_w = 0
+        if isinstance(target.state, StreamState):
+            for mode in list(target.state.holder):
+                self._close_stream_end(target, target.state, mode)
         self.changed(target)
         self.drop(target)
         self.state.forget_object(target)
@@ -215,10 +231,14 @@ class Step:
             return
         for mode, holder in list(state.holder.items()):
             if holder == (reference.task.id, reference.id):
-                del state.holder[mode]
-                state.gone.add(mode)
-                self.after.append(effects.CloseStreamEnd(reference.object.id, mode))
-                self.changed(reference.object)
+                self._close_stream_end(reference.object, state, mode)
+
+    def _close_stream_end(self, target: PhysicalObject, state: StreamState, mode: Mode) -> None:
+        """The end is gone for good; the other one learns it through the ring."""
+        del state.holder[mode]
+        state.gone.add(mode)
+        self.after.append(effects.CloseStreamEnd(target.id, mode))
+        self.changed(target)
 
     # -- waiting --------------------------------------------------------------------------------
     def wait(self, row: Pending) -> None:
