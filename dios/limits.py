@@ -105,6 +105,7 @@ KEYRING_NAMES_MAX: Final = 10_000
 # -- a node's process -----------------------------------------------------------------------------
 NODE_START_MS_MAX: Final = 60_000
 NODE_STOP_MS_MAX: Final = 10_000
+COLLECTOR_OBJECTS: Final = 20_000
 
 # -- catalogues of what people put ----------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
@@ -123,11 +124,15 @@ JOB_MAPPERS_MAX: Final = 4_096
 JOB_WORKERS_MAX: Final = 128
 JOB_ATTEMPTS_MAX: Final = 16
 JOB_CHUNK_PAIRS: Final = 32_768
-JOB_OUTPUT_BYTES: Final = 16 * MIB
+JOB_UNTAKEN_MAX: Final = 256
+JOB_REPORT_RING_BYTES: Final = 4 * KIB
+JOB_REPORT_MS: Final = 100
+JOB_HEARTBEAT_MS: Final = 5_000
 JOB_RECORD_BLOCK_BYTES: Final = 256 * KIB
 JOB_BLOCK_BYTES_DEFAULT: Final = 32 * MIB
-JOB_SPLIT_BYTES_MAX: Final = 512 * MIB
+JOB_SPLIT_BYTES: Final = 256 * MIB
 JOB_INPUT_BYTES_MAX: Final = 1 * GIB
+JOB_PACK_BYTES: Final = 32 * MIB
 JOB_INPUTS_MAX: Final = 250
 JOB_MEMORY_BYTES_DEFAULT: Final = 1 * GIB
 JOB_MEMORY_BYTES_MIN: Final = 64 * KIB
