@@ -162,6 +162,10 @@ def audit(
         if last:
             seen = [entry.index for entry in _records(folder, since, follow=False) if matches(entry)]
             skip = seen[-last:][0] if seen else 0
+        shown = 0
         for entry in _records(folder, max(since, skip), follow=follow):
             if matches(entry):
                 sys.stdout.write(show(entry) + "\n")
+                shown += 1
+        if not shown and not as_json:
+            say("no record matches")

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -46,22 +46,22 @@ NameArgument = Annotated[
 ]
 
 
-def _store(place: Place, group: Reference, path: Path, size: int) -> Reference:
+def _store(place: Place, group: Reference, path: Path, size: int, moved: Callable[[int], None]) -> Reference:
     """Make a durable object of a file; an object cut short by Ctrl-C is destroyed."""
     with path.open("rb") as file:
         if size <= limits.INLINE_BYTES_MAX:
-            return place.node.create(ObjectType.DURABLE_BLOB, groups=[group], data=file.read(size))
+            data = file.read(size)
+            moved(len(data))
+            return place.node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data)
         made = place.node.create(ObjectType.DURABLE_BLOB, groups=[group])
         try:
-            with (
-                transfer(path.name, size) as bar,
-                made.write(size, Semantics.EXCL, replace=True, blank=True) as request,
-            ):
+            with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
                 done = 0
                 while done < size:
                     with request.view[done : done + CHUNK_BYTES] as part:
-                        done += _fill(file, part)
-                    bar.update(bar.task_ids[0], completed=done)
+                        got = _fill(file, part)
+                    done += got
+                    moved(got)
         except BaseException:
             made.destroy()
             raise
@@ -103,9 +103,11 @@ def put(
             target = place.group(group)
             stored: list[Entry] = []
             try:
-                for path, file, size in zip(files, labels, sizes, strict=True):
-                    made = _store(place, target, path, size)
-                    stored.append(Entry(file, made.name or b"", size, time.time_ns()))
+                with transfer("put", sum(sizes), steps=len(files)) as moved:
+                    for path, file, size in zip(files, labels, sizes, strict=True):
+                        made = _store(place, target, path, size, moved)
+                        stored.append(Entry(file, made.name or b"", size, time.time_ns()))
+                        made.close()
             finally:
                 # Also after a failure: what is stored already must not become unreachable.
                 if stored:
@@ -166,7 +168,7 @@ def list_objects(
             say("nothing was put yet; next: dios put FILE --group ALIAS")
         else:
             head = ("FILE", "SIZE", "PUT", "GROUP", "FINGERPRINT", *(("NAME",) if names else ()))
-            table(head, [_row(item, names=names) for item in found], right=("SIZE",))
+            table(head, [_row(item, names=names) for item in found], right=("SIZE",), whole=names)
 
 
 def _row(item: Found, *, names: bool) -> tuple[str, ...]:
@@ -252,13 +254,13 @@ def get(
             with (
                 reference.read(Semantics.MRSW) as request,
                 _destination(output) as file,
-                transfer(output.name if output else "get", size) as bar,
+                transfer(output.name if output else "get", size) as moved,
             ):
                 size = len(request.view)
                 for start in range(0, size, CHUNK_BYTES):
                     with request.view[start : start + CHUNK_BYTES] as part:
                         file.write(part)
-                    bar.update(bar.task_ids[0], completed=start + CHUNK_BYTES)
+                        moved(len(part))
             if as_json:
                 write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
 

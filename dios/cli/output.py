@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeAlias
 
@@ -33,6 +33,7 @@ from dios.errors import DiosError
 FAILED: Final = 1
 NOT_RUNNING: Final = 3
 INTERRUPTED: Final = 130
+STEPS_SHOWN_MIN: Final = 200
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 NodeOption: TypeAlias = Annotated[
@@ -83,9 +84,14 @@ def write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Rows under headings; on a terminal as wide as it is, into a pipe at full length."""
-    if not sys.stdout.isatty():
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), whole: bool = False
+) -> None:
+    """Rows under headings; on a terminal as wide as it is, into a pipe at full length.
+
+    On a terminal only the first column is folded; with ``whole`` nothing is.
+    """
+    if whole or not sys.stdout.isatty():
         widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
         for row in (columns, *rows):
             cells = [
@@ -96,7 +102,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Seque
         return
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        shown.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        first = name == columns[0]
+        shown.add_column(
+            name, justify="right" if name in right else "left", overflow="fold", no_wrap=not first
+        )
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))
     out().print(shown)
@@ -137,8 +146,11 @@ def span_text(span_ns: int) -> str:
 
 
 @contextlib.contextmanager
-def transfer(what: str, total: int) -> Iterator[Progress]:
-    """A progress bar for bytes, on a terminal only and only for what takes a while."""
+def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int], None]]:
+    """A progress bar for bytes, on a terminal only and only for what takes a while.
+
+    Gives a function that is told how many more bytes were moved; ``steps`` is how many objects they are.
+    """
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -147,11 +159,11 @@ def transfer(what: str, total: int) -> Iterator[Progress]:
         TimeRemainingColumn(),
         console=err(),
         transient=True,
-        disable=not sys.stderr.isatty() or total < 8 * limits.MIB,
+        disable=not sys.stderr.isatty() or (total < 8 * limits.MIB and steps < STEPS_SHOWN_MIN),
     )
     with progress:
-        progress.add_task(what, total=total)
-        yield progress
+        bar = progress.add_task(what, total=total)
+        yield lambda size: progress.advance(bar, size)
 
 
 @contextlib.contextmanager

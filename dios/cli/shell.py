@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import click
 import typer
 
 from dios.cli.output import NodeOption, report, reporting, say, size_text, table
@@ -106,6 +105,10 @@ class Shell(cmd.Cmd):
         """Our own commands and those of ``dios``."""
         del ignored
         return [*super().completenames(text), *(word for word in DELEGATED if word.startswith(text))]
+
+    def get_names(self) -> list[str]:
+        """What help lists: Ctrl-D is no word to type."""
+        return [name for name in super().get_names() if name != "do_EOF"]
 
     def completedefault(self, *ignored: object) -> list[str]:
         """Labels of references."""
@@ -275,7 +278,13 @@ def _history() -> Iterator[None]:
     with contextlib.suppress(OSError):
         readline.read_history_file(path)
     readline.set_history_length(SHELL_HISTORY_MAX)
-    yield
+    try:
+        yield
+    finally:
+        _keep_history(path)
+
+
+def _keep_history(path: Path) -> None:
     # Names are secrets: a line that holds one is not kept.
     for position in range(readline.get_current_history_length(), 0, -1):
         if PREFIX in (readline.get_history_item(position) or "").lower():
@@ -299,13 +308,9 @@ def shell(context: typer.Context, *, node: NodeOption = None) -> None:
 
     def run_command(words: list[str]) -> None:
         chosen = ["--node", node] if node and words[0] != "group" and "--help" not in words else []
-        with contextlib.suppress(click.exceptions.Exit, SystemExit):
-            try:
-                root.main([words[0], *chosen, *words[1:]], prog_name="dios", standalone_mode=False)
-            except click.ClickException as error:
-                error.show()
-            except click.Abort:
-                say("interrupted")
+        # Standalone, so that it tells its own errors; only its exit must not be ours.
+        with contextlib.suppress(SystemExit):
+            root.main([words[0], *chosen, *words[1:]], prog_name="dios")
 
     with reporting("dios shell"), opened(node) as place, _history():
         interpreter = Shell(place, run_command)
