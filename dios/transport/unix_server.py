@@ -19,6 +19,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic_ns
 from typing import Final, NamedTuple
 
 import trio
@@ -33,6 +34,9 @@ _BACKLOG: Final = 128
 _RETRY_ACCEPT_S: Final = 0.05
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ESHUTDOWN})
+
+_looking = 0
+"""How many channels of this process are between two looks; a process has one loop."""
 
 
 class Peer(NamedTuple):
@@ -166,6 +170,7 @@ class TaskChannel:
         self._drained.set()
         self._gone = False
         self._closed = False
+        self._looks = 1
 
     @property
     def queued_bytes(self) -> int:
@@ -182,12 +187,8 @@ class TaskChannel:
         The end is the peer's or our own closing. Raises ProtocolError for a frame over the limit and
         for one that the end cut short: after it the channel must be closed.
         """
-        # One pass of the scheduler, then a look, and only then sleep. Everybody else gets a turn, and a peer
-        # that answers at once is met awake: on two processors that takes a third off a round trip (a
-        # processor that sleeps is slow to wake), on one processor it costs a twentieth.
         try:
-            await trio.lowlevel.checkpoint()
-            data = self._try_receive()
+            data = await self._look()
             while True:
                 if data is None:
                     await trio.lowlevel.wait_readable(self._sock)
@@ -205,6 +206,32 @@ class TaskChannel:
             pending = self._splitter.pending
             raise ProtocolError(f"truncated: the peer left after {pending} bytes of an unfinished frame")
         return []
+
+    async def _look(self) -> bytes | None:
+        """Look a few times, a pass of the scheduler before each, and only then sleep.
+
+        Everybody else gets a turn, and a peer that answers at once is met awake: on two processors that takes
+        a third off a round trip, because a processor that sleeps is slow to wake. Only a peer that answered
+        shortly after the last look is looked for more than once, and only while no other channel is looked
+        at: an idle node sleeps, and a busy one does not spend its time on looking.
+        """
+        global _looking
+        _looking += 1
+        try:
+            for _ in range(self._looks):
+                await trio.lowlevel.checkpoint()
+                data = self._try_receive()
+                if data is not None:
+                    return data
+                if _looking > 1:
+                    break
+        finally:
+            _looking -= 1
+        asleep = monotonic_ns()
+        await trio.lowlevel.wait_readable(self._sock)
+        near = monotonic_ns() - asleep < limits.RECEIVE_NEAR_NS
+        self._looks = limits.RECEIVE_LOOKS_MAX if near else 1
+        return self._try_receive()
 
     def _try_receive(self) -> bytes | None:
         try:
