@@ -8,7 +8,14 @@ from __future__ import annotations
 import enum
 
 
-class ObjectType(enum.IntEnum):
+class Named(enum.IntEnum):
+    """A number on the wire that people read as a word."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class ObjectType(Named):
     """Table 4.1."""
 
     DURABLE_BLOB = 1
@@ -36,14 +43,14 @@ class Permission(enum.IntFlag):
     ALL = 31
 
 
-class Persistence(enum.IntEnum):
+class Persistence(Named):
     """Whether a physical object survives the node's restart (§3.6)."""
 
     VOLATILE = 0
     DURABLE = 1
 
 
-class Proximity(enum.IntEnum):
+class Proximity(Named):
     """How far the physical object is from the reference's holder, nearest first (§4.5.1)."""
 
     PROCESS = 0
@@ -52,7 +59,7 @@ class Proximity(enum.IntEnum):
     CLUSTER = 3
 
 
-class Deletion(enum.IntEnum):
+class Deletion(Named):
     """When a physical object is ready for destruction (§4.2)."""
 
     REFERENCE_COUNTED = 0
@@ -60,7 +67,7 @@ class Deletion(enum.IntEnum):
     IMMORTAL = 2
 
 
-class NameKind(enum.IntEnum):
+class NameKind(Named):
     """How ``create`` makes the new object's name (§4.3.1)."""
 
     RANDOM = 0
@@ -68,7 +75,7 @@ class NameKind(enum.IntEnum):
     ANONYMOUS = 2
 
 
-class Semantics(enum.IntEnum):
+class Semantics(Named):
     """Concurrent access levels of I/O requests (Table 4.5)."""
 
     EXCL = 0
@@ -77,21 +84,21 @@ class Semantics(enum.IntEnum):
     ANY = 3
 
 
-class Mode(enum.IntEnum):
+class Mode(Named):
     """Direction of an I/O request, and what ``select`` waits for."""
 
     READ = 0
     WRITE = 1
 
 
-class Buffering(enum.IntEnum):
+class Buffering(Named):
     """What a writer of a blob sees (§3.7): a shadow copy, or the shared bytes themselves."""
 
     DOUBLE = 0
     RAW = 1
 
 
-class AcquireIov(enum.IntEnum):
+class AcquireIov(Named):
     """Buffer options of the acquire calls (B.1.7)."""
 
     CREATE = 0
@@ -101,7 +108,7 @@ class AcquireIov(enum.IntEnum):
     NONE = 4
 
 
-class CommitIov(enum.IntEnum):
+class CommitIov(Named):
     """Buffer options of the commit calls (B.1.8, B.1.11)."""
 
     USE = 0
@@ -124,7 +131,7 @@ class Flag(enum.IntFlag):
     DESTROY = 256  # delete: destroy the object now whatever its deletion mode; a task is ended
 
 
-class Brand(enum.IntEnum):
+class Brand(Named):
     """Table 4.7."""
 
     PURE = 0
@@ -132,7 +139,7 @@ class Brand(enum.IntEnum):
     LEGACY = 2
 
 
-class TaskState(enum.IntEnum):
+class TaskState(Named):
     """Life of a task object."""
 
     STARTING = 0
@@ -141,7 +148,7 @@ class TaskState(enum.IntEnum):
     ENDED = 3
 
 
-class Cause(enum.IntEnum):
+class Cause(Named):
     """Why a task ended; told to its parent, its console's readers and ``dios ps``."""
 
     NONE = 0
