@@ -12,11 +12,14 @@ import os
 from typing import Final
 
 from dios.errors import DamagedError, InvalidError, OutOfMemoryError, ProtocolError
+from dios.limits import MIB
 from dios.transport.unix_client import close_all
 from dios.wire.messages import Buffer, Mapping
 
 _COPY_BYTES: Final = 1 << 30
 """What one read or write call moves at most; Linux stops below two gigabytes by itself."""
+
+_POPULATE_BYTES_MIN: Final = MIB
 
 
 class Memory:
@@ -62,11 +65,14 @@ class Memory:
     def _mapped(self) -> memoryview:
         # Only the pages asked for: a task's address space is limited, an object's size is not.
         skip = self._start % mmap.ALLOCATIONGRANULARITY
-        rights = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
+        flags, rights = mmap.MAP_SHARED, mmap.PROT_READ
+        if self.writable:
+            rights |= mmap.PROT_WRITE
+            if self.size >= _POPULATE_BYTES_MIN:
+                # One call for all pages costs less than a fault for each, which a writer would take.
+                flags |= mmap.MAP_POPULATE
         try:
-            self._map = mmap.mmap(
-                self._fd, skip + self.size, mmap.MAP_SHARED, rights, offset=self._start - skip
-            )
+            self._map = mmap.mmap(self._fd, skip + self.size, flags, rights, offset=self._start - skip)
         except ValueError as error:
             raise ProtocolError(f"the node's buffer cannot be mapped: {error}") from None
         except OSError as error:
