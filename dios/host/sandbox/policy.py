@@ -21,7 +21,7 @@ INIT_PID: Final = 1
 
 
 class Check(NamedTuple):
-    """The low 32 bits of argument number ``argument``, masked, must be one of ``values``, or the task's own pid.
+    """The low 32 bits of argument number ``argument``, masked, is one of ``values`` or the task's own pid.
 
     ``high_zero``: the high 32 bits must be 0 as well, which a pointer needs and an int does not.
     """

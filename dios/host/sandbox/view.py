@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-import sysconfig
 from collections.abc import Iterable
 from typing import Final
 
@@ -54,8 +53,11 @@ def library_trees(paths: Iterable[str]) -> list[str]:
     Real paths, none inside another. A package outside the interpreter's trees counts with its own
     directory alone, never with the directory that it was found in.
     """
-    found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found.update(paths)
+    # Not asked of sysconfig, whose table of the interpreter's build is half a megabyte in every child.
+    prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
+    found = {os.path.dirname(os.__file__), *paths}  # noqa: PTH120 - no pathlib in the zygote
+    found.update(path for path in sys.path if _inside(path, prefixes))
+    found.difference_update(prefixes)
     trees = _outermost(found)
     for name, module in list(sys.modules.items()):
         if "." in name or name == "__main__":

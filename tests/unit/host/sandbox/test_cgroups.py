@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dios import limits
+from dios.host.sandbox import cgroups
+
+
+def fake_process(tmp_path: Path, mounts: list[tuple[str, str, str]], groups: list[str]) -> Path:
+    """A folder that looks like /proc/self: mounts as (kind, folder, options), lines of the cgroup file."""
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    rows = [
+        f"{n} 1 0:{n} / {tmp_path / folder} rw - {kind} x {options}"
+        for n, (kind, folder, options) in enumerate(mounts)
+    ]
+    (proc / "mountinfo").write_text("".join(f"{row}\n" for row in rows))
+    (proc / "cgroup").write_text("\n".join(groups) + "\n")
+    for _, folder, _ in mounts:
+        (tmp_path / folder / "own").mkdir(parents=True)
+    return proc
+
+
+def test_version_1_controllers_have_a_folder_each(tmp_path: Path) -> None:
+    """Memory and pids of version 1 are limited in their own hierarchies, by their own file names."""
+    mounts = [("cgroup", "memory", "rw,memory"), ("cgroup", "pids", "rw,pids"), ("cgroup", "cpu", "rw,cpu")]
+    proc = fake_process(tmp_path, mounts, ["3:memory:/own", "2:pids:/own", "1:cpu:/own"])
+    groups = cgroups.open_groups("node", proc=proc)
+    assert groups.controllers == {"memory", "pids"}
+    group = groups.make("task-1")
+    group.limit(memory_bytes=4096, processes=7)
+    group.enter(42)
+    task = Path("own/node/task-1")
+    assert (tmp_path / "memory" / task / "memory.limit_in_bytes").read_text() == "4096"
+    assert (tmp_path / "pids" / task / "pids.max").read_text() == "7"
+    assert (tmp_path / "pids" / task / "cgroup.procs").read_text() == "42"
+    assert not (tmp_path / "cpu" / "own" / "node").exists()
+
+
+def test_version_2_hands_controllers_down(tmp_path: Path) -> None:
+    """Version 2 has one hierarchy; a group whose parent hands memory and pids on is limited by memory.max."""
+    proc = fake_process(tmp_path, [("cgroup2", "unified", "rw")], ["0::/own"])
+    own = tmp_path / "unified" / "own"
+    (own / "cgroup.controllers").write_text("cpu memory pids")
+    (own / "cgroup.subtree_control").write_text("memory pids")
+    groups = cgroups.open_groups("node", proc=proc)
+    group = groups.make("task-1")
+    group.limit(memory_bytes=4096, processes=7)
+    assert (own / "node/cgroup.subtree_control").read_text() == "+memory +pids"
+    assert (own / "node/task-1/memory.max").read_text() == "4096"
+    (own / "node/task-1/memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    assert group.oom_kills() == 2
+
+
+def test_mixed_versions_use_each_controller_where_it_is(tmp_path: Path) -> None:
+    """With memory on version 1 and nothing on version 2, version 2 is left alone."""
+    mounts = [("cgroup", "memory", "rw,memory"), ("cgroup2", "unified", "rw")]
+    proc = fake_process(tmp_path, mounts, ["3:memory:/own", "0::/own"])
+    (tmp_path / "unified/own/cgroup.controllers").write_text("")
+    groups = cgroups.open_groups("node", proc=proc)
+    assert groups.controllers == {"memory"}
+    assert not (tmp_path / "unified/own/node").exists()
+
+
+def test_a_machine_without_groups_has_none(tmp_path: Path) -> None:
+    """No mount, no groups: making none is no error."""
+    groups = cgroups.open_groups("node", proc=fake_process(tmp_path, [], ["0::/own"]))
+    assert not groups
+    groups.close()
+
+
+def test_a_real_group_counts_and_goes() -> None:
+    """A process in a real group is listed there; the folders are gone after it has ended."""
+    name = f"dios-test-{os.getpid()}"
+    groups = cgroups.open_groups(name)
+    if not groups:
+        pytest.skip("no control group is ours to write here")
+    group = groups.make("task")
+    group.limit(memory_bytes=64 * limits.MIB, processes=8)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        group.enter(process.pid)
+        folders = [folder for folder, _ in group._folders]
+        assert all(str(process.pid) in (folder / "cgroup.procs").read_text().split() for folder in folders)
+        groups.give_up(group)
+        assert all(folder.exists() for folder in folders)
+        assert group.oom_kills() == 0
+        process.send_signal(signal.SIGKILL)
+    groups.close()
+    assert not any(folder.parent.exists() for folder in folders)
