@@ -96,6 +96,26 @@ class Connection:
             raise refusal(result, call)
         return result, fds
 
+    def take(self, seq: int, call: AnyCall) -> Answer | None:
+        """Receive one answer; None when it settled a call that was given up, and not the one numbered ``seq``.
+
+        For who polls: it waits for one message at most, where ``finish`` waits for the right one.
+        """
+        with self._lock:
+            try:
+                body, fds = self._channel.receive()
+                answered, result = self._session.reply(body, fds)
+                if answered != seq:
+                    for undo in self._session.late(answered, result, fds):
+                        self._post(undo)
+                    return None
+            except BaseException:
+                self._session.give_up(seq, call)
+                raise
+        if type(result) is Failure:
+            raise refusal(result, call)
+        return result, fds
+
     def abandon(self, seq: int, call: AnyCall) -> None:
         """Give up a call that was begun; its answer is settled when it comes."""
         with self._lock:

@@ -49,17 +49,21 @@ def _select_both(
 ) -> H | None:
     call = messages.Select(tuple(item.ref for item in others), mode, nanoseconds(timeout))
     seq = connection.begin(call)
-    try:
-        # The node keeps the time limit: its answer comes when it has passed.
-        ready = [] if connection.answered else wait_any(list(ends), None, [connection.fileno()])[0]
-    except BaseException:
-        connection.abandon(seq, call)
-        raise
-    if ready:
-        connection.abandon(seq, call)
-        return ends[ready[0]]
-    try:
-        index = expect(messages.Selected, connection.finish(seq, call)).index
-    except Conflict:
-        return None
+    answer = None
+    while answer is None:
+        try:
+            # The node keeps the time limit: its answer comes when it has passed.
+            ready = [] if connection.answered else wait_any(list(ends), None, [connection.fileno()])[0]
+        except BaseException:
+            connection.abandon(seq, call)
+            raise
+        if ready:
+            connection.abandon(seq, call)
+            return ends[ready[0]]
+        try:
+            # What woke us may answer a call that was given up before: then the rings count as much as ever.
+            answer = connection.take(seq, call)
+        except Conflict:
+            return None
+    index = expect(messages.Selected, answer).index
     return None if index < 0 else others[index]

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 from fake_node import FakeNode, in_turn, reference
-from test_streams import Rings
+from fake_rings import Rings
 
 from dios.client.aio import AsyncNode, AsyncReference, AsyncStream, AsyncTask
 from dios.client.aio_connection import AsyncConnection

@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 from fake_node import FakeNode, reference
+from fake_rings import Rings
 
 from dios.client.blocking import Node, Stream
 from dios.errors import Busy, ClosedError, Code, EndOfStreamError, TimeLimitError
-from dios.transport.rings import RingDescriptors, RingReader, RingWriter, create_ring
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult
 from dios.wire.types import Flag, Mode, ObjectType
 
 SELECTED_NONE = messages.Selected(-1)
-
-
-class Rings:
-    """One ring for each reference, and the far end of each."""
-
-    def __init__(self) -> None:
-        self.rings: dict[int, RingDescriptors] = {}
-        self.far: list[RingReader | RingWriter] = []
-        self.select: AnyResult | None = SELECTED_NONE
-
-    def script(self, call: AnyCall) -> AnyResult | tuple[AnyResult, list[int]] | None:
-        """Attaches, and answers select as told."""
-        if isinstance(call, messages.Attach):
-            ring = self.of(call.ref)
-            return messages.Attached(ring.ring_bytes), [os.dup(fd) for fd in ring.end(call.mode)]
-        if isinstance(call, messages.Select):
-            return self.select
-        return messages.Done(1)
-
-    def of(self, ref: int) -> RingDescriptors:
-        """The ring of a reference."""
-        if ref not in self.rings:
-            self.rings[ref] = create_ring(4096)
-        return self.rings[ref]
-
-    def writer(self, ref: int) -> RingWriter:
-        """Another task's writing end."""
-        ring = self.of(ref)
-        end = RingWriter([os.dup(fd) for fd in ring.end(Mode.WRITE)], ring.ring_bytes)
-        self.far.append(end)
-        return end
-
-    def reader(self, ref: int) -> RingReader:
-        """Another task's reading end."""
-        ring = self.of(ref)
-        end = RingReader([os.dup(fd) for fd in ring.end(Mode.READ)], ring.ring_bytes)
-        self.far.append(end)
-        return end
-
-    def close(self) -> None:
-        """Let go of everything."""
-        for end in self.far:
-            end.close()
-        for ring in self.rings.values():
-            ring.close()
 
 
 @pytest.fixture
