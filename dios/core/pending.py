@@ -70,14 +70,18 @@ class PendingTable:
         """Let a call wait; bounded for each task."""
         if row.key in self._rows:
             raise InvalidError(f"sequence number {row.seq} is waiting already")
-        if len(row.task.pending) >= limits.PENDING_PER_TASK_MAX:
-            raise OutOfMemoryError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
+        self.require_room(row.task)
         self._rows[row.key] = row
         row.task.pending[row.seq] = row
         for target in row.watched:
             target.waiters[row.key] = row
         if row.deadline is not None:
             heapq.heappush(self._deadlines, (row.deadline, *row.key))
+
+    def require_room(self, task: Task) -> None:
+        """Refuse one more waiting call; for calls that change something before they wait."""
+        if len(task.pending) >= limits.PENDING_PER_TASK_MAX:
+            raise OutOfMemoryError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
 
     def remove(self, row: Pending) -> None:
         """Forget a call that is answered or given up."""

@@ -60,8 +60,10 @@ def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
     ):
         raise OutOfMemoryError(f"{limits.TASKS_MAX} tasks run on this node already; wait for some to end")
     task.table.require_room()
-    if step.parts is not None and not flags & Flag.NON_BLOCKING:
-        raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
+    if not flags & Flag.NON_BLOCKING:
+        if step.parts is not None:
+            raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
+        step.state.pending.require_room(task)
     child = _make_child(step, task, call, brand, names)
     _welcome_child(step, child, executable, handed, len(call.inputs), call)
     reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
