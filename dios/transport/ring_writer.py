@@ -118,21 +118,26 @@ class RingWriter(RingEnd):
         stop = self._stop
         room = self._limit - self._tail
         mapping = self._own_map
-        for data in messages:
-            size = len(data) + _PREFIX
-            end = place + size
-            if size <= room and end <= stop and size <= _JOIN_MAX:
-                mapping[place:end] = _pack(size - _PREFIX) + data
-                self._place = place = end
-                self._tail += size
-                self._commits += 1
-                room -= size
-            else:
-                self.send(data, timeout_s)
-                place = self._place
-                room = self._limit - self._tail
+        try:
+            for data in messages:
+                size = len(data) + _PREFIX
+                end = place + size
+                if size <= room and end <= stop and size <= _JOIN_MAX:
+                    mapping[place:end] = _pack(size - _PREFIX) + data
+                    self._place = place = end
+                    self._tail += size
+                    self._commits += 1
+                    room -= size
+                else:
+                    # It may have to wait for a reader that has not been told of the ones before.
+                    self._publish()
+                    self.send(data, timeout_s)
+                    place = self._place
+                    room = self._limit - self._tail
+        finally:
+            if not self.closed:
+                self._publish()
         self._check_open()
-        self._publish()
 
     def _check_open(self) -> None:
         if self.closed:

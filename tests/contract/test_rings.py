@@ -1,0 +1,508 @@
+"""What a SHMEM_STREAM's ring promises, against a queue, across processes, and against a liar."""
+
+import mmap
+import os
+import random
+import select
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dios import limits
+from dios.errors import (
+    ClosedError,
+    EndOfStreamError,
+    InvalidError,
+    ProtocolError,
+    TimeLimitError,
+    TooLargeError,
+)
+from dios.transport import rings_trio
+from dios.transport.ring_memory import CLOSED, CONTROL_BYTES, COUNT
+from dios.transport.rings import RingDescriptors, RingReader, RingWriter, create_ring, is_ready, wait_any
+from dios.wire.types import Mode
+
+LIMIT_S = 30
+RING = limits.STREAM_RING_BYTES_MIN
+
+
+def writer_of(ring: RingDescriptors) -> RingWriter:
+    """The writing end, with descriptors of its own."""
+    return RingWriter([os.dup(fd) for fd in ring.end(Mode.WRITE)], ring.ring_bytes)
+
+
+def reader_of(ring: RingDescriptors) -> RingReader:
+    """The reading end, with descriptors of its own."""
+    return RingReader([os.dup(fd) for fd in ring.end(Mode.READ)], ring.ring_bytes)
+
+
+class Ends:
+    """A ring with both its ends in this process."""
+
+    def __init__(self, ring_bytes: int = RING) -> None:
+        self.ring = create_ring(ring_bytes)
+        self.writer = writer_of(self.ring)
+        self.reader = reader_of(self.ring)
+
+    def close(self) -> None:
+        """Close all three."""
+        self.writer.close()
+        self.reader.close()
+        self.ring.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """The smallest ring there is."""
+    made = Ends()
+    yield made
+    made.close()
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run ``work`` in a forked process, whose exit status says whether it went well."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - the status tells the test
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+def exit_status(pid: int) -> int:
+    """How a child ended."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+# -- against a model ------------------------------------------------------------------------------
+class MessagesAgainstAQueue(RuleBasedStateMachine):
+    """Any order of the message calls that does not wait gives what a queue gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = Ends()
+        self.queue: deque[bytes] = deque()
+        self.random = random.Random(1)  # noqa: S311 - data, no secret
+
+    def _fits(self, size: int) -> bool:
+        # A writer may find up to a quarter of the ring less room than there is.
+        used = sum(len(each) + 4 for each in self.queue)
+        return used + size + 4 <= RING - RING // 4
+
+    @rule(size=st.integers(0, RING // 2 - 4), kind=st.sampled_from([bytes, bytearray, memoryview]))
+    def send(self, size: int, kind: Callable[[bytes], bytes]) -> None:
+        """Send one message if there is surely room for it."""
+        if self._fits(size):
+            data = self.random.randbytes(size)
+            self.ends.writer.send(kind(data), timeout_s=LIMIT_S)
+            self.queue.append(data)
+
+    @rule(sizes=st.lists(st.integers(0, 200), max_size=10))
+    def send_many(self, sizes: list[int]) -> None:
+        """Send several together."""
+        if self._fits(sum(sizes) + 4 * len(sizes)):
+            messages = [self.random.randbytes(size) for size in sizes]
+            self.ends.writer.send_many(messages, timeout_s=LIMIT_S)
+            self.queue += messages
+
+    @precondition(lambda self: self.queue)
+    @rule()
+    def receive(self) -> None:
+        """Receive one."""
+        assert self.ends.reader.receive(LIMIT_S) == self.queue.popleft()
+
+    @precondition(lambda self: self.queue)
+    @rule(count=st.integers(1, 20))
+    def receive_many(self, count: int) -> None:
+        """Receive several."""
+        got = self.ends.reader.receive_many(count, LIMIT_S)
+        assert 1 <= len(got) <= count
+        assert got == [self.queue.popleft() for _ in got]
+
+    @precondition(lambda self: self.queue)
+    @rule(room=st.integers(0, RING))
+    def receive_into(self, room: int) -> None:
+        """Receive into a buffer, which may be too small."""
+        buffer = bytearray(room)
+        if len(self.queue[0]) > room:
+            with pytest.raises(TooLargeError):
+                self.ends.reader.receive_into(buffer, LIMIT_S)
+        else:
+            size = self.ends.reader.receive_into(buffer, LIMIT_S)
+            assert buffer[:size] == self.queue.popleft()
+
+    @invariant()
+    def readable_means_not_empty(self) -> None:
+        """The reader is readable exactly while something is queued."""
+        assert self.ends.reader.readable() == bool(self.queue)
+
+    def teardown(self) -> None:
+        """Close everything."""
+        self.ends.close()
+
+
+class BytesAgainstABuffer(RuleBasedStateMachine):
+    """Acquired and committed writes and reads give what one run of bytes gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = Ends()
+        self.buffer = bytearray()
+        self.random = random.Random(2)  # noqa: S311 - data, no secret
+
+    @rule(size=st.integers(1, RING), share=st.floats(0, 1))
+    def write(self, size: int, share: float) -> None:
+        """Acquire, fill, and commit a part."""
+        if len(self.buffer) + size > RING - RING // 4:
+            return
+        view = self.ends.writer.acquire_write(size, LIMIT_S)
+        assert len(view) == size
+        data = self.random.randbytes(size)
+        view[:] = data
+        kept = int(size * share)
+        self.ends.writer.commit_write(kept)
+        self.buffer += data[:kept]
+
+    @precondition(lambda self: self.buffer)
+    @rule(size=st.integers(0, RING), share=st.floats(0, 1))
+    def read(self, size: int, share: float) -> None:
+        """Acquire what is there, and commit a part."""
+        view = self.ends.reader.acquire_read(min(size, len(self.buffer)), LIMIT_S)
+        assert view.readonly
+        seen = bytes(view)
+        assert seen == self.buffer[: len(seen)]
+        assert len(seen) == min(size, len(self.buffer)) or not size
+        kept = int(len(seen) * share)
+        self.ends.reader.commit_read(kept)
+        del self.buffer[:kept]
+
+    def teardown(self) -> None:
+        """Close everything."""
+        self.ends.close()
+
+
+TestMessagesAgainstAQueue = MessagesAgainstAQueue.TestCase
+TestMessagesAgainstAQueue.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestBytesAgainstABuffer = BytesAgainstABuffer.TestCase
+TestBytesAgainstABuffer.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+# -- between processes ----------------------------------------------------------------------------
+def numbered(count: int) -> Iterator[bytes]:
+    """Messages of many sizes that both processes know, some longer than the ring."""
+    source = random.Random(3)  # noqa: S311 - data, no secret
+    for number in range(count):
+        size = source.choice([0, 1, 60, 1000, RING // 2 - 4, RING // 2, RING, 5 * RING])
+        yield bytes([number % 256]) * size
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["one by one", "batched"])
+def test_messages_of_every_size_cross_between_processes(*, batched: bool, ends: Ends) -> None:
+    """Every message arrives once, whole and in order, though either end sleeps again and again."""
+    count = 3000
+
+    def write() -> None:
+        if batched:
+            ends.writer.send_many(numbered(count))
+        else:
+            for message in numbered(count):
+                ends.writer.send(message)
+        ends.writer.close()
+
+    pid = in_child(write)
+    for expected in numbered(count):
+        assert ends.reader.receive(LIMIT_S) == expected
+    assert exit_status(pid) == 0
+    with pytest.raises(EndOfStreamError):
+        ends.reader.receive(LIMIT_S)
+    assert (ends.ring.commits(Mode.WRITE), ends.ring.commits(Mode.READ)) == (count, count)
+
+
+def test_two_processes_answer_each_other(ends: Ends) -> None:
+    """Through two rings a question and its answer cross, each end asleep while the other works."""
+    back = Ends()
+
+    def answer() -> None:
+        while (question := ends.reader.receive(LIMIT_S)) != b"enough":
+            back.writer.send(question * 2)
+
+    pid = in_child(answer)
+    for number in range(500):
+        question = b"%d" % number
+        ends.writer.send(question)
+        assert back.reader.receive(LIMIT_S) == question * 2
+    ends.writer.send(b"enough")
+    assert exit_status(pid) == 0
+    back.close()
+
+
+def test_the_node_tells_of_an_end_that_died(ends: Ends) -> None:
+    """When a writer's process is gone the node says so for it, and the sleeping reader learns it."""
+
+    def die() -> None:
+        ends.writer.send(b"last words")
+        os._exit(0)
+
+    exit_status(in_child(die))
+
+    def read() -> None:
+        assert ends.reader.receive(LIMIT_S) == b"last words"
+        with pytest.raises(EndOfStreamError):
+            ends.reader.receive(LIMIT_S)
+
+    pid = in_child(read)
+    ends.ring.mark_closed(Mode.WRITE)
+    assert ends.ring.is_closed(Mode.WRITE)
+    assert exit_status(pid) == 0
+
+
+# -- ends -----------------------------------------------------------------------------------------
+def test_what_was_sent_is_read_before_the_end(ends: Ends) -> None:
+    """A closed writer's messages are all read, then comes the end, again and again."""
+    ends.writer.send_many([b"a", b"b"])
+    ends.writer.close()
+    assert ends.reader.readable()
+    assert ends.reader.receive_many() == [b"a", b"b"]
+    for _ in range(2):
+        assert ends.reader.readable()
+        with pytest.raises(EndOfStreamError):
+            ends.reader.receive(LIMIT_S)
+        with pytest.raises(EndOfStreamError):
+            ends.reader.acquire_read()
+
+
+@pytest.mark.parametrize("by_node", [False, True], ids=["closed", "marked closed"])
+def test_a_writer_learns_that_its_reader_is_gone(*, by_node: bool, ends: Ends) -> None:
+    """Writing to a closed reader is an error, for each way of writing."""
+    if by_node:
+        ends.ring.mark_closed(Mode.READ)
+    else:
+        ends.reader.close()
+    for write in (
+        lambda: ends.writer.send(b"x"),
+        lambda: ends.writer.send(bytes(3 * RING)),
+        lambda: ends.writer.send_many([b"x"]),
+        lambda: ends.writer.acquire_write(1),
+    ):
+        with pytest.raises(ClosedError, match="reader"):
+            write()
+    assert ends.writer.writable()
+
+
+def test_a_writer_that_leaves_within_a_message_is_noticed(ends: Ends) -> None:
+    """Half a message and then nothing more is an error, not an end."""
+    ends.writer.acquire_write(6)[:] = b"\x09\0\0\0ab"
+    ends.writer.commit_write()
+    ends.writer.close()
+    with pytest.raises(ProtocolError, match="truncated"):
+        ends.reader.receive(LIMIT_S)
+
+
+def test_a_closed_end_is_of_no_more_use(ends: Ends) -> None:
+    """What was closed says so, twice is once, and borrowed views are gone."""
+    view = ends.writer.acquire_write(10)
+    ends.writer.close()
+    ends.writer.close()
+    with pytest.raises(ValueError, match="released"):
+        view[0] = 1
+    with pytest.raises(ClosedError):
+        ends.writer.send(b"x")
+    with pytest.raises(InvalidError):
+        ends.writer.commit_write()
+    ends.reader.close()
+    with pytest.raises(ClosedError):
+        ends.reader.receive()
+    with pytest.raises(InvalidError):
+        ends.reader.commit_read()
+
+
+def test_the_order_of_acquire_and_commit_is_kept(ends: Ends) -> None:
+    """One view at a time, committed once, no longer than acquired, no larger than the ring."""
+    with pytest.raises(InvalidError):
+        ends.writer.commit_write()
+    for size in (0, RING + 1):
+        with pytest.raises(InvalidError):
+            ends.writer.acquire_write(size)
+    ends.writer.acquire_write(RING)
+    with pytest.raises(InvalidError):
+        ends.writer.acquire_write(1)
+    with pytest.raises(InvalidError):
+        ends.writer.commit_write(RING + 1)
+    ends.writer.commit_write(4)
+    with pytest.raises(InvalidError):
+        ends.reader.commit_read()
+    ends.reader.acquire_read()
+    with pytest.raises(InvalidError):
+        ends.reader.acquire_read()
+    with pytest.raises(InvalidError):
+        ends.reader.commit_read(5)
+    ends.reader.commit_read()
+
+
+# -- waiting --------------------------------------------------------------------------------------
+def test_a_wait_given_up_changes_nothing(ends: Ends) -> None:
+    """After a time limit that passed both ends go on as before."""
+    with pytest.raises(TimeLimitError):
+        ends.reader.receive(0.001)
+    sent = RING // 504
+    for number in range(sent):
+        ends.writer.send(bytes([number]) * 500, timeout_s=LIMIT_S)
+    with pytest.raises(TimeLimitError):
+        ends.writer.send(bytes(500), timeout_s=0.001)
+    assert [ends.reader.receive(LIMIT_S) for _ in range(sent)] == [bytes([n]) * 500 for n in range(sent)]
+    with pytest.raises(TimeLimitError):
+        ends.reader.receive(0)
+    ends.writer.send(b"again", timeout_s=LIMIT_S)
+    assert ends.reader.receive(LIMIT_S) == b"again"
+
+
+def test_one_wait_is_rung_for_once(ends: Ends) -> None:
+    """A reader that sleeps is woken by the first message, and not rung for again by the next ones."""
+    assert ends.reader.arm()
+    for _ in range(5):
+        ends.writer.send(b"x")
+    assert os.eventfd_read(ends.reader.fileno()) == 1
+    ends.reader.disarm()
+    assert not ends.reader.arm()
+    ends.writer.send(b"x")
+    assert not select.select([ends.reader.fileno()], [], [], 0)[0]
+
+
+def test_waiting_for_any_of_several() -> None:
+    """Of several rings and descriptors those are told that are ready, and none when the time is over."""
+    first, second = Ends(), Ends()
+    out, into = os.pipe()
+    waited = [first.reader, second.reader]
+    assert wait_any(waited, 0.001, [out]) == ([], [])
+    second.writer.send(b"x")
+    assert wait_any(waited, LIMIT_S, [out]) == ([second.reader], [])
+    os.write(into, b"x")
+    assert wait_any(waited, LIMIT_S, [out]) == ([second.reader], [out])
+    second.reader.receive()
+    first.writer.close()
+    os.read(out, 1)
+    assert wait_any(waited, LIMIT_S, [out]) == ([first.reader], [])
+    assert wait_any([second.writer], LIMIT_S) == ([second.writer], [])
+
+    def write() -> None:
+        second.writer.send(b"later")
+
+    pid = in_child(write)
+    assert wait_any([second.reader], LIMIT_S) == ([second.reader], [])
+    assert exit_status(pid) == 0
+    for fd in (out, into):
+        os.close(fd)
+    first.close()
+    second.close()
+
+
+async def test_waiting_on_trio(ends: Ends) -> None:
+    """Both ends wait on trio without stopping each other, for messages longer than the ring too."""
+    messages = list(numbered(50))
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                for message in messages:
+                    await rings_trio.send(ends.writer, message)
+                await trio.testing.wait_all_tasks_blocked()
+                ends.writer.close()
+
+            nursery.start_soon(write)
+            for message in messages:
+                assert await rings_trio.receive(ends.reader) == message
+            await rings_trio.wait_ready(ends.reader)
+            with pytest.raises(EndOfStreamError):
+                await rings_trio.receive(ends.reader)
+        with trio.move_on_after(0) as scope:
+            await rings_trio.wait_ready(ends.writer)
+            await rings_trio.wait_ready(ends.writer)
+        assert scope.cancelled_caught
+        assert is_ready(ends.writer)
+
+
+# -- a peer that lies -----------------------------------------------------------------------------
+def lie(ring: RingDescriptors, mode: Mode, word: int, value: int) -> None:
+    """Write into an end's control page what it would never write itself."""
+    with (
+        mmap.mmap(ring.end(mode)[0], CONTROL_BYTES) as page,
+        memoryview(page) as view,
+        view.cast("Q") as words,
+    ):
+        words[word] = value
+
+
+@pytest.mark.parametrize("tail", [0, 3, 10 + RING + 1, 2**63, 2**64 - 1])
+def test_a_writers_impossible_counter_is_refused(tail: int, ends: Ends) -> None:
+    """A tail that went back, or is further ahead than the ring is long, costs the stream."""
+    ends.writer.send(b"abcdef")
+    assert ends.reader.receive() == b"abcdef"
+    lie(ends.ring, Mode.WRITE, COUNT, tail)
+    for read in (
+        ends.reader.receive,
+        ends.reader.receive_many,
+        ends.reader.acquire_read,
+        ends.reader.readable,
+    ):
+        with pytest.raises(ProtocolError, match="counter"):
+            read()
+
+
+@pytest.mark.parametrize("head", [0, 5, 21, 2**63, 2**64 - 1])
+def test_a_readers_impossible_counter_is_refused(head: int, ends: Ends) -> None:
+    """A head that went back, or is ahead of what was written, costs the stream."""
+    ends.writer.send(b"abcdef")
+    ends.reader.receive()
+    assert not ends.reader.readable()
+    assert ends.writer.acquire_write(1, LIMIT_S)
+    ends.writer.commit_write(0)
+    ends.writer.send(b"abcdef")
+    lie(ends.ring, Mode.READ, COUNT, head)
+    with pytest.raises(ProtocolError, match="counter"):
+        ends.writer.acquire_write(1)
+    with pytest.raises(ProtocolError, match="counter"):
+        ends.writer.send(bytes(RING))
+
+
+def test_an_impossible_length_is_refused(ends: Ends) -> None:
+    """A message longer than any may be is refused before a byte of it is awaited."""
+    ends.writer.acquire_write(4)[:] = b"\xff\xff\xff\xff"
+    ends.writer.commit_write()
+    with pytest.raises(ProtocolError, match="over"):
+        ends.reader.receive(LIMIT_S)
+    with pytest.raises(TooLargeError):
+        ends.writer.send(memoryview(mmap.mmap(-1, limits.STREAM_MESSAGE_BYTES_MAX + 1)))
+
+
+def test_an_end_can_write_only_what_is_its_own(ends: Ends) -> None:
+    """Neither end's descriptor of the other one's memory can be mapped or opened for writing, root apart."""
+    for mode in Mode:
+        fd = ends.ring.end(mode)[1]
+        with pytest.raises(PermissionError):
+            mmap.mmap(fd, CONTROL_BYTES)
+        if os.geteuid():
+            with pytest.raises(PermissionError):
+                os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    assert CLOSED > COUNT
+
+
+def test_what_is_no_ring_is_refused() -> None:
+    """Descriptors of something else, and sizes out of bounds, are refused, and nothing is left open."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - one line for a count
+    with pytest.raises(ProtocolError, match="no end of a ring"):
+        RingReader([os.open("/dev/null", os.O_RDWR) for _ in range(4)], RING)
+    for size in (limits.STREAM_RING_BYTES_MIN - 1, limits.STREAM_RING_BYTES_MAX + 1):
+        with pytest.raises(InvalidError):
+            create_ring(size)
+    made = Ends(RING + 1)
+    assert made.ring.ring_bytes == RING + mmap.PAGESIZE
+    made.close()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - one line for a count
