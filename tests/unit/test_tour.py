@@ -1,0 +1,44 @@
+"""docs/tour.md stays true: what it says of a file is in that file."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+TOUR = (Path(__file__).resolve().parents[2] / "docs" / "tour.md").read_text()
+STEPS = re.findall(r"^\d\. \*\*`([\w/]+)\.py`(.*?)(?=^\d\. |^And back)", TOUR, re.MULTILINE | re.DOTALL)
+
+
+def test_the_tour_has_five_steps() -> None:
+    """A reader who follows one call opens five files."""
+    assert len(STEPS) == 5
+
+
+@pytest.mark.parametrize(("path", "text"), STEPS, ids=[path for path, _ in STEPS])
+def test_each_step_names_functions_of_its_file(path: str, text: str) -> None:
+    """Every `name()` in a step is defined in the file that the step is about."""
+    module = importlib.import_module(path.replace("/", "."))
+    names = re.findall(r"`([\w.]+)\(\)`", text)
+    assert names
+    for name in names:
+        found: object = module
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert callable(found)
+
+
+def test_the_steps_follow_each_other_in_the_code() -> None:
+    """Each file on the way knows the next one, or the one between them that the step names."""
+    root = Path(__file__).resolve().parents[2]
+    links = [
+        ("dios/client/blocking.py", "dios.client.requests"),
+        ("dios/host/driver.py", "dios.core.events"),
+        ("dios/core/syscalls.py", "commit_write"),
+        ("dios/core/io_calls.py", "dios.core.iorequests"),
+        ("dios/host/persister.py", "dios.store.protocol"),
+    ]
+    broken = [(path, word) for path, word in links if word not in (root / path).read_text()]
+    assert not broken
