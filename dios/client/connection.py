@@ -97,7 +97,7 @@ class Connection:
         return result, fds
 
     def take(self, seq: int, call: AnyCall) -> Answer | None:
-        """Receive one answer; None when it settled a call that was given up, and not the one numbered ``seq``.
+        """Receive one answer; None when it was not that of ``seq`` but settled a call given up before.
 
         For who polls: it waits for one message at most, where ``finish`` waits for the right one.
         """
