@@ -22,19 +22,17 @@ Pair: TypeAlias = tuple[Key, Value]
 
 
 class Spool(Protocol):
-    """Chunks that were put on disk, to be read back in the same order."""
+    """Chunks that were put on disk at once, to be read back in the same order."""
 
-    def append(self, chunk: bytes) -> None:
-        """Put one more chunk at the end."""
-
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes | memoryview]:
         """The chunks, from the first on."""
 
     def close(self) -> None:
         """Give the space back."""
 
 
-NewSpool: TypeAlias = Callable[[], Spool]
+NewSpool: TypeAlias = Callable[[list[bytes]], Spool]
+"""Puts chunks on disk."""
 
 
 class Groups:
@@ -94,10 +92,7 @@ class Groups:
         self._runs = [together]
 
     def _written(self, pairs: Iterator[Pair]) -> Spool:
-        spool = self._new_spool()
-        for keys, values in tables_of(pairs):
-            spool.append(chunks.encode_pairs(keys, values))
-        return spool
+        return self._new_spool([chunks.encode_pairs(keys, values) for keys, values in tables_of(pairs)])
 
     def _sorted(self) -> Iterator[Pair]:
         held: dict[Key, int] | dict[Key, list[Value]] = self._sums if self._totals else self._lists

@@ -25,7 +25,7 @@ class Attempt:
         self.opening: Final = opening
         self._new_spool: Final = new_spool
         self._chunks: list[bytes] = []
-        self._spool: Spool | None = None
+        self._spools: list[Spool] = []
         self.held_bytes = 0
 
     def append(self, chunk: bytes) -> None:
@@ -35,24 +35,22 @@ class Attempt:
 
     def spill(self) -> None:
         """Put what is in memory on disk."""
-        if self._spool is None:
-            self._spool = self._new_spool()
-        for chunk in self._chunks:
-            self._spool.append(chunk)
-        self._chunks.clear()
+        if self._chunks:
+            self._spools.append(self._new_spool(self._chunks))
+        self._chunks = []
         self.held_bytes = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        if self._spool is not None:
-            yield from self._spool
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        for spool in self._spools:
+            yield from spool
         yield from self._chunks
 
     def close(self) -> None:
         """Forget it."""
-        self._chunks.clear()
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
+        for spool in self._spools:
+            spool.close()
+        self._spools = []
+        self._chunks = []
 
 
 class Intake:

@@ -1,0 +1,342 @@
+"""The controller of a job: makes its objects, starts its tasks, hands each what it needs (thesis §5.4.2).
+
+Not for: the person's code, which it ships as text and never imports or runs, nor for deciding what is to be
+done next (``dios.lib.jobs.ledger``). Mappers and reducers are members of no group but an empty one of their
+own; all they have are the narrowed references made here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from msgspec import Struct
+
+from dios.client.attributes import Handed
+from dios.client.blocking import Node, Reference, Stream, Task
+from dios.client.program import Program
+from dios.client.status import Status
+from dios.errors import ClosedError, DiosError, EndOfStreamError, ProtocolError, TimeLimitError
+from dios.lib.jobs.inputs import Inputs
+from dios.lib.jobs.ledger import GiveUp, Ledger, Role, Start, Step, Stop
+from dios.lib.jobs.orders import (
+    JOB_MODULE,
+    Finished,
+    Heard,
+    MapOrder,
+    Order,
+    Progress,
+    ReduceOrder,
+    Taken,
+    decode_report,
+    encode,
+)
+from dios.lib.jobs.records import Segment, plan_splits
+from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
+from dios.limits import JOB_REPORT_MS, JOB_REPORT_RING_BYTES, JOB_SPLIT_BYTES
+from dios.wire.messages import Limits
+from dios.wire.types import Brand, NameKind, ObjectType
+
+_ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
+
+
+class Options(Struct, frozen=True):
+    """How a job is run; ``dios.lib.mapreduce.run`` explains each."""
+
+    reducers: int
+    workers: int
+    splits: int | None
+    attempts: int
+    memory_bytes: int
+    block_bytes: int
+    stream_bytes: int
+    ordered: bool
+    durable: bool
+    brand: Brand
+    limits: Limits | None
+    label: str
+
+
+@dataclass(slots=True)
+class Running:
+    """One attempt that was started."""
+
+    start: Start
+    task: Task
+    reports: Stream
+    began: float
+    listening: bool = True
+    stopped: bool = False
+    done: int = 0
+    finished: Finished | None = None
+    failure: str = ""
+    parts: dict[int, int] = field(default_factory=dict)
+
+
+class Controller:
+    """One job from its inputs to its outputs."""
+
+    def __init__(
+        self,
+        node: Node,
+        source: str,
+        inputs: Inputs,
+        groups: Iterable[Reference],
+        options: Options,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._node: Final = node
+        self._options: Final = options
+        self._inputs: Final = inputs
+        self._on_progress: Final = on_progress
+        self._total: Final = sum(document.end - document.start for document in inputs.documents)
+        wanted = options.splits or max(options.workers, -(-self._total // JOB_SPLIT_BYTES))
+        self._splits: Final = plan_splits(inputs.documents, wanted)
+        self._ledger: Final = Ledger(len(self._splits), options.reducers, options.workers, options.attempts)
+        self._running: Final[list[Running]] = []
+        self._reducers: Final[dict[int, Running]] = {}
+        self._reports: Final[list[TaskReport]] = []
+        self._mapped: Final[dict[int, int]] = {}
+        self._outputs_done = 0
+        self._told = 0.0
+        self._program: Final = node.create_program(Program(_ENTRY, {JOB_MODULE: source}))
+        kind = ObjectType.DURABLE_BLOB if options.durable else ObjectType.SHMEM_BLOB
+        inside = tuple(groups)
+        naming = NameKind.RANDOM if inside else NameKind.ANONYMOUS
+        self._outputs: Final = [
+            node.create(kind, groups=inside, naming=naming) for _ in range(options.reducers)
+        ]
+
+    def run(self) -> JobResult:
+        """Run the job to its end; JobFailedError when a task failed too often."""
+        began = time.monotonic()
+        try:
+            while not self._ledger.done:
+                for step in self._ledger.next_steps():
+                    self._do(step)
+                self._listen()
+                self._tell(at_once=False)
+            self._tell(at_once=True)
+        except BaseException:
+            self._end_everything()
+            for output in self._outputs:
+                with suppress(DiosError):
+                    output.delete()
+            raise
+        finally:
+            with suppress(DiosError):
+                self._program.close()
+        return JobResult(tuple(self._outputs), tuple(self._reports), self._total, time.monotonic() - began)
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, GiveUp):
+            raise self._failed(step)
+        if isinstance(step, Stop):
+            self._stop(step)
+        elif step.role is Role.REDUCER:
+            self._start_reducer(step)
+        else:
+            self._start_mapper(step)
+
+    # -- starting -----------------------------------------------------------------------------------
+    def _start_reducer(self, start: Start) -> None:
+        options = self._options
+        order = ReduceOrder(
+            start.number, start.attempt, self._ledger.mappers, options.memory_bytes, options.ordered
+        )
+        output = self._outputs[start.number].restrict("write", label="output")
+        self._reducers[start.number] = self._launch(start, order, [], [output])
+
+    def _start_mapper(self, start: Start) -> None:
+        needed = sorted({segment.input for segment in self._splits[start.number]})
+        blobs = [self._inputs.blobs[number] for number in needed]
+        streams = [self._node.create_stream(ring_bytes=self._options.stream_bytes) for _ in start.partitions]
+        order = self._map_order(start, {number: place for place, number in enumerate(needed)})
+        self._launch(
+            start,
+            order,
+            [blob.restrict("read", label="input") for blob in blobs],
+            [stream.restrict("write", label="intermediate") for stream in streams],
+        )
+        for reducer, stream in zip(start.partitions, streams, strict=True):
+            # A reducer that has just died is noticed by its end; a mapper that nobody heard is stopped then.
+            with suppress(DiosError):
+                stream.delegate(self._reducers[reducer].task, "read")
+            stream.close()
+
+    def _map_order(self, start: Start, places: dict[int, int]) -> MapOrder:
+        segments = tuple(
+            Segment(places[part.input], part.start, part.end, part.first, part.last, part.label)
+            for part in self._splits[start.number]
+        )
+        return MapOrder(
+            start.number,
+            start.attempt,
+            self._options.reducers,
+            start.partitions,
+            segments,
+            self._options.memory_bytes,
+            self._options.block_bytes,
+        )
+
+    def _launch(self, start: Start, order: Order, inputs: list[Handed], outputs: list[Handed]) -> Running:
+        """Start one task with its order, its reports' stream, and what it works on."""
+        node = self._node
+        words = node.create(ObjectType.SHMEM_BLOB, data=encode(order), naming=NameKind.ANONYMOUS)
+        reports = node.create_stream(ring_bytes=JOB_REPORT_RING_BYTES)
+        task = node.run(
+            self._program,
+            inputs=[words.restrict("read", label="order"), *inputs],
+            outputs=[reports.restrict("write", label="reports"), *outputs],
+            label=f"{self._options.label} {start.role} {start.number}",
+            brand=self._options.brand,
+            limits=self._options.limits,
+        )
+        words.close()
+        running = Running(start, task, reports, time.monotonic())
+        self._running.append(running)
+        return running
+
+    def _stop(self, stop: Stop) -> None:
+        for running in self._running:
+            start = running.start
+            if start.role is Role.MAPPER and (start.number, start.attempt) == (stop.number, stop.attempt):
+                running.stopped = True
+                _end(running)
+
+    # -- listening ----------------------------------------------------------------------------------
+    def _listen(self) -> None:
+        """Wait until some task reports or ends, and act on it."""
+        told = [running.reports for running in self._running if running.listening]
+        ended = [running.task for running in self._running]
+        ready = self._node.select([*told, *ended], timeout=JOB_REPORT_MS / 1000)
+        if ready is None:
+            return
+        for running in list(self._running):
+            if ready is running.reports:
+                self._read(running)
+            elif ready is running.task:
+                self._ended(running)
+
+    def _read(self, running: Running) -> None:
+        """Take every report that is here."""
+        reader = running.reports.reader
+        while running.listening and reader.readable():
+            try:
+                for message in reader.receive_many(timeout_s=0):
+                    self._heard(running, message)
+            except (EndOfStreamError, ClosedError):
+                running.listening = False
+            except TimeLimitError:
+                return
+            except ProtocolError as error:
+                # It broke the stream or sent nonsense: whatever else it does will not be counted.
+                running.listening = False
+                running.failure = error.message
+                _end(running)
+
+    def _heard(self, running: Running, message: bytes) -> None:
+        report = decode_report(message)
+        start = running.start
+        if isinstance(report, Progress):
+            running.done += report.amount
+            if start.role is Role.MAPPER:
+                self._mapped[start.number] = max(self._mapped.get(start.number, 0), running.done)
+        elif isinstance(report, Finished):
+            running.finished = report
+        elif start.role is not Role.REDUCER:
+            raise ProtocolError("a mapper reported what only reducers can")
+        elif isinstance(report, Heard):
+            self._ledger.heard(start.number, start.attempt, report.mapper, report.attempt)
+        elif isinstance(report, Taken):
+            self._ledger.took(start.number, start.attempt, report.mapper)
+
+    def _ended(self, running: Running) -> None:
+        """A task is over: take its last words, and tell the ledger."""
+        self._read(running)
+        status = running.task.wait()
+        self._forget(running)
+        start, finished = running.start, running.finished
+        self._reports.append(_report_of(running, status))
+        failure = running.failure or _failure_of(status, finished)
+        if running.stopped:
+            self._ledger.mapper_stopped(start.number, start.attempt)
+        elif start.role is Role.MAPPER:
+            self._ledger.mapper_ended(start.number, start.attempt, failure or None)
+        else:
+            self._ledger.reducer_ended(start.number, start.attempt, failure or None)
+            self._outputs_done += not failure
+
+    def _forget(self, running: Running) -> None:
+        self._running.remove(running)
+        running.reports.detach()
+        for reference in (running.reports, running.task):
+            with suppress(DiosError):
+                reference.close()
+
+    def _end_everything(self) -> None:
+        """End every task that runs, and wait until it is gone."""
+        for running in self._running:
+            _end(running)
+        for running in list(self._running):
+            with suppress(DiosError):
+                running.task.wait()
+            self._forget(running)
+
+    # -- telling ------------------------------------------------------------------------------------
+    def _failed(self, step: GiveUp) -> JobFailedError:
+        times = "once" if step.attempts == 1 else f"{step.attempts} times"
+        return JobFailedError(
+            f"{step.role} {step.number} was started {times} and did not succeed: {step.reason}",
+            tuple(report for report in self._reports if not report.ok),
+        )
+
+    def _tell(self, *, at_once: bool) -> None:
+        now = time.monotonic()
+        if self._on_progress is None or (now - self._told < JOB_REPORT_MS / 1000 and not at_once):
+            return
+        self._told = now
+        self._on_progress(
+            JobProgress(
+                bytes_done=min(self._total, sum(self._mapped.values())),
+                bytes_total=self._total,
+                parts_taken=self._ledger.taken,
+                parts_total=self._ledger.mappers * self._ledger.reducers,
+                outputs_done=self._outputs_done,
+                outputs_total=self._ledger.reducers,
+                running=len(self._running),
+            )
+        )
+
+
+def _end(running: Running) -> None:
+    """End a task, and keep a reference to it: its end is waited for like any other."""
+    with suppress(DiosError):
+        kept = cast("Task", running.task.copy())
+        running.task.destroy()
+        running.task = kept
+
+
+def _failure_of(status: Status, finished: Finished | None) -> str:
+    if status.ok:
+        return "" if finished is not None else "it ended without having done its work"
+    return status.detail or status.cause.name.lower()
+
+
+def _report_of(running: Running, status: Status) -> TaskReport:
+    finished = running.finished or Finished(0, 0, 0)
+    return TaskReport(
+        role=running.start.role,
+        number=running.start.number,
+        attempt=running.start.attempt,
+        status=status,
+        seconds=time.monotonic() - running.began,
+        cpu_seconds=finished.cpu_ns / 1e9,
+        peak_bytes=finished.peak_bytes,
+        input_bytes=running.done if running.start.role is Role.MAPPER else 0,
+        pairs=finished.pairs,
+        spilled=finished.spilled,
+    )

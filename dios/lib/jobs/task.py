@@ -1,0 +1,208 @@
+"""What runs inside a job's tasks: the order is read, the person's functions are loaded, the work is done.
+
+Not for: the work itself (``dios.lib.jobs.mapping``, ``dios.lib.jobs.intake``), or for the controller.
+Everything a task touches it was handed at its start, or is delegated a stream at a time while it runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final, cast
+
+from dios.client.blocking import Node, Reference, Stream, connect
+from dios.client.status import Delegated, Lost
+from dios.errors import ClosedError, EndOfStreamError, OutOfMemoryError, ProtocolError
+from dios.lib.jobs import chunks
+from dios.lib.jobs.functions import Functions, functions_of
+from dios.lib.jobs.intake import Intake
+from dios.lib.jobs.mapping import Outlet, run_mapper
+from dios.lib.jobs.orders import JOB_MODULE, Finished, MapOrder, Progress, ReduceOrder, Report, decode_order
+from dios.lib.jobs.orders import encode as encode_report
+from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_MS, KIB
+from dios.wire.types import NameKind, ObjectType, Semantics
+
+_KEPT_BEFORE_COLLECTING: Final = 100_000
+"""A job's tables are many containers and hold no cycles; looking for some every 700 objects costs a tenth."""
+
+
+def main() -> None:
+    """Do what the first input orders, and report it on the first output."""
+    node = connect()
+    gc.freeze()
+    gc.set_threshold(_KEPT_BEFORE_COLLECTING)
+    order = decode_order(node.inputs[0].read_bytes())
+    reporter = Reporter(cast("Stream", node.outputs[0]))
+    functions = functions_of(importlib.import_module(JOB_MODULE))
+    try:
+        if isinstance(order, MapOrder):
+            finished = _map(node, order, functions, reporter)
+        else:
+            finished = _reduce(node, order, functions, reporter)
+        reporter.send(finished)
+    except ControllerGoneError:
+        raise SystemExit(1) from None
+
+
+class ControllerGoneError(Exception):
+    """Nobody reads this task's reports any more: there is nothing left to work for."""
+
+
+class Reporter:
+    """Tells the controller how far the task is, a few times a second."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream: Final = stream
+        self._amount = 0
+        self._due = time.monotonic() + JOB_REPORT_MS / 1000
+
+    def send(self, report: Report) -> None:
+        """Send a report at once; ControllerGoneError when nobody reads it."""
+        try:
+            if self._amount and not isinstance(report, Progress):
+                self._stream.send(encode_report(Progress(self._amount)))
+                self._amount = 0
+            self._stream.send(encode_report(report))
+        except ClosedError:
+            raise ControllerGoneError from None
+
+    def progress(self, amount: int) -> None:
+        """So many bytes or pairs more are done; told when it is time to."""
+        self._amount += amount
+        now = time.monotonic()
+        if now >= self._due:
+            amount, self._amount = self._amount, 0
+            self._due = now + JOB_REPORT_MS / 1000
+            self.send(Progress(amount))
+
+
+def _finished(pairs: int, spilled: int = 0) -> Finished:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Finished(pairs, time.process_time_ns(), usage.ru_maxrss * KIB, spilled)
+
+
+# -- mappers ------------------------------------------------------------------------------------------
+class _StreamOutlet:
+    """The writing end of a stream to one reducer."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream: Final = stream
+        self._writer: Final = stream.writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.send(data)
+
+    def close(self) -> None:
+        self._stream.detach()
+
+
+def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) -> Finished:
+    with ExitStack() as requests:
+        views = [requests.enter_context(blob.read(Semantics.ANY)).view for blob in node.inputs[1:]]
+        outlets: list[Outlet] = [_StreamOutlet(cast("Stream", stream)) for stream in node.outputs[1:]]
+        pairs = run_mapper(order, functions, views, outlets, reporter.progress)
+    return _finished(pairs)
+
+
+# -- reducers -----------------------------------------------------------------------------------------
+class _Disk:
+    """Makes spools out of anonymous durable objects, which live as long as the task refers to them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node: Final = node
+        self.spilled = 0
+
+    def spool(self, parts: list[bytes]) -> _BlobSpool:
+        """Put chunks on disk."""
+        data = b"".join(map(chunks.framed, parts))
+        self.spilled += len(data)
+        blob = self._node.create(ObjectType.DURABLE_BLOB, data=data, naming=NameKind.ANONYMOUS)
+        return _BlobSpool(blob)
+
+
+class _BlobSpool:
+    """Chunks in one object."""
+
+    def __init__(self, blob: Reference) -> None:
+        self._blob: Final = blob
+
+    def __iter__(self) -> Iterator[memoryview]:
+        with self._blob.read(Semantics.ANY) as request:
+            yield from chunks.unframed(request.view)
+
+    def close(self) -> None:
+        """Drop the only reference, and the object with it."""
+        self._blob.delete()
+
+
+def _reduce(node: Node, order: ReduceOrder, functions: Functions, reporter: Reporter) -> Finished:
+    disk = _Disk(node)
+    intake = Intake(order, functions, disk.spool)
+    _take_in(node, intake, reporter)
+    parts: list[bytes] = []
+    pairs = 0
+    for keys, values in intake.results():
+        parts.append(chunks.framed(chunks.encode_pairs(keys, values)))
+        pairs += len(keys)
+        reporter.progress(len(keys))
+    _write(node.outputs[1], parts)
+    intake.close()
+    return _finished(pairs, disk.spilled)
+
+
+def _take_in(node: Node, intake: Intake, reporter: Reporter) -> None:
+    """Read the mappers' streams as they are delegated, whichever has something, until all have been heard
+    (Listing 4.4). Each ring is mapped once and read in place again and again (Listing 4.6).
+    """
+    streams: list[Stream] = []
+    while not intake.complete:
+        ready = node.select([*streams, node.self], timeout=JOB_HEARTBEAT_MS / 1000)
+        if ready is None:
+            # Were the controller gone, this would tell.
+            reporter.send(Progress(0))
+        elif isinstance(ready, Stream):
+            if not _read(ready, intake, reporter):
+                streams.remove(ready)
+                ready.detach()
+                ready.close()
+        else:
+            event = node.next_event()
+            if isinstance(event, Lost):
+                raise OutOfMemoryError(f"{event.count} delegations were dropped before they were read")
+            if isinstance(event, Delegated) and isinstance(event.reference, Stream):
+                streams.append(event.reference)
+
+
+def _read(stream: Stream, intake: Intake, reporter: Reporter) -> bool:
+    """Take what a stream has; False when it is over."""
+    try:
+        messages = stream.reader.receive_many()
+    except EndOfStreamError:
+        intake.closed(stream.ref)
+        return False
+    except ProtocolError:
+        # A mapper that dies within a message leaves a torn one.
+        intake.closed(stream.ref)
+        return False
+    for message in messages:
+        told = intake.message(stream.ref, message)
+        if told is not None:
+            reporter.send(told)
+    return True
+
+
+def _write(output: Reference, parts: list[bytes]) -> None:
+    """Make the output's bytes, all at once: nobody ever sees a part of them, and a repeat replaces them."""
+    size = sum(map(len, parts))
+    if not size:
+        output.write_bytes(b"", replace=True)
+        return
+    with output.write(size, Semantics.EXCL, blank=True, replace=True) as request:
+        place = 0
+        for part in parts:
+            request.view[place : place + len(part)] = part
+            place += len(part)

@@ -1,0 +1,105 @@
+"""MapReduce over the calls of a node (thesis §3.3, §5.3): ``run(node, "wordcount.py", inputs=["texts/"])``.
+
+Not for: what happens inside (``dios.lib.jobs``), or jobs of other shapes. ``docs/mapreduce.md`` is the page
+for people who write jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dios.client.blocking import Node, Reference
+from dios.errors import InvalidError
+from dios.lib.jobs.controller import Controller, Options
+from dios.lib.jobs.inputs import Inputs, Source, Sources
+from dios.lib.jobs.ledger import Role
+from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
+from dios.limits import JOB_BLOCK_BYTES_DEFAULT, JOB_MEMORY_BYTES_DEFAULT, JOB_MEMORY_BYTES_MIN
+from dios.wire.messages import Limits
+from dios.wire.types import Brand
+
+__all__ = [
+    "JobFailedError",
+    "JobProgress",
+    "JobResult",
+    "OnProgress",
+    "Role",
+    "Source",
+    "Sources",
+    "TaskReport",
+    "run",
+]
+
+
+def run(
+    node: Node,
+    job: str | Path | bytes,
+    inputs: Sources,
+    *,
+    reducers: int = 2,
+    workers: int = 2,
+    splits: int | None = None,
+    attempts: int = 3,
+    memory_bytes: int = JOB_MEMORY_BYTES_DEFAULT,
+    block_bytes: int = JOB_BLOCK_BYTES_DEFAULT,
+    stream_bytes: int = 0,
+    ordered: bool = False,
+    durable: bool = False,
+    groups: Iterable[Reference] = (),
+    brand: Brand = Brand.PURE,
+    limits: Limits | None = None,
+    progress: OnProgress | None = None,
+) -> JobResult:
+    """Run a MapReduce job and wait for its result.
+
+    ``job`` is the path of a Python file, or its source as bytes: it defines ``map``, ``map_keys`` or
+    ``map_block``, ``reduce``, and maybe ``combine``. It is imported by the job's tasks only, never here.
+    ``inputs`` are references, files, directories or bytes; as a mapping, each under the label that a map
+    function with two arguments is given.
+
+    ``reducers`` is the number of outputs; at most ``workers`` mappers run at a time, and the input is cut
+    into ``splits`` mappers (default: as many as workers, more for very large inputs). A task that fails is
+    started ``attempts`` times in all. Each task holds about ``memory_bytes`` of pairs and spills the rest.
+    A block function gets about ``block_bytes`` at a time. ``stream_bytes`` is the ring between each mapper
+    and reducer (0: the node's default). ``ordered`` sorts each output by key. Outputs are ``durable`` or in
+    shared memory, and named in ``groups`` where some are given.
+
+    Raises JobFailedError when a task failed for the last time, InvalidError for arguments that cannot be.
+    """
+    if memory_bytes < JOB_MEMORY_BYTES_MIN or block_bytes < 1 or (splits is not None and splits < 1):
+        raise InvalidError(f"a job needs {JOB_MEMORY_BYTES_MIN} bytes of memory, one split, and whole blocks")
+    source, label = _source_of(job)
+    options = Options(
+        reducers=reducers,
+        workers=workers,
+        splits=splits,
+        attempts=attempts,
+        memory_bytes=memory_bytes,
+        block_bytes=block_bytes,
+        stream_bytes=stream_bytes,
+        ordered=ordered,
+        durable=durable,
+        brand=brand,
+        limits=limits,
+        label=label,
+    )
+    brought = Inputs(node)
+    try:
+        brought.add_all(inputs)
+        return Controller(node, source, brought, groups, options, progress).run()
+    finally:
+        brought.close()
+
+
+def _source_of(job: str | Path | bytes) -> tuple[str, str]:
+    """A job's text, and what its tasks are called."""
+    try:
+        if isinstance(job, bytes):
+            return job.decode(), "job"
+        path = Path(job)
+        return path.read_text(encoding="utf-8"), path.stem
+    except UnicodeDecodeError:
+        raise InvalidError("the job is not Python source in UTF-8") from None
+    except OSError as error:
+        raise InvalidError(f"the job {error.filename} cannot be read: {error.strerror}") from None

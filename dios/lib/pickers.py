@@ -1,0 +1,42 @@
+"""Reference pickers: which of several replicas of an object to use, by public attributes (thesis §4.5.2).
+
+Not for: finding the replicas (``Node.lookup``), or I/O on them. A picker is a plain function from references
+to one of them; an application with another policy writes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from dios.client.attributes import Handle
+from dios.errors import InvalidError
+from dios.wire.types import Persistence, Proximity
+
+R = TypeVar("R", bound=Handle)
+
+_IN_MEMORY: Final = Persistence.VOLATILE
+
+
+def pick_input(references: Sequence[R]) -> R:
+    """The policy of Listing 4.3: what is in memory before what is on disk, wherever it is; then the nearest.
+
+    Raises InvalidError when there is none.
+    """
+    return _best(references, lambda reference: (reference.persistence is not _IN_MEMORY, reference.proximity))
+
+
+def pick_closest(references: Sequence[R]) -> R:
+    """The nearest replica; of equally near ones, one in memory. Raises InvalidError when there is none."""
+    return _best(references, lambda reference: (reference.proximity, reference.persistence is not _IN_MEMORY))
+
+
+def pick_durable(references: Sequence[R]) -> R:
+    """A replica that survives restarts before one that does not; then the nearest. InvalidError for none."""
+    return _best(references, lambda reference: (reference.persistence is _IN_MEMORY, reference.proximity))
+
+
+def _best(references: Sequence[R], rank: Callable[[R], tuple[bool | Proximity, bool | Proximity]]) -> R:
+    if not references:
+        raise InvalidError("no replica to pick from: the name is unknown here, or in another group")
+    return min(references, key=rank)
