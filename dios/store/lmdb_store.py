@@ -205,6 +205,8 @@ class LmdbStore:
     def _open_environment(self) -> lmdb.Environment:
         folder = self._path / "store"
         fresh = not (folder / "data.mdb").exists()
+        # LMDB would make the folder with the files' mode, and only root can enter a folder without x.
+        folder.mkdir(mode=0o700, exist_ok=True)
         # Memory stays initialised (the default), so that no secret of this process gets into free pages.
         env = lmdb.open(
             str(folder), map_size=self._map_bytes, max_dbs=2, mode=0o600, max_spare_txns=2, readahead=False
