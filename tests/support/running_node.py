@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dios.node.daemon import Running, start_detached
+from dios.node.daemon import Running, find, start_detached
 
 DEADLINE_SECONDS = 30.0
 
@@ -30,6 +30,8 @@ class RunningNode:
     def kill(self) -> None:
         """Kill -9, and wait until the process is gone."""
         os.kill(self.running.pid, signal.SIGKILL)
+        # The first thread of a killed process may be gone while another still holds its sockets.
+        wait_until(lambda: find(self.running.socket) is None, "the daemon's socket is dead")
         wait_until(lambda: not exists(self.running.pid), "the daemon is gone")
 
     def stop(self) -> None:
