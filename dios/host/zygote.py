@@ -52,11 +52,13 @@ async def open_zygote(
     if len(preload) > limits.PRELOAD_MODULES_MAX:
         raise InvalidError(f"{len(preload)} modules to preload; at most {limits.PRELOAD_MODULES_MAX}")
     found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
-    cgroup = found.get("cgroup")
-    name = f"dios-{os.getpid()}-{next(_nodes)}"
-    groups = open_groups(name) if cgroup and cgroup.available else Groups([])
+    counted = {f"cgroup_{name}" for name in ("memory", "pids")}
+    wanted = any(found[name].available for name in counted & set(found))
+    groups = open_groups(f"dios-{os.getpid()}-{next(_nodes)}") if wanted else Groups([])
+    available = {name for name, mechanism in found.items() if mechanism.available} - counted
+    available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
-    setup = Setup(Brand.PURE, entry, preload, paths, tuple(k for k, m in found.items() if m.available))
+    setup = Setup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
     try:
         # Before the nursery, so that a refusal reaches the caller as itself and not inside a group.
         link = await Link.start(setup) if confined else None

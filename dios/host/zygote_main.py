@@ -45,6 +45,10 @@ _ABOVE_TASKS: Final = 10
 """The zygote's own descriptors start here: 0 to 3 are the places of a task's."""
 
 _OOM_SCORE: Final = "500"
+_LOG_READ_ALL: Final = 3
+_LOG_BYTES: Final = 16 * limits.KIB
+_LOG_READS: Final = 3
+_LOG_PAUSE_S: Final = 0.001
 Entry = Callable[[], int | None]
 
 
@@ -74,7 +78,9 @@ class Zygote:
         """Enter the view and give up the user, as far as the machine lets us. Returns the view's trees."""
         trees = view.library_trees(setup.paths)
         available = set(setup.available)
-        root = os.geteuid() == 0
+        root = privileges.may_mount()
+        if os.geteuid() == 0 and not root:
+            privileges.become_unprivileged()
         flags = kernel.CLONE_NEWNS if "mount" in available else 0
         flags |= kernel.CLONE_NEWUTS if "uts" in available else 0
         if root:
@@ -86,8 +92,7 @@ class Zygote:
         if "mount" in available:
             view.enter(trees)
         if root:
-            # Where user namespaces are kept from ordinary users, this one capability still opens them.
-            privileges.become_unprivileged((privileges.CAP_SYS_ADMIN,))
+            privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
         # Only now: a change of user forgets it. With the daemon, zygote and tasks go at once.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         return trees
@@ -227,17 +232,18 @@ def _kill(pid: int) -> None:
 
 
 def _refused_call(pid: int) -> str:
-    """The name of the call that a filter killed ``pid`` for, if the kernel's log tells us."""
-    read_all, size = 3, 64 * limits.KIB
-    buffer = kernel.hold(bytes(size))
-    try:
-        length = kernel.syscall("syslog", read_all, kernel.address_of(buffer), size)
-    except OSError:
-        return ""
-    for line in reversed(buffer.raw[:length].decode(errors="replace").splitlines()):
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if words.get("type") == "1326" and words.get("pid") == str(pid):
-            return numbers.name_of(int(words.get("syscall", "-1")))
+    """The name of the call that a filter killed ``pid`` for, if the kernel's log tells us; it may be late."""
+    buffer = kernel.hold(bytes(_LOG_BYTES))
+    for _ in range(_LOG_READS):
+        try:
+            length = kernel.syscall("syslog", _LOG_READ_ALL, kernel.address_of(buffer), _LOG_BYTES)
+        except OSError:
+            return ""
+        for line in reversed(buffer.raw[:length].decode(errors="replace").splitlines()):
+            words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            if words.get("type") == "1326" and words.get("pid") == str(pid):
+                return numbers.name_of(int(words.get("syscall", "-1")))
+        select.select([], [], [], _LOG_PAUSE_S)
     return ""
 
 

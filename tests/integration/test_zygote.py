@@ -154,14 +154,25 @@ async def test_a_pooled_child_gets_the_limits_it_is_asked_for(mechanisms: dict[s
 
 async def test_memory_beyond_the_group_ends_the_task(mechanisms: dict[str, Mechanism]) -> None:
     """Shared memory, which no limit of a process counts, ends a task at its group's limit: cause MEMORY."""
-    found = mechanisms["cgroup"]
-    if not found.available or "memory" not in found.detail:
-        pytest.skip(f"no memory controller to write: {found.detail}")
+    if not mechanisms["cgroup_memory"].available:
+        pytest.skip(f"no memory controller to write: {mechanisms['cgroup_memory'].detail}")
     async with zygote_of(mechanisms) as zygote:
         task = await zygote.spawn(Brand.PURE, Limits(memory_bytes=64 * limits.MIB))
         assert await attempt(task, f"share_memory {256 * limits.MIB}") == ""
         end = await task.wait()
         assert end.cause is Cause.MEMORY
+        task.close()
+
+
+async def test_uncounted_memory_is_refused(mechanisms: dict[str, Mechanism]) -> None:
+    """Where no group counts memory, a pure task gets no anonymous shared memory but all private memory."""
+    missing = {"cgroup_memory": Mechanism(available=False, detail="EROFS", needed_for_pure=False)}
+    missing |= {"cgroup_pids": Mechanism(available=False, detail="EROFS", needed_for_pure=False)}
+    async with zygote_of(mechanisms | missing) as zygote:
+        task = await zygote.spawn(Brand.PURE, Limits())
+        assert await attempt(task, f"share_memory {limits.MIB}") == "refused:EPERM"
+        assert await attempt(task, "use_memory") == "did:hello"
+        assert await attempt(task, "use_threads") == "did:285"
         task.close()
 
 

@@ -361,7 +361,7 @@ def _use_trio(_: str) -> object:
 
 
 def _use_memory(_: str) -> object:
-    with mmap.mmap(-1, 1 << 20) as memory:
+    with mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory[:5] = b"hello"
         return memory[:5].decode()
 

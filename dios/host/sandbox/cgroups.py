@@ -96,7 +96,7 @@ class Groups:
         """Make the groups of one task; may be called in any thread. Raises ``OSError``."""
         folders = [(hierarchy.folder / name, hierarchy) for hierarchy in self._hierarchies]
         for folder, _ in folders:
-            folder.mkdir()
+            folder.mkdir(parents=True)
         return Group(folders)
 
     def give_up(self, group: Group) -> None:
@@ -125,6 +125,7 @@ def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
     taken: set[str] = set()
     for parent, version, controllers in _own_groups(proc):
         folder = parent / name
+        _sweep(parent)
         try:
             usable = frozenset(controllers) - taken
             if version == 2:
@@ -141,6 +142,16 @@ def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
             with contextlib.suppress(OSError):
                 folder.rmdir()
     return made, refused
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the empty folders of nodes that were killed; their number is a process's that is gone."""
+    for folder in parent.glob("dios-*"):
+        number = folder.name.split("-")[1]
+        if number.isdecimal() and not Path("/proc", number).exists():
+            for path in (*folder.glob("task-*"), folder):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
 
 
 def _own_groups(proc: Path) -> list[tuple[Path, int, set[str]]]:
@@ -204,16 +215,16 @@ def _delegate(parent: Path, wanted: frozenset[str]) -> set[str]:
     return set(wanted & _words(parent / "cgroup.subtree_control"))
 
 
-def attempt() -> str:
-    """Make and remove a group as a task's start would. Raises ``OSError`` with the reasons."""
-    hierarchies, refused = _open(f"dios-probe-{os.getpid()}", Path("/proc/self"))
+def attempt(controller: str) -> str:
+    """Make and remove a group as a start would. Raises ``OSError`` where ``controller`` counts nothing."""
+    hierarchies, refused = _open(f"dios-{os.getpid()}-probe", Path("/proc/self"))
     groups = Groups(hierarchies)
     try:
-        if not groups:
-            raise OSError("; ".join(refused) or "no memory or pids controller here")
+        if controller not in groups.controllers:
+            raise OSError("; ".join(refused) or f"no {controller} controller in this process's groups")
         group = groups.make("task")
         group.limit(memory_bytes=1 << 30, processes=16)
         groups.give_up(group)
-        return ", ".join(f"{'+'.join(sorted(h.controllers))} (v{h.version})" for h in hierarchies)
+        return ", ".join(f"version {h.version}" for h in hierarchies if controller in h.controllers)
     finally:
         groups.close()

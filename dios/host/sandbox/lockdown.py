@@ -11,7 +11,7 @@ import select
 import signal
 from typing import Final
 
-from dios.host.sandbox import kernel, landlock, limits_of_task, namespaces, privileges
+from dios.host.sandbox import kernel, landlock, limits_of_task, namespaces, policy, privileges
 from dios.host.sandbox.seccomp import Filter, program
 from dios.host.zygote_messages import Make
 
@@ -32,7 +32,15 @@ class Prepared:
         self.flags = namespaces.flags_for(available)
         self.last_capability = privileges.last_capability()
         self.rules = landlock.ruleset(trees) if "landlock" in available else -1
-        self.filter = Filter(program()) if {"seccomp", "pid"} <= available else None
+        self._filter = self._filter_for(policy.INIT_PID) if {"seccomp", "pid"} <= available else None
+
+    def _filter_for(self, pid: int) -> Filter:
+        return Filter(program(pid, memory_is_counted="cgroup_memory" in self.available))
+
+    def install_filter(self) -> None:
+        """Put the calling child under the filter for good. Raises ``OSError``."""
+        # Outside a pid namespace the filter names this very process, so it is made here.
+        (self._filter or self._filter_for(os.getpid())).install()
 
 
 def die_with_the_zygote(zygote_pidfd: int) -> None:
@@ -72,8 +80,7 @@ def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
         privileges.set_capabilities(())
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     if "seccomp" in available:
-        # Outside a pid namespace the filter names this very process, so it is made here.
-        (prepared.filter or Filter(program(os.getpid()))).install()
+        prepared.install_filter()
 
 
 def limbo(prepared: Prepared, make: Make, socket: int, console: int) -> None:

@@ -22,7 +22,7 @@ NEEDED_FOR_PURE: Final = (
     *("user", "pid", "mount", "net", "ipc", "uts"),
     *("no_new_privs", "landlock", "seccomp", "memfd_seals", "pidfd"),
 )
-OPTIONAL: Final = ("cgroup",)
+OPTIONAL: Final = ("cgroup_memory", "cgroup_pids")
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,25 @@ def _only(index: int, *values: int) -> tuple[Check, ...]:
     return (Check(index, values),)
 
 
+MAP_SHARED: Final = 0x01
+MAP_PRIVATE: Final = 0x02
+MAP_ANONYMOUS: Final = 0x20
+
+ANY_MEMORY: Final = Allow("its own memory and mapped buffers; a group counts all of it", ("mmap",))
+COUNTED_MEMORY: Final = Allow(
+    "the same where no group counts: no anonymous shared memory, which no limit of a process counts",
+    ("mmap",),
+    (
+        Check(
+            3,
+            (MAP_SHARED, MAP_PRIVATE, MAP_SHARED | MAP_PRIVATE, MAP_PRIVATE | MAP_ANONYMOUS),
+            mask=MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS,
+        ),
+    ),
+)
+
 ALLOWED: Final = (
-    Allow("its own memory", ("brk", "mmap", "munmap", "mprotect", "mremap", "madvise", "membarrier")),
+    Allow("its own memory", ("brk", "munmap", "mprotect", "mremap", "madvise", "membarrier")),
     Allow("locks between its threads and on shared rings", ("futex", "futex_waitv")),
     Allow("the C library keeps a list of held locks for each thread", ("set_robust_list", "rseq")),
     Allow("the C library names a new thread's id", ("set_tid_address",)),

@@ -15,6 +15,12 @@ UNPRIVILEGED_ID: Final = 65534
 """The user and group that pure tasks of a daemon run by root have: the kernel's own "nobody"."""
 
 CAP_SYS_ADMIN: Final = 21
+CAP_SYSLOG: Final = 34
+
+KEPT_BY_THE_ZYGOTE: Final = (CAP_SYS_ADMIN, CAP_SYSLOG)
+"""Where root started it: namespaces where they are kept from ordinary users, and the kernel's log, which
+names the call that a filter killed a task for."""
+
 _VERSION_3: Final = 0x20080522
 _CAPABILITY_NUMBERS: Final = 64
 
@@ -31,13 +37,27 @@ def set_capabilities(wanted: tuple[int, ...]) -> None:
     kernel.syscall("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
 
 
-def become_unprivileged(keep: tuple[int, ...]) -> None:
-    """From root to UNPRIVILEGED_ID with the capabilities ``keep`` alone. Raises ``OSError``."""
+def permitted() -> int:
+    """The capabilities that this process may use, as a bit mask. Raises ``OSError``."""
+    rows = kernel.hold(bytes(24))
+    kernel.syscall("capget", struct.pack("=Ii", _VERSION_3, 0), kernel.address_of(rows))
+    low, high = struct.unpack("=4xI8xI4x", rows.raw)
+    return int(low | high << 32)
+
+
+def may_mount() -> bool:
+    """Whether this is root with the right to mount; root in a container may be without."""
+    return os.geteuid() == 0 and bool(permitted() >> CAP_SYS_ADMIN & 1)
+
+
+def become_unprivileged(keep: tuple[int, ...] = ()) -> None:
+    """From root to UNPRIVILEGED_ID with, of the capabilities ``keep``, those it has. Raises ``OSError``."""
+    had = permitted()
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-    set_capabilities(keep)
+    set_capabilities(tuple(number for number in keep if had >> number & 1))
 
 
 def last_capability() -> int:

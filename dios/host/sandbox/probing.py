@@ -27,23 +27,26 @@ def attempts() -> dict[str, Callable[[], str]]:
         "seccomp": _seccomp,
         "memfd_seals": _memfd_seals,
         "pidfd": _pidfd,
-        "cgroup": cgroups.attempt,
+        "cgroup_memory": partial(cgroups.attempt, "memory"),
+        "cgroup_pids": partial(cgroups.attempt, "pids"),
     }
 
 
 def _as_zygote(flags: int) -> None:
     """Become what the zygote is: unprivileged, and where root started us, with one capability."""
-    if os.geteuid() == 0:
+    if privileges.may_mount():
         if flags:
             kernel.syscall("unshare", flags)
-    else:
-        view.enter_user_namespace(flags)
+        return
+    if os.geteuid() == 0:
+        privileges.become_unprivileged()
+    view.enter_user_namespace(flags)
 
 
 def _namespace(flag: int) -> str:
     _as_zygote(0)
     if os.geteuid() == 0:
-        privileges.become_unprivileged((privileges.CAP_SYS_ADMIN,))
+        privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
     pid, pidfd = kernel.clone3(flag | kernel.CLONE_NEWUSER)
     if pid == 0:
         os._exit(0)
@@ -63,7 +66,7 @@ def _view() -> str:
 
 def _namespace_inside() -> str:
     if os.geteuid() == 0:
-        privileges.become_unprivileged((privileges.CAP_SYS_ADMIN,))
+        privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
     pid, pidfd = kernel.clone3(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
     if pid == 0:
         os._exit(0)

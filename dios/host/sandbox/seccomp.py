@@ -68,7 +68,7 @@ def _allowed(entry: policy.Allow, own_pid: int) -> Code:
     return checks + _return(RET_ALLOW)
 
 
-def _answers(own_pid: int) -> dict[int, Code]:
+def _answers(own_pid: int, memory: policy.Allow) -> dict[int, Code]:
     answers: dict[int, Code] = {}
 
     def put(names: Iterable[str], code: Code) -> None:
@@ -78,7 +78,7 @@ def _answers(own_pid: int) -> dict[int, Code]:
             except OSError:
                 continue  # this architecture has no such call
 
-    for entry in policy.ALLOWED:
+    for entry in (*policy.ALLOWED, memory):
         put(entry.names, _allowed(entry, own_pid))
     put(policy.KILLED, _return(RET_KILL_PROCESS))
     put(policy.NO_SUCH_CALL, _return(RET_ENOSYS))
@@ -112,19 +112,22 @@ def _search(starts: list[tuple[int, Code]]) -> Code:
     return [_op(_IF_AT_LEAST, pivot, 0, 1), _op(_JUMP, len(below)), *below, *above]
 
 
-def program(own_pid: int = policy.INIT_PID) -> bytes:
+def program(own_pid: int = policy.INIT_PID, *, memory_is_counted: bool = False) -> bytes:
     """The filter for a task that knows itself as ``own_pid``, which in a pid namespace is always 1.
+
+    ``memory_is_counted``: a control group limits all of the task's memory, shared memory too.
 
     Raises ``OSError`` with ENOSYS on an architecture without a table of numbers.
     """
     if not numbers.supported():
         raise OSError(errno.ENOSYS, f"no system-call table for {numbers.machine()}")
+    memory = policy.ANY_MEMORY if memory_is_counted else policy.COUNTED_MEMORY
     code = [
         _op(_LOAD, _ARCHITECTURE_AT),
         _op(_IF_EQUAL, numbers.AUDIT_ARCH[numbers.machine()], 1, 0),
         *_return(RET_KILL_PROCESS),
         _op(_LOAD, _NUMBER_AT),
-        *_search(_ranges(_answers(own_pid))),
+        *_search(_ranges(_answers(own_pid, memory))),
     ]
     assert len(code) <= _INSTRUCTIONS_MAX, "the kernel takes no longer filter"  # noqa: S101 - a fact of the table
     return b"".join(code)

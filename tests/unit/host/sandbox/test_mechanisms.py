@@ -34,9 +34,9 @@ def test_what_is_missing_is_said_and_what_is_optional_is_not() -> None:
     table = {
         "seccomp": Mechanism(available=False, detail="ENOSYS", needed_for_pure=True),
         "pid": Mechanism(available=True, detail="", needed_for_pure=True),
-        "cgroup": Mechanism(available=False, detail="EROFS", needed_for_pure=False),
+        "cgroup_pids": Mechanism(available=False, detail="EROFS", needed_for_pure=False),
     }
     assert mechanisms.missing_for_pure(table) == "seccomp: ENOSYS"
     with pytest.raises(NotSupportedError, match="seccomp: ENOSYS"):
         mechanisms.require_pure(table)
-    mechanisms.require_pure({"cgroup": table["cgroup"]})
+    mechanisms.require_pure({"cgroup_pids": table["cgroup_pids"]})

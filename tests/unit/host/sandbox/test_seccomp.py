@@ -68,7 +68,7 @@ def test_every_refused_call_gets_eperm() -> None:
 
 def test_the_lists_do_not_overlap() -> None:
     """No call stands in two of the policy's lists, or twice in the table."""
-    names = [name for entry in policy.ALLOWED for name in entry.names]
+    names = [name for entry in (*policy.ALLOWED, policy.ANY_MEMORY) for name in entry.names]
     names += [*policy.KILLED, *policy.REFUSED, *policy.NO_SUCH_CALL]
     assert len(names) == len(set(names))
 
@@ -167,6 +167,16 @@ def test_without_a_pid_namespace_the_own_pid_is_the_real_one() -> None:
     assert named("kill", 4711, 6, own_pid=4711) == seccomp.RET_ALLOW
     assert named("kill", 1, 6, own_pid=4711) == seccomp.RET_EPERM
     assert named("fcntl", 3, 1, own_pid=4711) == seccomp.RET_ALLOW
+
+
+def test_memory_that_nothing_counts_is_refused() -> None:
+    """Without a group, anonymous shared memory is refused; private memory and mapped buffers are not."""
+    private, shared, anonymous = policy.MAP_PRIVATE, policy.MAP_SHARED, policy.MAP_ANONYMOUS
+    for flags in (private, shared, private | anonymous, private | anonymous | 0x20000):
+        assert named("mmap", 0, 4096, 3, flags) == seccomp.RET_ALLOW
+    for flags in (shared | anonymous, shared | private | anonymous, anonymous):
+        assert named("mmap", 0, 4096, 3, flags) == seccomp.RET_EPERM
+    assert seccomp.program(memory_is_counted=True) != seccomp.program()
 
 
 def test_names_and_numbers_agree() -> None:
