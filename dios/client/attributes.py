@@ -57,11 +57,12 @@ class Handed:
 class Handle:
     """The public part of a reference (§4.5.1). Counters are read live from the node's page, with no call."""
 
-    __slots__ = ("_info", "_node", "link", "name")
+    __slots__ = ("_closed", "_info", "_node", "link", "name")
 
     def __init__(self, node: NodeBase, info: messages.Reference, name: bytes | None = None) -> None:
         self._node: Final = node
         self._info: Final = info
+        self._closed = False
         self.link: Final = node.link
         self.name: Final = name
         """The object's name where this handle came by it, else None. A secret: show the fingerprint."""
@@ -160,13 +161,14 @@ class Handle:
     def zombie(self) -> bool:
         """Whether the object was deleted, or this handle closed: I/O fails for good."""
         page = self.link.page
-        if page is None:
-            return False
+        if page is None or self._closed:
+            return self._closed
         found = page.attributes(self._info)
         return found is None or found.zombie
 
     def detach(self) -> None:
-        """Let go of what this process holds for the handle; the node is told by its closing."""
+        """Let go of what this process holds for the handle; the node is told by another way."""
+        self._closed = True
 
     def restrict(self, *rights: Rights, label: str = "") -> Handed:
         """This reference with at most these rights ("read", "write", "execute", "delegate", "delete"),

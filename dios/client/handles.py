@@ -85,7 +85,11 @@ class ReferenceOps(Handle, Generic[R]):
         return found.references[0]
 
     def close_op(self) -> Operation[None]:
-        """Drop this handle; the object lives on as its other references and its deletion mode say."""
+        """Drop this handle, unless that was done; the object lives on as its other references and its
+        deletion mode say.
+        """
+        if self._closed:
+            return
         self.detach()
         expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.HANDLE_ONLY))))
 

@@ -56,6 +56,7 @@ class StreamOps(Handle):
         """Close the ends: the other side learns of it, and still reads what was sent. An end once closed
         cannot be taken again.
         """
+        super().detach()
         for end in (self._reader, self._writer):
             if end is not None:
                 end.close()

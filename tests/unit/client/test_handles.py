@@ -88,12 +88,13 @@ def test_rights_narrow_by_name() -> None:
 def test_closing_and_deleting_differ() -> None:
     """Close drops the handle alone, delete follows the object's deletion mode, destroy ends it."""
     with FakeNode(lambda _: DONE) as fake:
-        made = blob(fake.connect())
-        made.close()
-        made.delete()
-        made.destroy()
-        with made:
-            pass
+        node = fake.connect()
+        blob(node).close()
+        blob(node).delete()
+        blob(node).destroy()
+        with blob(node) as made:
+            made.close()
+        assert made.zombie
         flags = [call.flags for call in fake.calls if isinstance(call, messages.Delete)]
         assert flags == [Flag.HANDLE_ONLY, 0, Flag.DESTROY, Flag.HANDLE_ONLY]
 
