@@ -107,7 +107,10 @@ KEYRING_NAMES_MAX: Final = 10_000
 # -- a node's process -----------------------------------------------------------------------------
 NODE_START_MS_MAX: Final = 60_000
 NODE_STOP_MS_MAX: Final = 10_000
+NODE_ANSWER_MS_MAX: Final = 3_000
+NODE_SIGNAL_MS_MAX: Final = 4_000
 COLLECTOR_OBJECTS: Final = 20_000
+ENTROPY_BYTES: Final = 4 * KIB
 
 # -- catalogues of what people put ----------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000

@@ -5,12 +5,17 @@ Not for: what happens inside it, or objects and tasks (``dios.cli.main``).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from types import FrameType
+from typing import Annotated, Final, NoReturn
 
 import typer
 
+from dios import limits
 from dios.cli.output import (
     NOT_RUNNING,
     JsonOption,
@@ -23,6 +28,7 @@ from dios.cli.output import (
 )
 from dios.client.blocking import connect
 from dios.client.locate import resolve_node
+from dios.errors import TimeLimitError
 from dios.node import daemon
 from dios.node.settings import KEYS, SettingsError, load
 
@@ -124,6 +130,23 @@ def start(
         say("next: dios group create NAME, then dios put FILE --group NAME; dios --help shows the rest")
 
 
+@contextlib.contextmanager
+def _within(limit_ms: int) -> Iterator[None]:
+    """Raise TimeLimitError after ``limit_ms``: also a node that hangs takes connections."""
+
+    def give_up(number: int, frame: FrameType | None) -> NoReturn:
+        del number, frame
+        raise TimeLimitError(f"the node does not answer within {limit_ms // 1000} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_ms / 1000)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _target(data: Path | None, node: str | None) -> Path:
     """The socket that a command is about."""
     if data is not None:
@@ -147,7 +170,7 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                 facts([("node", "not running"), ("socket", str(path))])
                 say("next: dios-node start --data ./node0 --detach")
             raise typer.Exit(NOT_RUNNING)
-        with connect(str(path), groups=()) as connected:
+        with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
             info = connected.info()
         if as_json:
             write_json(
@@ -189,7 +212,7 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
             return
 
         def ask() -> None:
-            with connect(str(path), groups=()) as connected:
+            with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
                 connected.shutdown()
 
         with waiting("stopping the node"):

@@ -60,6 +60,7 @@ _NEXT: Final[dict[type[DiosError], str]] = {
     errors.NoSuchTaskError: "`dios ps --all` shows the tasks that the node still knows",
     errors.NotExecutableError: "a program is a UTF-8 Python file; `dios run --help` shows one",
     errors.NotSupportedError: "`dios-node status` shows what this machine can enforce",
+    errors.TimeLimitError: "the node's log says more; `dios-node stop` ends also a node that hangs",
     errors.ProtocolError: "client and node differ in version; update the older one",
 }
 

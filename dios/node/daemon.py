@@ -163,7 +163,7 @@ def stop(
             say(f"sending {number.name} to process {running.pid}")
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, number)
-            if _ended(process, limits.NODE_STOP_MS_MAX, waiting):
+            if _ended(process, limits.NODE_SIGNAL_MS_MAX, waiting):
                 return name
     finally:
         os.close(process)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from person import DEADLINE_SECONDS, Person
@@ -178,3 +180,17 @@ def test_names_are_in_no_log(person: Person) -> None:
     assert secrets
     logs = (person.home / "node0" / "node.log").read_text() + person.types("dios audit").stdout
     assert not [secret for secret in secrets if secret in logs]
+
+
+@pytest.mark.slow
+def test_a_node_that_hangs_is_told_of_and_stopped(tmp_path: Path) -> None:
+    """A node that takes connections and never answers fails status, and is killed by stop."""
+    someone = Person(tmp_path)
+    someone.types("dios-node start --data ./node0 --detach")
+    pid = int((someone.home / "node0" / "node.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    assert "does not answer" in someone.types("dios-node status", status=1).stderr
+    stopped = someone.types("dios-node stop")
+    assert "killed" in stopped.stdout
+    assert "SIGKILL" in stopped.stderr
+    someone.types("dios-node status", status=3)

@@ -99,7 +99,7 @@ def test_stopping_asks_first() -> None:
 @pytest.mark.parametrize(("program", "how"), [(PATIENT, "terminated"), (STUBBORN, "killed")])
 def test_stopping_escalates(program: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that cannot be asked gets SIGTERM, one that ignores it SIGKILL, and each step is told."""
-    monkeypatch.setattr("dios.limits.NODE_STOP_MS_MAX", 300)
+    monkeypatch.setattr("dios.limits.NODE_SIGNAL_MS_MAX", 300)
     process = child(program)
     said: list[str] = []
 
