@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dios.client import syscalls
-    from dios.client.aio import open_node
+    from dios.client.aio import (
+        AsyncConsole,
+        AsyncGroup,
+        AsyncNode,
+        AsyncReference,
+        AsyncStream,
+        AsyncTask,
+        open_node,
+    )
     from dios.client.attributes import Handed, Handle
     from dios.client.blocking import (
+        Batch,
         Console,
         Group,
         Node,
@@ -87,9 +96,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "dios.client": "syscalls",
-    "dios.client.aio": "open_node",
+    "dios.client.aio": "AsyncConsole AsyncGroup AsyncNode AsyncReference AsyncStream AsyncTask open_node",
     "dios.client.attributes": "Handed Handle",
-    "dios.client.blocking": "Console Group Node ReadRequest Reference Stream Task WriteRequest connect",
+    "dios.client.blocking": "Batch Console Group Node ReadRequest Reference Stream Task WriteRequest connect",
     "dios.client.constants": (
         "ANONYMOUS ANY CONSOLE_STREAM DETERMINISTIC DURABLE_BLOB EXCL GROUP MRSW PRIVMEM_BLOB RANDOM RAW"
         " SHMEM_BLOB SHMEM_STREAM SRMW TASK TIMER_BLOB"
@@ -129,7 +138,14 @@ __all__ = [
     "SRMW",
     "TASK",
     "TIMER_BLOB",
+    "AsyncConsole",
+    "AsyncGroup",
+    "AsyncNode",
+    "AsyncReference",
+    "AsyncStream",
+    "AsyncTask",
     "BadReferenceError",
+    "Batch",
     "Brand",
     "Buffering",
     "Busy",

@@ -17,6 +17,7 @@ import trio
 
 from dios.client.aio_connection import AsyncConnection
 from dios.client.attributes import HasLink
+from dios.client.batches import BatchOps, Pending, operation_of
 from dios.client.blocking import ambient
 from dios.client.connection import Connection
 from dios.client.handles import ConsoleOps, Data, GroupOps, ReferenceOps, TaskOps
@@ -254,6 +255,10 @@ class AsyncNode(NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStrea
         """A handle for a reference that came in a message."""
         return _KINDS.get(info.type, AsyncReference)(self, info, name)
 
+    def batch(self) -> AsyncBatch:
+        """A batch, for operations that shall travel in few messages."""
+        return AsyncBatch(self.link)
+
     async def select(
         self,
         references: Iterable[AsyncReference],
@@ -294,6 +299,25 @@ class AsyncNode(NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStrea
         if failed and not found:
             raise failed[0]
         return found[0] if found else None
+
+
+class AsyncBatch(BatchOps):
+    """Operations that travel together: collected in an ``async with`` body, run at its end."""
+
+    def add(self, method: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
+        """Collect one call of a method, not awaited, like ``batch.add(blob.read_bytes, 100)``."""
+        return cast("Pending[T]", self._collect(operation_of(method, *args, **kwargs)))
+
+    run = awaited(BatchOps.run_op)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.run()
 
 
 @contextlib.asynccontextmanager

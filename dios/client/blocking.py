@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from dios.client.attributes import HasLink
+from dios.client.batches import BatchOps, Pending, operation_of
 from dios.client.connection import Connection
 from dios.client.handles import ConsoleOps, Data, GroupOps, ReferenceOps, TaskOps
-from dios.client.keyring import presented_groups
-from dios.client.locate import resolve_node
 from dios.client.nodes import NodeOps, mode_of
 from dios.client.requests import ReadOps, RequestOps, WriteOps
 from dios.client.selecting import select
@@ -263,6 +262,10 @@ class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
         self._turn += 1
         return select(cast("Connection", self.link), list(references), mode_of(mode), timeout, self._turn)
 
+    def batch(self) -> Batch:
+        """A batch, for operations that shall travel in few messages."""
+        return Batch(self.link)
+
     def close(self) -> None:
         """Close the connection; in a task, whose connection is the task's life, nothing."""
         if not self.ambient:
@@ -275,6 +278,28 @@ class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Batch(BatchOps):
+    """Operations that travel together: collected in a ``with`` body, run at its end."""
+
+    def add(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
+        """Collect one call of a handle's or node's method, like ``batch.add(blob.read_bytes, 100)``.
+
+        Its result is there after the body. The operations must not depend on each other, nor wait.
+        """
+        return cast("Pending[T]", self._collect(operation_of(method, *args, **kwargs)))
+
+    run = blocking(BatchOps.run_op)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.run()
 
 
 _ambient: Node | None = None
@@ -308,6 +333,10 @@ def connect(
     """
     if _ambient is not None and node is None:
         return _ambient
+    # A task needs neither a keyring nor to look for its node, and starts without loading how.
+    from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
+    from dios.client.locate import resolve_node  # noqa: PLC0415 - the same
+
     hello = presented_groups(groups)
     connection = Connection(ClientChannel(connect_socket(resolve_node(node))))
     try:

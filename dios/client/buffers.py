@@ -12,7 +12,7 @@ import os
 from typing import Final
 
 from dios.errors import DamagedError, InvalidError, OutOfMemoryError, ProtocolError
-from dios.limits import MIB
+from dios.limits import INLINE_BYTES_MAX, MIB
 from dios.transport.unix_client import close_all
 from dios.wire.messages import Buffer, Mapping
 
@@ -144,7 +144,10 @@ def memory_of(result: Buffer, fd: int | None, *, writable: bool, former: Memory 
     ``former`` is what the same buffer had before: with neither bytes nor descriptor in the answer it is
     still right, and otherwise closed.
     """
-    if (result.mapping is Mapping.NONE) != (fd is None) or (writable and result.mapping is Mapping.READ_ONLY):
+    unfit = writable and result.mapping is Mapping.READ_ONLY
+    if fd is None and former is None and writable:
+        unfit = result.size > INLINE_BYTES_MAX  # more than a commit could carry back
+    if unfit or (result.mapping is Mapping.NONE) != (fd is None):
         close_all(() if fd is None else (fd,))
         raise ProtocolError("the node's buffer does not fit what was asked for")
     if fd is None and result.data is None and former is not None:

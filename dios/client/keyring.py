@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -153,16 +152,18 @@ def _write(path: Path, sections: Mapping[Section, Mapping[str, Name]]) -> None:
     for section in _SECTIONS:
         lines.append(f"\n[{section}]\n")
         lines += [f'"{alias}" = "{format_name(name)}"\n' for alias, name in sections[section].items()]
-    # mkstemp makes it 0600 whatever the umask says.
-    fd, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+    # Beside the file, under the lock: whatever lies there is what a crash left behind.
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

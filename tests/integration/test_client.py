@@ -238,6 +238,7 @@ def test_nothing_of_a_client_stays_open(node: Node) -> None:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     with node.create(dios.SHMEM_BLOB, data=bytes(BIG)) as blob:
+        gc.collect()
         before = descriptors()
         mappings = len(Path("/proc/self/maps").read_text().splitlines())
         for _ in range(100):
@@ -246,7 +247,7 @@ def test_nothing_of_a_client_stays_open(node: Node) -> None:
             with blob.write(BIG, blank=True) as writing:
                 writing.view[:1] = b"\0"
         gc.collect()
-        assert descriptors() == before
+        assert descriptors() <= before
         assert len(Path("/proc/self/maps").read_text().splitlines()) <= mappings + 10
 
 
