@@ -9,7 +9,7 @@ asked for, and may be forgotten again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
@@ -72,6 +72,8 @@ class Contents:
         self._cached: Final[dict[ObjectId, int]] = {}
         self._cached_bytes = 0
         self._cached_files = 0
+        self.in_use: Callable[[ObjectId], bool] = lambda _: False
+        """Whether a durable content must stay at hand, for the store may hold a newer one already."""
 
     def __len__(self) -> int:
         return len(self._current) + len(self._stored)
@@ -192,7 +194,9 @@ class Contents:
             self._cached_bytes > limits.CONTENT_CACHE_BYTES
             or self._cached_files > limits.CONTENT_CACHE_FILES_MAX
         ):
-            oldest = next(iter(self._cached))
+            oldest = next((key for key in self._cached if key != target and not self.in_use(key)), None)
+            if oldest is None:
+                return
             self._uncache(oldest)
             self._remove(oldest)
             self._stored.add(oldest)

@@ -11,27 +11,25 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
-from dios import limits
 from dios.core import effects as fx
 from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
-from dios.errors import Code, DamagedError, DiosError, InvariantError
+from dios.errors import DiosError
 from dios.host.buffers import Answered, Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
 from dios.host.contents import Contents, keep
-from dios.host.deliver import Outbox, too_large
-from dios.host.memories import translated
+from dios.host.deliver import Outbox
 from dios.host.publicpage import PublicPages
 from dios.host.staging import Staging
 from dios.host.streams import Streams
+from dios.host.vectors import Vectors, failure_of, with_data
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
-from dios.wire.messages import Buffer, Failure, Info, PlainResult, Results, Welcome
+from dios.wire.messages import Failure, Info, Welcome
 from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
 
 Payloads: TypeAlias = Mapping[PayloadId, bytes]
-Part: TypeAlias = fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole
 Handler: TypeAlias = Callable[[fx.Effect], Work | None]
 
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
@@ -137,6 +135,7 @@ class Effector:
         self._reply: Final = parts.outbox.reply
         self._payloads: Payloads = NO_PAYLOADS
         self._step = 0
+        self._vectors: Final = Vectors(parts.buffers, parts.consoles, info, self._effect_failed)
         self._gates: Final[dict[ObjectId, deque[Rest]]] = {}
         self._close_when_idle: Final[list[BufferId]] = []
         self._handlers: Final = self._table()
@@ -187,7 +186,7 @@ class Effector:
             try:
                 work = handlers[type(effect)](effect)
             except (DiosError, OSError) as error:
-                failure = _failure(error)
+                failure = failure_of(error)
                 if self._refused(effect, failure):
                     continue
                 self.run_failed(effects, failure, index, content_lost=False)
@@ -275,7 +274,7 @@ class Effector:
                 self._reply(effect.task, effect.seq, answered.result, answered.fds)
             self.run(rest.effects, rest.payloads, rest.step, rest.place)
         else:
-            failure = _failure(error)
+            failure = failure_of(error)
             if self._refused(effect, failure):
                 self.run(rest.effects, rest.payloads, rest.step, rest.place)
             else:
@@ -328,52 +327,15 @@ class Effector:
         return None
 
     def _answer_bytes(self, effect: fx.AnswerBytes) -> None:
-        self._reply(effect.task, effect.seq, _with_data(effect.result, effect.data))
+        self._reply(effect.task, effect.seq, with_data(effect.result, effect.data))
 
     def _answer_console(self, effect: fx.AnswerConsole) -> None:
         data = self._parts.consoles.read(effect.console, effect.position, effect.length)
-        self._reply(effect.task, effect.seq, _with_data(effect.result, data))
+        self._reply(effect.task, effect.seq, with_data(effect.result, data))
 
     def _answer_vector(self, effect: fx.AnswerVector) -> None:
-        """One reply for all; parts that no longer fit are refused, each for itself."""
-        results: list[PlainResult] = []
-        fds: list[int] = []
-        room = limits.REPLY_BYTES_MAX - len(effect.parts) * limits.RESULT_BYTES_TYPICAL
-        for part in effect.parts:
-            try:
-                answered = self._part(part, room)
-            except (DiosError, OSError) as error:
-                answered = Answered(self._part_failed(part, _failure(error)))
-            if len(fds) + len(answered.fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
-                answered = Answered(self._part_failed(part, _too_many()))
-            result = answered.result
-            if isinstance(result, Buffer) and result.data is not None:
-                room -= len(result.data)
-            results.append(result)
-            fds += answered.fds
-        self._reply(effect.task, effect.seq, Results(tuple(results)), fds)
-
-    def _part(self, part: Part, room: int) -> Answered:
-        if isinstance(part, fx.Answer):
-            result = part.result
-            if isinstance(result, Results | Welcome):
-                raise InvariantError(f"a {type(result).__name__} inside a vector")
-            return Answered(self._info(result) if isinstance(result, Info) else result)
-        if isinstance(part, fx.AnswerBytes):
-            return Answered(_with_data(part.result, part.data))
-        if isinstance(part, fx.AnswerConsole):
-            data = self._parts.consoles.read(part.console, part.position, part.length)
-            return Answered(_with_data(part.result, data))
-        buffers = self._parts.buffers
-        answered = (
-            buffers.read(part, max(room, 0)) if isinstance(part, fx.AnswerRead) else buffers.write(part)
-        )
-        return _at_once(answered) if isinstance(answered, Work) else answered
-
-    def _part_failed(self, part: Part, failure: Failure) -> Failure:
-        if isinstance(part, fx.AnswerRead | fx.AnswerWrite):
-            self._effect_failed(part, failure)
-        return failure
+        results, fds = self._vectors.answer(effect)
+        self._reply(effect.task, effect.seq, results, fds)
 
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
@@ -451,19 +413,6 @@ class Effector:
         self._parts.journal.append(effect)
 
 
-def _at_once(work: Work) -> Answered:
-    """Do a work here: nothing else of its vector may come before the reply."""
-    try:
-        work.run()
-    except BaseException:
-        work.failed()
-        raise
-    answered = work.done()
-    if answered is None:
-        raise DamagedError("the bytes were gone before they could be sent")
-    return answered
-
-
 def _objects(effect: fx.Effect) -> tuple[ObjectId, ...]:
     """The objects whose content or counters an effect touches."""
     if isinstance(effect, fx.DuplicateContent):
@@ -478,21 +427,3 @@ def _objects(effect: fx.Effect) -> tuple[ObjectId, ...]:
     if isinstance(effect, fx.AnswerVector):
         return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
     return ()
-
-
-def _with_data(result: Buffer, data: bytes) -> Buffer:
-    return Buffer(result.buffer, len(data), result.v_r, result.v_w, data=data, length=len(data))
-
-
-def _failure(error: Exception | None) -> Failure:
-    if isinstance(error, OSError | DiosError):
-        known = translated(error)
-        return Failure(int(known.code), known.message, known.fingerprint)
-    return Failure(int(Code.EIO), "the node could not carry this out; its log says why")
-
-
-def _too_many() -> Failure:
-    known = too_large(limits.REPLY_BYTES_MAX)
-    return Failure(
-        known.code, f"over {limits.DESCRIPTORS_PER_FRAME_MAX} large buffers in one message; ask in parts"
-    )

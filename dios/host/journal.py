@@ -39,8 +39,14 @@ class _Structured(logging.Formatter):
                 **beside,
             }
             return json.dumps(fields, default=str)
-        rest = "".join(f" {key}={value}" for key, value in beside.items())
+        rest = "".join(f" {key}={_one_word(value)}" for key, value in beside.items())
         return f"{moment} {record.levelname.lower()} {record.name}: {record.getMessage()}{rest}"
+
+
+def _one_word(value: object) -> str:
+    """A value that cannot be taken for anything else on its line."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text)
 
 
 def open_log(level: str, *, as_json: bool, file: Path | None = None) -> logging.Handler:

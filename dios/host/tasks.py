@@ -208,7 +208,7 @@ class TaskHost:
             connection.attach(channel)
         desk.driver.feed(TaskStarted(desk.clock.now(), task, process.pid))
         running.apply(process)
-        _log.info("task started", extra={"task": task, "pid": process.pid})
+        _log.debug("task started", extra={"task": task, "pid": process.pid})
 
     async def _serve_task(self, task: TaskId, channel: TaskChannel) -> None:
         reason = await self.read_calls(task, channel)

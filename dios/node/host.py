@@ -23,6 +23,7 @@ from dios.host.contents import Contents
 from dios.host.deliver import Outbox
 from dios.host.driver import Driver, Stepper
 from dios.host.effector import Effector, Parts
+from dios.host.entropy import Entropy
 from dios.host.persister import Persister
 from dios.host.publicpage import PublicPages
 from dios.host.recorder import Recorder
@@ -77,12 +78,13 @@ class NodeHost:
         nursery: trio.Nursery,
         *,
         complete: Callable[[Info], Info],
+        core: Stepper | None = None,
     ) -> None:
         self._nursery: Final = nursery
         self.stopping: Final = trio.Event()
         self.clock: Final = Clock()
         self.alarm: Final = Alarm(self.clock)
-        self._core: Final = _core_for(settings)
+        self._core: Final = _core_for(settings) if core is None else core
         self.driver: Final = Driver(self._core, self.clock, self.alarm.set)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
@@ -96,6 +98,7 @@ class NodeHost:
         )
         self.outbox: Final = Outbox(self.tasks.overrun)
         self.staging: Final = Staging(self.contents, self.buffers, self.persister, lambda: self.effector.idle)
+        self.contents.in_use = self.staging.is_staged
         self.effector: Final = Effector(
             Parts(
                 self.contents,
@@ -157,5 +160,5 @@ def _core_for(settings: Settings) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
     if settings.record is not None:
-        return Recorder(settings.record, os.urandom, owner, restricted=restricted)
-    return Core(os.urandom, owner, restricted=restricted)
+        return Recorder(settings.record, Entropy(), owner, restricted=restricted)
+    return Core(Entropy(), owner, restricted=restricted)

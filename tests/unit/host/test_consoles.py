@@ -1,0 +1,44 @@
+from dios import limits
+from dios.host.consoles import Console, Consoles
+from dios.ids import TaskId
+
+
+def test_positions_are_absolute() -> None:
+    """Bytes are found at the place in the stream where they arrived."""
+    console = Console()
+    console.append(b"hello ")
+    console.append(b"world")
+    assert console.read(6, 5) == b"world"
+    assert console.read(0, 100) == b"hello world"
+    assert console.read(11, 5) == b""
+
+
+def test_only_the_tail_is_kept() -> None:
+    """What is older than the bound is forgotten, and a read of it gives what is left of its range."""
+    console = Console()
+    console.append(b"a" * limits.CONSOLE_TAIL_BYTES)
+    console.append(b"bc")
+    assert len(console) == limits.CONSOLE_TAIL_BYTES
+    assert console.read(0, 2) == b""
+    assert console.read(1, 3) == b"aa"
+    assert console.read(console.arrived - 2, 2) == b"bc"
+
+
+def test_last_lines() -> None:
+    """The last lines are text without blank ones, whatever the bytes are."""
+    console = Console()
+    console.append(b"one\n\n  \ntwo\xff\nthree\n")
+    assert console.last_lines(2) == ["two\N{REPLACEMENT CHARACTER}", "three"]
+    assert Console().last_lines() == []
+
+
+def test_ended_consoles_are_bounded() -> None:
+    """Consoles of ended tasks stay within a bound together, the oldest goes first."""
+    consoles = Consoles()
+    count = limits.CONSOLE_ENDED_BYTES_MAX // limits.CONSOLE_TAIL_BYTES + 1
+    for number in range(count):
+        consoles.of(TaskId(number)).append(b"x" * limits.CONSOLE_TAIL_BYTES)
+        consoles.ended(TaskId(number))
+        consoles.ended(TaskId(number))
+    assert consoles.read(TaskId(0), 0, 5) == b""
+    assert consoles.read(TaskId(count - 1), 0, 5) == b"xxxxx"

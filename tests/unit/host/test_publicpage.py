@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+
+import pytest
+
+from dios import limits
+from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
+from dios.host.publicpage import PublicPages
+from dios.ids import ObjectId, TaskId
+from dios.wire.messages import Reference
+from dios.wire.page import PublicAttributes, read_slot
+from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
+
+ONE, TWO = TaskId(1), TaskId(2)
+
+
+@pytest.fixture
+def pages() -> Iterator[PublicPages]:
+    """Pages of two tasks."""
+    made = PublicPages()
+    made.open(ONE)
+    made.open(TWO)
+    yield made
+    made.close_all()
+    assert len(made) == 0
+
+
+def bind(task: TaskId, slot: int, target: int, size: int = 0) -> BindSlot:
+    """A reference to an object in a slot."""
+    return BindSlot(
+        task,
+        Reference(
+            ref=100 + slot,
+            object=target,
+            type=ObjectType.SHMEM_BLOB,
+            permissions=31,
+            persistence=Persistence.VOLATILE,
+            proximity=Proximity.NODE,
+            deletion=Deletion.IMMEDIATE,
+            buffering=Buffering.DOUBLE,
+            slot=slot,
+            size=size,
+            v_r=0,
+            v_w=0,
+            a_r=0,
+            a_w=0,
+            fingerprint="",
+        ),
+    )
+
+
+def counters(target: int, size: int, *, zombie: bool = False) -> PublishCounters:
+    """Changed counters of an object."""
+    return PublishCounters(ObjectId(target), size, 0, 0, 0, 0, 0, zombie)
+
+
+def shown(pages: PublicPages, task: TaskId, slot: int) -> PublicAttributes:
+    """What the task sees through its own mapping."""
+    page = mmap.mmap(pages.descriptor(task), limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ)
+    with page, memoryview(page) as view:
+        return read_slot(view, slot)
+
+
+def test_counters_are_seen_by_every_holder(pages: PublicPages) -> None:
+    """One publication reaches every slot bound to the object, in every task."""
+    for effect in (bind(ONE, 3, 9), bind(ONE, 4, 9), bind(TWO, 0, 9), bind(TWO, 1, 8)):
+        pages.bind(effect, 1)
+    pages.publish(counters(9, 55), 2)
+    sizes = [shown(pages, task, slot).size for task, slot in ((ONE, 3), (ONE, 4), (TWO, 0), (TWO, 1))]
+    assert sizes == [55, 55, 55, 0]
+
+
+def test_older_steps_never_replace_newer_ones(pages: PublicPages) -> None:
+    """Effects that waited for the disk do not bring back old counters."""
+    pages.bind(bind(ONE, 3, 9), 1)
+    pages.publish(counters(9, 70), 7)
+    pages.publish(counters(9, 60), 6)
+    assert shown(pages, ONE, 3).size == 70
+    pages.bind(bind(TWO, 0, 9, size=50), 5)
+    assert shown(pages, TWO, 0).size == 70
+
+
+def test_unbound_slot_is_cleared(pages: PublicPages) -> None:
+    """A slot given back stands for nothing and is no longer written."""
+    pages.bind(bind(ONE, 3, 9), 1)
+    pages.unbind(UnbindSlot(ONE, 3))
+    pages.publish(counters(9, 70), 2)
+    assert not shown(pages, ONE, 3).used
+    pages.unbind(UnbindSlot(ONE, 3))
+
+
+def test_zombies_are_marked(pages: PublicPages) -> None:
+    """The end of an object is seen on the page."""
+    pages.bind(bind(ONE, 3, 9), 1)
+    pages.publish(counters(9, 0, zombie=True), 2)
+    assert shown(pages, ONE, 3).zombie
+
+
+def test_closed_page_is_left_alone(pages: PublicPages) -> None:
+    """Effects for a task that is gone do nothing, and its slots are forgotten."""
+    pages.bind(bind(ONE, 3, 9), 1)
+    pages.close(ONE)
+    pages.close(ONE)
+    pages.publish(counters(9, 70), 2)
+    pages.bind(bind(ONE, 3, 9), 3)
+    pages.unbind(UnbindSlot(ONE, 3))
+    assert pages._objects == {}
+
+
+def test_page_is_read_only(pages: PublicPages) -> None:
+    """What the task is sent cannot be mapped for writing."""
+    with pytest.raises(OSError, match=r"ermi"):
+        mmap.mmap(pages.descriptor(ONE), limits.PUBLIC_PAGE_BYTES)
