@@ -1,527 +1,137 @@
-"""The messages between a task and its node: thirteen calls, their compounds, and their replies.
+"""The messages between a task and its node, in one place to import from.
 
-Not for: framing and validation (``dios.wire.codec``), or what a call means (``dios.core.syscalls``).
-Every message is a MessagePack array whose first element is its tag; ``docs/wire-format.md`` has the
-tables. Sizes and offsets are bytes; a size of 0 means "all there is" for reads and "the default" for
-writes; references, objects and buffers are unsigned 64-bit integers, 0 meaning "none".
-
-Descriptors: a ``Buffer`` reply with ``mapping`` other than NONE carries one descriptor, an ``Attached``
-reply four, a ``Welcome`` one; the descriptors of a frame arrive in the order of the results in it.
+Not for: framing and validation (``dios.wire.codec``). Every message is a MessagePack array whose first
+element is its tag; ``docs/wire-format.md`` has the tables.
 """
 
 from __future__ import annotations
 
-import enum
-from typing import Annotated, TypeAlias
-
-from msgspec import Meta, Struct
-
-from dios import limits
-from dios.wire.types import (
-    AcquireIov,
-    Brand,
-    Buffering,
-    Cause,
-    CommitIov,
-    Deletion,
-    Mode,
-    NameKind,
-    ObjectType,
-    Permission,
-    Persistence,
-    Proximity,
-    Semantics,
-    TaskState,
+from dios.wire.calls import (
+    U64,
+    AcquireRead,
+    AcquireWrite,
+    AnyCall,
+    Arguments,
+    Attach,
+    Call,
+    Cancel,
+    CommitAcquireRead,
+    CommitAcquireWrite,
+    CommitRead,
+    CommitWrite,
+    ConsoleOf,
+    Copy,
+    Create,
+    Delete,
+    Groups,
+    Handed,
+    Hello,
+    Inline,
+    Limits,
+    ListTasks,
+    Lookup,
+    NameBytes,
+    NodeInfo,
+    Pause,
+    PlainCall,
+    ReadOnce,
+    ReleaseRead,
+    ReleaseWrite,
+    Request,
+    Resume,
+    Run,
+    Select,
+    Shutdown,
+    Stat,
+    Text,
+    Vector,
+    WriteOnce,
+)
+from dios.wire.replies import (
+    AnyResult,
+    Attached,
+    Buffer,
+    ChildEnded,
+    Committed,
+    Created,
+    Delegated,
+    Done,
+    Failure,
+    Info,
+    Lost,
+    Mapping,
+    PlainResult,
+    Reference,
+    References,
+    Reply,
+    Results,
+    Selected,
+    SelfEvent,
+    TaskRow,
+    Tasks,
+    Welcome,
 )
 
-U64: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-NameBytes: TypeAlias = Annotated[bytes, Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)]
-Text: TypeAlias = Annotated[str, Meta(max_length=limits.TEXT_BYTES_MAX)]
-Inline: TypeAlias = Annotated[bytes, Meta(max_length=limits.INLINE_BYTES_MAX)]
-Groups: TypeAlias = Annotated[tuple[U64, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)]
-Arguments: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=limits.ARGUMENTS_MAX)]
-
-
-class Call(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a task asks of its node."""
-
-
-# -- the thirteen calls (Table 4.4, appendix B) ---------------------------------------------------
-class Create(Call, frozen=True, tag=1):
-    """dios_create (B.1.1); ``data`` is written before the reply, ``size`` is a stream's ring or a hint."""
-
-    object_type: ObjectType
-    groups: Groups = ()
-    name_kind: NameKind = NameKind.RANDOM
-    deletion: Deletion | None = None
-    size: U64 = 0
-    buffering: Buffering = Buffering.DOUBLE
-    host: Text = ""
-    flags: U64 = 0
-    data: Inline | None = None
-
-
-class Lookup(Call, frozen=True, tag=2):
-    """dios_lookup (B.1.2); ``group`` 0 means every group the caller is a member of."""
-
-    name: NameBytes
-    group: U64 = 0
-    limit: Annotated[int, Meta(ge=1, le=limits.LOOKUP_REFERENCES_MAX)] = limits.LOOKUP_REFERENCES_MAX
-    flags: U64 = 0
-
-
-class Copy(Call, frozen=True, tag=3):
-    """dios_copy (B.1.3): delegate ``ref`` to ``task`` with no more than ``permissions``."""
-
-    ref: U64
-    task: U64
-    permissions: U64 = int(Permission.ALL)
-    persistence: Persistence | None = None
-    proximity: Proximity | None = None
-    buffering: Buffering | None = None
-    flags: U64 = 0
-
-
-class Delete(Call, frozen=True, tag=4):
-    """dios_delete (B.1.4)."""
-
-    ref: U64
-    flags: U64 = 0
-
-
-class Handed(Struct, frozen=True, array_like=True):
-    """One reference handed to a new task, narrowed to ``permissions``, under a label of its own."""
-
-    ref: U64
-    permissions: U64
-    label: Text = ""
-
-
-class Limits(Struct, frozen=True, array_like=True):
-    """What one task may use; 0 means the node's default."""
-
-    memory_bytes: U64 = 0
-    cpu_ms: U64 = 0
-    processes: U64 = 0
-
-
-class Run(Call, frozen=True, tag=5):
-    """dios_run (B.1.5): the executable, group memberships, and the task-describing structure."""
-
-    executable: U64
-    groups: Groups = ()
-    inputs: Annotated[tuple[Handed, ...], Meta(max_length=limits.ARGUMENTS_MAX)] = ()
-    outputs: Annotated[tuple[Handed, ...], Meta(max_length=limits.ARGUMENTS_MAX)] = ()
-    arguments: Arguments = ()
-    label: Text = ""
-    brand: Brand = Brand.PURE
-    host: Text = ""
-    limits: Limits = Limits()
-    flags: U64 = 0
-
-
-class Pause(Call, frozen=True, tag=6):
-    """dios_pause (B.1.6)."""
-
-    task: U64
-    flags: U64 = 0
-
-
-class Resume(Call, frozen=True, tag=7):
-    """dios_resume (B.1.6)."""
-
-    task: U64
-    flags: U64 = 0
-
-
-class AcquireRead(Call, frozen=True, tag=8):
-    """dios_acquire_read (B.1.7)."""
-
-    ref: U64
-    size: U64 = 0
-    offset: U64 = 0
-    semantics: Semantics = Semantics.ANY
-    iov: AcquireIov = AcquireIov.CREATE
-    buffer: U64 = 0
-    flags: U64 = 0
-
-
-class CommitRead(Call, frozen=True, tag=9):
-    """dios_commit_read (B.1.8)."""
-
-    ref: U64
-    buffer: U64
-    iov: CommitIov = CommitIov.USE
-    flags: U64 = 0
-
-
-class ReleaseRead(Call, frozen=True, tag=10):
-    """dios_release_read (B.1.9)."""
-
-    ref: U64
-    buffer: U64
-    flags: U64 = 0
-
-
-class AcquireWrite(Call, frozen=True, tag=11):
-    """dios_acquire_write (B.1.10)."""
-
-    ref: U64
-    size: U64 = 0
-    offset: U64 = 0
-    semantics: Semantics = Semantics.ANY
-    iov: AcquireIov = AcquireIov.CREATE
-    buffer: U64 = 0
-    flags: U64 = 0
-
-
-class CommitWrite(Call, frozen=True, tag=12):
-    """dios_commit_write (B.1.11); ``size`` 0 commits the whole buffer, ``data`` fills it first."""
-
-    ref: U64
-    buffer: U64
-    size: U64 = 0
-    iov: CommitIov = CommitIov.USE
-    flags: U64 = 0
-    data: Inline | None = None
-
-
-class ReleaseWrite(Call, frozen=True, tag=13):
-    """dios_release_write (B.1.12)."""
-
-    ref: U64
-    buffer: U64
-    flags: U64 = 0
-
-
-class Select(Call, frozen=True, tag=14):
-    """dios_select (B.1.13); ``timeout_ns`` None waits for ever."""
-
-    refs: Annotated[tuple[U64, ...], Meta(min_length=1, max_length=limits.SELECT_REFERENCES_MAX)]
-    mode: Mode = Mode.READ
-    timeout_ns: U64 | None = None
-    flags: U64 = 0
-
-
-# -- compounds (§5.2.3) ---------------------------------------------------------------------------
-class ReadOnce(Call, frozen=True, tag=20):
-    """Acquire, commit and release a read in one message."""
-
-    ref: U64
-    size: U64 = 0
-    offset: U64 = 0
-    semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
-
-
-class WriteOnce(Call, frozen=True, tag=21):
-    """Acquire, fill, commit and release a write in one message."""
-
-    ref: U64
-    data: Inline
-    offset: U64 = 0
-    semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
-
-
-class CommitAcquireRead(Call, frozen=True, tag=22):
-    """Commit a read and start the next one on the same buffer."""
-
-    ref: U64
-    buffer: U64
-    semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
-
-
-class CommitAcquireWrite(Call, frozen=True, tag=23):
-    """Commit a write and start the next one on the same buffer."""
-
-    ref: U64
-    buffer: U64
-    size: U64 = 0
-    semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
-    data: Inline | None = None
-
-
-class Attach(Call, frozen=True, tag=24):
-    """Become the writing or reading end of a SHMEM_STREAM; its I/O then needs no further call."""
-
-    ref: U64
-    mode: Mode
-    flags: U64 = 0
-
-
-# -- beside the thesis: introspection that grants nothing -----------------------------------------
-class Stat(Call, frozen=True, tag=30):
-    """The public attributes of one reference, for who has no page mapped."""
-
-    ref: U64
-
-
-class ConsoleOf(Call, frozen=True, tag=31):
-    """A read-only reference to the console of a task whose reference the caller may read."""
-
-    task: U64
-
-
-class ListTasks(Call, frozen=True, tag=32):
-    """The tasks of the caller's own principal; refused to pure tasks."""
-
-
-class NodeInfo(Call, frozen=True, tag=33):
-    """Counts and guarantees of this node; refused to pure tasks."""
-
-
-class Cancel(Call, frozen=True, tag=34):
-    """Give up the waiting call with sequence number ``seq``; it answers ECANCELED unless it is done."""
-
-    seq: U64
-
-
-class Shutdown(Call, frozen=True, tag=35):
-    """End the node gracefully; only for the principal that runs it, or root."""
-
-
-PlainCall: TypeAlias = (
-    Create
-    | Lookup
-    | Copy
-    | Delete
-    | Run
-    | Pause
-    | Resume
-    | AcquireRead
-    | CommitRead
-    | ReleaseRead
-    | AcquireWrite
-    | CommitWrite
-    | ReleaseWrite
-    | Select
-    | ReadOnce
-    | WriteOnce
-    | CommitAcquireRead
-    | CommitAcquireWrite
-    | Attach
-    | Stat
-    | ConsoleOf
-    | ListTasks
-    | NodeInfo
-    | Cancel
-    | Shutdown
-)
-
-
-class Vector(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=40):
-    """Independent calls in one message, answered in one reply in their order; none may wait."""
-
-    calls: Annotated[tuple[PlainCall, ...], Meta(min_length=1, max_length=limits.VECTOR_CALLS_MAX)]
-
-
-class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=41):
-    """First message of a person's process: protocol version, and the groups of its keyring."""
-
-    version: U64
-    groups: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)] = ()
-    label: Text = ""
-
-
-AnyCall: TypeAlias = PlainCall | Vector | Hello
-
-
-class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One frame from a task: ``seq`` is the task's own and comes back in the reply."""
-
-    seq: U64
-    call: AnyCall
-
-
-# -- replies --------------------------------------------------------------------------------------
-class Mapping(enum.IntEnum):
-    """How a buffer reaches the task."""
-
-    NONE = 0  # nothing new: the bytes are in ``data``, or the mapping made earlier is still right
-    READ_ONLY = 1  # a descriptor that can only be mapped for reading
-    WRITABLE = 2  # a descriptor to map for reading and writing
-
-
-class Failure(Struct, frozen=True, array_like=True, tag=0):
-    """The call was refused and changed nothing."""
-
-    code: int
-    message: str
-    fingerprint: str = ""
-
-
-class Done(Struct, frozen=True, array_like=True, tag=1):
-    """The call did what it should; ``value`` is its boolean or count."""
-
-    value: int = 1
-
-
-class Reference(Struct, frozen=True, array_like=True):
-    """The public part of a reference (§4.5.1) as of this reply; live in slot ``slot`` of the page."""
-
-    ref: int
-    object: int
-    type: ObjectType
-    permissions: int
-    persistence: Persistence
-    proximity: Proximity
-    deletion: Deletion
-    buffering: Buffering
-    slot: int
-    size: int
-    v_r: int
-    v_w: int
-    a_r: int
-    a_w: int
-    fingerprint: str
-    label: str = ""
-
-
-class Created(Struct, frozen=True, array_like=True, tag=2):
-    """Answer to create and run: the new name (None when anonymous) and the first reference."""
-
-    name: bytes | None
-    reference: Reference
-
-
-class References(Struct, frozen=True, array_like=True, tag=3):
-    """Answer to lookup; ``incomplete`` says that some node could not be asked."""
-
-    references: tuple[Reference, ...]
-    incomplete: bool = False
-
-
-class Buffer(Struct, frozen=True, array_like=True, tag=4):
-    """Answer to the acquiring calls: ``size`` usable bytes, which start at ``start`` of the mapping."""
-
-    buffer: int
-    size: int
-    v_r: int
-    v_w: int
-    mapping: Mapping = Mapping.NONE
-    start: int = 0
-    length: int = 0
-    data: bytes | None = None
-
-
-class Committed(Struct, frozen=True, array_like=True, tag=5):
-    """A commit held; the object's versions after it."""
-
-    v_r: int
-    v_w: int
-
-
-class Selected(Struct, frozen=True, array_like=True, tag=6):
-    """Index of the ready reference in the list given, or -1 when the time passed."""
-
-    index: int
-
-
-class Attached(Struct, frozen=True, array_like=True, tag=7):
-    """One end of a stream. Descriptors in this order: the memory this end writes, the memory it only
-    reads, the event counter it waits on, the event counter it rings.
-    """
-
-    ring_bytes: int
-
-
-class TaskRow(Struct, frozen=True, array_like=True):
-    """One task as ``dios ps`` and the status record of a TASK object show it."""
-
-    name: bytes | None
-    fingerprint: str
-    label: str
-    state: TaskState
-    brand: Brand
-    principal: str
-    pid: int
-    started_ns: int
-    ended_ns: int
-    cause: Cause
-    exit_code: int
-    signal: int
-    detail: str
-    parent: str
-
-
-class Tasks(Struct, frozen=True, array_like=True, tag=8):
-    """Answer to ListTasks, oldest first."""
-
-    tasks: tuple[TaskRow, ...]
-
-
-class Info(Struct, frozen=True, array_like=True, tag=9):
-    """Answer to NodeInfo: counts by name, and what the machine lets the node enforce."""
-
-    version: str
-    node: str
-    counts: dict[str, int]
-    guarantees: dict[str, str]
-
-
-class Results(Struct, frozen=True, array_like=True, tag=10):
-    """Answer to a Vector."""
-
-    results: tuple[
-        Failure | Done | Created | References | Buffer | Committed | Selected | Attached | Tasks | Info, ...
-    ]
-
-
-class Welcome(Struct, frozen=True, array_like=True, tag=11):
-    """First reply on a connection: who the task is and what it was handed (§4.5.2).
-
-    The descriptor beside it is the public page of references, to be mapped read-only.
-    """
-
-    version: int
-    name: bytes
-    brand: Brand
-    self_ref: Reference
-    console: Reference
-    groups: tuple[Reference, ...]
-    inputs: tuple[Reference, ...]
-    outputs: tuple[Reference, ...]
-    arguments: tuple[str, ...]
-    executable: Reference | None
-    label: str
-    home: Reference | None = None
-
-
-PlainResult: TypeAlias = (
-    Failure | Done | Created | References | Buffer | Committed | Selected | Attached | Tasks | Info
-)
-AnyResult: TypeAlias = PlainResult | Results | Welcome
-
-
-class Reply(Struct, frozen=True, array_like=True):
-    """One frame to a task; ``seq`` is that of its request, 0 for a Welcome nobody asked for."""
-
-    seq: int
-    result: AnyResult
-
-
-# -- what is read from TASK objects ---------------------------------------------------------------
-class Delegated(Struct, frozen=True, array_like=True, tag=1):
-    """On a self-reference: somebody delegated a reference to this task (§4.5.3)."""
-
-    reference: Reference
-    sender: str
-
-
-class ChildEnded(Struct, frozen=True, array_like=True, tag=2):
-    """On a self-reference: a task this task started has ended."""
-
-    object: int
-    status: TaskRow
-
-
-class Lost(Struct, frozen=True, array_like=True, tag=3):
-    """On a self-reference: the queue of events was full and ``count`` were dropped."""
-
-    count: int
-
-
-SelfEvent: TypeAlias = Delegated | ChildEnded | Lost
+__all__ = [
+    "U64",
+    "AcquireRead",
+    "AcquireWrite",
+    "AnyCall",
+    "AnyResult",
+    "Arguments",
+    "Attach",
+    "Attached",
+    "Buffer",
+    "Call",
+    "Cancel",
+    "ChildEnded",
+    "CommitAcquireRead",
+    "CommitAcquireWrite",
+    "CommitRead",
+    "CommitWrite",
+    "Committed",
+    "ConsoleOf",
+    "Copy",
+    "Create",
+    "Created",
+    "Delegated",
+    "Delete",
+    "Done",
+    "Failure",
+    "Groups",
+    "Handed",
+    "Hello",
+    "Info",
+    "Inline",
+    "Limits",
+    "ListTasks",
+    "Lookup",
+    "Lost",
+    "Mapping",
+    "NameBytes",
+    "NodeInfo",
+    "Pause",
+    "PlainCall",
+    "PlainResult",
+    "ReadOnce",
+    "Reference",
+    "References",
+    "ReleaseRead",
+    "ReleaseWrite",
+    "Reply",
+    "Request",
+    "Results",
+    "Resume",
+    "Run",
+    "Select",
+    "Selected",
+    "SelfEvent",
+    "Shutdown",
+    "Stat",
+    "TaskRow",
+    "Tasks",
+    "Text",
+    "Vector",
+    "Welcome",
+    "WriteOnce",
+]
