@@ -101,7 +101,8 @@ class Memory:
     def fill(self, data: memoryview) -> None:
         """Copy ``data`` to the beginning of the buffer.
 
-        Shared memory takes it through its descriptor: pages that were never mapped cost no fault each.
+        Shared memory takes it through its descriptor: pages that were never mapped cost no fault each. A
+        pure task, whose limit of file sizes is zero, maps it.
         """
         if data.nbytes > self.size:
             raise InvalidError(f"the buffer has {self.size} bytes, not {data.nbytes}")
@@ -113,6 +114,9 @@ class Memory:
             try:
                 done += os.pwrite(self._fd, data[done : done + _COPY_BYTES], self._start + done)
             except OSError as error:
+                if error.errno == errno.EFBIG:
+                    self.view()[: data.nbytes] = data
+                    return
                 if error.errno != errno.ENOSPC:
                     raise
                 raise OutOfMemoryError(f"no memory left for {data.nbytes} bytes") from None

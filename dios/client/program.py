@@ -6,6 +6,7 @@ UTF-8 text, so that the two forms cannot be taken for each other.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -65,7 +66,8 @@ def decode_program(data: bytes) -> Program:
     try:
         if data[:1] and 0x80 <= data[0] <= 0x8F:
             return _decoder.decode(data)
-        return Program(data.decode("utf-8-sig"))
+        # Not the codec that removes the mark by itself: a task would have to import it first.
+        return Program(data.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
         raise NotExecutableError("the executable is neither Python source in UTF-8 nor a packet") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Final, TypeAlias, TypeVar
 
-from dios.errors import DiosError, ProtocolError, error_for
+from dios.errors import DiosError, InvalidError, ProtocolError, error_for
 from dios.limits import DESCRIPTORS_PER_FRAME_MAX, FRAME_BYTES_MAX, VECTOR_CALLS_MAX
 from dios.transport.unix_client import close_all
 from dios.wire import messages
-from dios.wire.codec import decode_reply, encode_request
+from dios.wire.codec import decode_reply, decode_request, encode_request
 from dios.wire.messages import AnyCall, AnyResult, Failure, PlainCall
 from dios.wire.types import Flag
 
@@ -27,6 +27,20 @@ Operation: TypeAlias = Generator[AnyCall, Answer, T]
 """One thing a handle does, as the calls it needs; a Failure is thrown into it as its exception."""
 
 _DESCRIPTORS_OF_STREAM: Final = 4
+_BUILT_FROM_ANSWERS: Final = frozenset(
+    {
+        messages.Stat,
+        messages.Delete,
+        messages.CommitRead,
+        messages.ReleaseRead,
+        messages.ReleaseWrite,
+        messages.CommitAcquireRead,
+        messages.Attach,
+        messages.Cancel,
+    }
+)
+"""Calls that hold only what the node gave before, and need no look before they are sent."""
+
 _CALL_OVERHEAD_BYTES: Final = 128
 """More than any call without inline bytes, text or lists takes; only a guide for splitting vectors."""
 
@@ -41,9 +55,19 @@ class Session:
         self._given_up: Final[dict[int, AnyCall]] = {}
 
     def request(self, call: AnyCall) -> tuple[int, bytes]:
-        """Number a call and frame it; ProtocolError when it is over the limit for one message."""
+        """Number a call and frame it; InvalidError when the node would not take it for a message.
+
+        It would close the connection, which is no fit answer to a mistake in an argument.
+        """
         self._seq = seq = self._seq + 1
-        return seq, encode_request(seq, call)
+        try:
+            frame = encode_request(seq, call)
+            if type(call) not in _BUILT_FROM_ANSWERS:
+                decode_request(memoryview(frame)[4:])
+        except (ProtocolError, TypeError, OverflowError) as error:
+            reason = error.message if isinstance(error, ProtocolError) else str(error)
+            raise InvalidError(reason, call=type(call).__name__.lower()) from None
+        return seq, frame
 
     def reply(self, body: bytes, fds: tuple[int, ...]) -> tuple[int, AnyResult]:
         """Read a reply; on ProtocolError its descriptors are closed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import linecache
+import select
 import socket
 import sys
 import traceback
@@ -19,7 +20,9 @@ from typing import Final
 from dios.client import blocking
 from dios.client.connection import Connection
 from dios.client.program import Program, decode_program
+from dios.client.rehearsal import rehearse
 from dios.errors import ClosedError, NotExecutableError
+from dios.limits import TASK_WELCOME_NEAR_MS
 from dios.transport.unix_client import ClientChannel
 
 TASK_SOCKET: Final = 3
@@ -33,6 +36,8 @@ _DEFAULT_FILE: Final = "<task>"
 def main() -> int:
     """Be a task: returns its exit status, or raises the SystemExit of its program."""
     connection = Connection(ClientChannel(socket.socket(fileno=TASK_SOCKET)))
+    if not _welcome_is_near(connection):
+        rehearse()
     try:
         welcome = connection.welcome()
     except ClosedError:
@@ -42,6 +47,11 @@ def main() -> int:
         raise NotExecutableError("the node sent no program")
     program = decode_program(node.executable.read_bytes())
     return run_program(program, node.label or _DEFAULT_FILE, node.arguments)
+
+
+def _welcome_is_near(connection: Connection) -> bool:
+    """Whether this child was made for a task that is here already, and not for the pool."""
+    return bool(select.select([connection.fileno()], [], [], TASK_WELCOME_NEAR_MS / 1000)[0])
 
 
 def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from fake_node import FakeNode, in_turn, reference, welcome
 
@@ -237,3 +239,31 @@ def test_what_a_task_was_handed_is_found_by_label() -> None:
         assert node.arguments == ("a",)
         with pytest.raises(InvalidError, match="no output labelled 'x'"):
             node.output("x")
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda node: node.lookup(b"too short"),
+        lambda node: node.lookup(b"N" * 32, limit=0),
+        lambda node: node.select([]),
+        lambda node: node.select([node.self] * (limits.SELECT_REFERENCES_MAX + 1)),
+        lambda node: node.create(ObjectType.SHMEM_BLOB, size=-1),
+        lambda node: node.create(ObjectType.GROUP, groups=node.groups * (limits.GROUPS_PER_CALL_MAX + 1)),
+        lambda node: node.create("SHMEM_BLOB"),
+        lambda node: node.run(node.groups[0], args=["x" * (limits.TEXT_BYTES_MAX + 1)]),
+        lambda node: node.run(node.groups[0], args=["x"] * (limits.ARGUMENTS_MAX + 1)),
+        lambda node: node.self.read_bytes(-1),
+        lambda node: node.self.write(2**70),
+        lambda node: node.self.write_bytes(b"", offset=-1),
+        lambda node: node.vector([messages.Lookup(b"x")]),
+    ],
+)
+def test_mistaken_argument_never_reaches_the_node(mistake: Callable[[Node], object]) -> None:
+    """An argument that the node would close the connection for is refused here, and the connection lives."""
+    with FakeNode(lambda _: messages.References((reference(),))) as fake:
+        node = fake.connect()
+        with pytest.raises(InvalidError):
+            mistake(node)
+        assert fake.calls == []
+        assert node.self.stat().ref == 7
