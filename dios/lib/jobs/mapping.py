@@ -77,9 +77,10 @@ def run_mapper(
     functions: Functions,
     inputs: Sequence[memoryview],
     outlets: Sequence[Outlet],
-    progress: Callable[[int], None],
+    progress: Callable[[int, int, int], None],
 ) -> int:
-    """Do what ``order`` says; gives the number of pairs sent. ``progress`` is told of bytes done.
+    """Do what ``order`` says; gives the number of pairs sent. ``progress`` is told of each block that was
+    read: of which input, from where, to where.
 
     Whatever the person's functions raise comes through.
     """
@@ -87,13 +88,15 @@ def run_mapper(
     sender = Sender(order, outlets)
     most = max(1, order.memory_bytes // JOB_PAIR_BYTES)
     feed = _feeder(functions, collector)
+    block_bytes = _block_bytes(order, functions)
     for segment in order.segments:
-        for block in blocks(inputs[segment.input], segment, _block_bytes(order, functions)):
-            feed(block, segment.label)
+        view = inputs[segment.input]
+        for start, stop in blocks(view, segment, block_bytes):
+            feed(view[start:stop], segment.label)
             if len(collector) >= most:
                 # Short of memory: what is combined so far goes out; the reducer combines the rest.
                 sender.send(collector.drain())
-            progress(len(block))
+            progress(segment.input, start, stop)
     sender.send(collector.drain())
     sender.end()
     return sender.pairs

@@ -84,10 +84,9 @@ def bounds(view: memoryview, segment: Segment) -> tuple[int, int]:
     return first, max(first, last)
 
 
-def blocks(view: memoryview, segment: Segment, block_bytes: int) -> Iterator[memoryview]:
-    """The segment's records as blocks of about ``block_bytes``, each of whole records, without a copy.
-
-    A record longer than ``block_bytes`` makes its block longer.
+def blocks(view: memoryview, segment: Segment, block_bytes: int) -> Iterator[tuple[int, int]]:
+    """The segment's records as blocks of about ``block_bytes``, each of whole records: where each begins and
+    ends. A record longer than ``block_bytes`` makes its block longer.
     """
     place, last = bounds(view, segment)
     while place < last:
@@ -97,7 +96,7 @@ def blocks(view: memoryview, segment: Segment, block_bytes: int) -> Iterator[mem
         else:
             cut = _last_newline(view, place, stop)
             stop = cut if cut > place else _after_newline(view, stop, last)
-        yield view[place:stop]
+        yield place, stop
         place = stop
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import mmap
 import resource
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from dios.lib.jobs.intake import Intake
 from dios.lib.jobs.mapping import Outlet, run_mapper
 from dios.lib.jobs.orders import JOB_MODULE, Finished, MapOrder, Progress, ReduceOrder, Report, decode_order
 from dios.lib.jobs.orders import encode as encode_report
-from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_MS, KIB
+from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_MS, JOB_WINDOW_BYTES, KIB
 from dios.wire.types import NameKind, ObjectType, Semantics
 
 _KEPT_BEFORE_COLLECTING: Final = 100_000
@@ -104,8 +105,33 @@ def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) 
     with ExitStack() as requests:
         views = [requests.enter_context(blob.read(Semantics.ANY)).view for blob in node.inputs[1:]]
         outlets: list[Outlet] = [_StreamOutlet(cast("Stream", stream)) for stream in node.outputs[1:]]
-        pairs = run_mapper(order, functions, views, outlets, reporter.progress)
+        pages = [_Pages(view) for view in views]
+
+        def progress(number: int, start: int, stop: int) -> None:
+            pages[number].passed(stop)
+            reporter.progress(stop - start)
+
+        pairs = run_mapper(order, functions, views, outlets, progress)
     return _finished(pairs)
+
+
+class _Pages:
+    """An input's pages in this task's memory, let go of once they were read: a mapper that reads gigabytes
+    occupies some megabytes. The object itself keeps its bytes.
+    """
+
+    def __init__(self, view: memoryview) -> None:
+        self._map: Final = view.obj if isinstance(view.obj, mmap.mmap) else None
+        self._kept = 0
+
+    def passed(self, place: int) -> None:
+        """Bytes before ``place`` are not needed again."""
+        if self._map is None or place - self._kept < JOB_WINDOW_BYTES:
+            return
+        end = place // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > self._kept and end <= len(self._map):
+            self._map.madvise(mmap.MADV_DONTNEED, self._kept, end - self._kept)
+            self._kept = end
 
 
 # -- reducers -----------------------------------------------------------------------------------------

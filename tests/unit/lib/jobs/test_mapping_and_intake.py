@@ -67,14 +67,10 @@ class Shelf:
     alive = 0
     made = 0
 
-    def __init__(self) -> None:
-        self.chunks: list[bytes] = []
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.chunks = chunks
         Shelf.alive += 1
         Shelf.made += 1
-
-    def append(self, chunk: bytes) -> None:
-        """Put one more chunk at the end."""
-        self.chunks.append(chunk)
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.chunks)
@@ -96,6 +92,10 @@ def functions(source: str) -> Functions:
     return functions_of(module)
 
 
+def ignore(number: int, start: int, stop: int) -> None:
+    """Progress that nobody looks at."""
+
+
 def mapped(
     source: str, text: bytes, mappers: int, reducers: int, memory_bytes: int = ROOMY
 ) -> list[list[list[bytes]]]:
@@ -105,8 +105,7 @@ def mapped(
     for number, segments in enumerate(splits):
         outlets = [Kept() for _ in range(reducers)]
         order = MapOrder(number, 1, reducers, tuple(range(reducers)), segments, memory_bytes, 500)
-        done: list[int] = []
-        run_mapper(order, functions(source), [memoryview(text)], outlets, done.append)
+        run_mapper(order, functions(source), [memoryview(text)], outlets, ignore)
         sent.append([outlet.sent for outlet in outlets])
     return sent
 
@@ -189,7 +188,7 @@ def test_a_reducer_that_left_does_not_stop_the_others() -> None:
     """A mapper goes on for the other reducers when one closes its stream."""
     outlets = [Kept(room=1), Kept()]
     order = MapOrder(0, 1, 2, (0, 1), plan_splits([Document(0, 0, len(TEXT))], 1)[0], ROOMY, 500)
-    run_mapper(order, functions(COUNT_PAIRS), [memoryview(TEXT)], outlets, lambda _: None)
+    run_mapper(order, functions(COUNT_PAIRS), [memoryview(TEXT)], outlets, ignore)
     assert chunks.tag_of(outlets[1].sent[-1]) is chunks.Tag.END
     assert len(outlets[0].sent) == 1
 
@@ -199,15 +198,20 @@ def test_an_attempt_for_some_reducers_sends_only_their_part() -> None:
     whole = mapped(COUNT_PAIRS, TEXT, 1, 3)[0]
     outlet = Kept()
     order = MapOrder(0, 1, 3, (1,), plan_splits([Document(0, 0, len(TEXT))], 1)[0], ROOMY, 500)
-    run_mapper(order, functions(COUNT_PAIRS), [memoryview(TEXT)], [outlet], lambda _: None)
+    run_mapper(order, functions(COUNT_PAIRS), [memoryview(TEXT)], [outlet], ignore)
     assert outlet.sent == whole[1]
 
 
 def test_progress_adds_up() -> None:
     """What a mapper tells of its progress adds up to the bytes of its split."""
     done: list[int] = []
+
+    def progress(number: int, start: int, stop: int) -> None:
+        assert number == 0
+        done.append(stop - start)
+
     order = MapOrder(0, 1, 1, (0,), plan_splits([Document(0, 0, len(TEXT))], 1)[0], ROOMY, 500)
-    run_mapper(order, functions(COUNT_KEYS), [memoryview(TEXT)], [Kept()], done.append)
+    run_mapper(order, functions(COUNT_KEYS), [memoryview(TEXT)], [Kept()], progress)
     assert sum(done) == len(TEXT)
 
 

@@ -1,0 +1,275 @@
+"""MapReduce on a real node: pure tasks, streams between them, and what happens when some of them die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from running_node import RunningNode, exists, running_node, wait_until
+
+import dios
+from dios.lib import mapreduce
+from dios.lib.mapreduce import JobProgress, Role
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LINES = [" ".join(f"w{(row * row + column) % 101}" for column in range(8)) for row in range(400)]
+TEXT = "\n".join(LINES).encode()
+COUNTS = Counter(TEXT.split())
+
+COUNT = b"""
+def map_keys(line):
+    return line.split()
+reduce = sum
+"""
+
+COUNT_SLOWLY = b"""
+import time
+def map(line):
+    time.sleep(0.002)
+    for word in line.split():
+        yield word, 1
+combine = reduce = sum
+"""
+
+COUNT_AND_DAWDLE = b"""
+import time
+def map(line):
+    for word in line.split():
+        yield word, 1
+def reduce(key, values):
+    time.sleep(0.01)
+    return sum(values)
+"""
+
+COUNT_IN_MANY_LISTS = b"""
+def map(line):
+    for word in line.split():
+        for turn in range(40):
+            yield b"%s-%d" % (word, turn), 1
+def reduce(key, values):
+    return sum(values)
+"""
+
+HOSTILE = b"""
+import os, socket
+def attempt(what, do):
+    try:
+        do()
+    except OSError as error:
+        return what, f"refused: {type(error).__name__}"
+    return what, "done"
+def map(line):
+    yield attempt("open", lambda: open("/etc/passwd"))
+    yield attempt("write", lambda: open("/tmp/stolen", "w"))
+    yield attempt("connect", lambda: socket.create_connection(("127.0.0.1", 9), timeout=1))
+    yield attempt("exec", lambda: os.execv("/bin/sh", ["sh", "-c", "true"]))
+    yield attempt("fork", lambda: os.fork())
+def reduce(key, values):
+    return sorted(set(values))
+"""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node for all tests of this file."""
+    with running_node(tmp_path_factory.mktemp("mapreduce") / "node") as node:
+        yield node
+
+
+@pytest.fixture
+def node(started: RunningNode) -> Iterator[dios.Node]:
+    """A session of a person; at its end no task may be left."""
+    with dios.connect(started.place, groups=()) as session:
+        yield session
+        assert all(task.ended for task in session.tasks())
+
+
+class Killer:
+    """Kills the first task of a role as soon as a job's progress allows it."""
+
+    def __init__(self, node: dios.Node, role: Role, when: Callable[[JobProgress], bool]) -> None:
+        self.node = node
+        self.role = role
+        self.when = when
+        self.killed = 0
+
+    def __call__(self, progress: JobProgress) -> None:
+        """Look at each report of progress."""
+        if self.killed or not self.when(progress):
+            return
+        for task in self.node.tasks():
+            if not task.ended and f" {self.role} " in task.label and task.pid:
+                self.killed = task.pid
+                os.kill(self.killed, signal.SIGKILL)
+                wait_until(lambda: not exists(self.killed), "the task is dead")
+                return
+
+
+def test_words_are_counted(node: dios.Node) -> None:
+    """Five mappers, two at a time, and three reducers give the counts of a plain Counter, once each."""
+    with mapreduce.run(node, COUNT, [TEXT], reducers=3, workers=2, splits=5) as result:
+        pairs = list(result)
+        assert dict(pairs) == COUNTS
+        assert len(pairs) == len(COUNTS)
+        assert len(result.outputs) == 3
+        assert result.input_bytes == len(TEXT)
+        assert sum(task.input_bytes for task in result.tasks) == len(TEXT)
+        ran = Counter(task.role for task in result.tasks)
+        assert ran == {Role.MAPPER: 5, Role.REDUCER: 3}
+        assert len({task.status.pid for task in result.tasks}) == 8
+
+
+def test_output_is_the_same_in_every_run(node: dios.Node) -> None:
+    """The same job gives the same output bytes whichever mapper is faster."""
+    outputs = set()
+    for _ in range(3):
+        with mapreduce.run(node, COUNT, [TEXT], reducers=1, workers=3) as result:
+            outputs.add(result.outputs[0].read_bytes())
+    assert len(outputs) == 1
+
+
+def test_a_job_without_input_has_empty_outputs(node: dios.Node) -> None:
+    """No bytes, no mappers, and outputs with nothing in them."""
+    with mapreduce.run(node, COUNT, [b""]) as result:
+        assert list(result) == []
+        assert all(task.role is Role.REDUCER for task in result.tasks)
+
+
+def test_a_killed_mapper_runs_again(node: dios.Node) -> None:
+    """A mapper that is killed in the middle of its work is run again, and every word counts once."""
+    killer = Killer(node, Role.MAPPER, lambda progress: progress.bytes_done > 0)
+    with mapreduce.run(node, COUNT_SLOWLY, [TEXT], progress=killer, block_bytes=500) as result:
+        assert killer.killed
+        assert dict(result) == COUNTS
+        (failed,) = result.failures
+        assert (failed.role, failed.attempt) == (Role.MAPPER, 1)
+        assert failed.status.pid == killer.killed
+        assert max(task.attempt for task in result.tasks) == 2
+
+
+def test_a_killed_reducer_runs_again(node: dios.Node) -> None:
+    """A reducer that is killed is run again; mappers repeat only its part, and every word counts once."""
+    killer = Killer(node, Role.REDUCER, lambda progress: progress.parts_taken == progress.parts_total)
+    with mapreduce.run(node, COUNT_AND_DAWDLE, [TEXT], reducers=2, progress=killer) as result:
+        assert killer.killed
+        assert dict(result) == COUNTS
+        (failed,) = result.failures
+        assert failed.role is Role.REDUCER
+        again = [task for task in result.tasks if task.attempt == 2]
+        assert Counter(task.role for task in again) == {Role.MAPPER: 2, Role.REDUCER: 1}
+
+
+def test_a_reducer_killed_early_holds_nobody_up(node: dios.Node) -> None:
+    """A reducer that dies while mappers work is replaced, and the mappers' parts for the other one stand."""
+    killer = Killer(node, Role.REDUCER, lambda progress: progress.bytes_done > 0)
+    with mapreduce.run(node, COUNT_SLOWLY, [TEXT], progress=killer, block_bytes=500) as result:
+        assert killer.killed
+        assert dict(result) == COUNTS
+
+
+def test_a_reducer_short_of_memory_spills(node: dios.Node) -> None:
+    """With hardly any memory a reducer puts sorted runs on disk, and the counts are the same."""
+    with mapreduce.run(node, COUNT_IN_MANY_LISTS, [TEXT], reducers=1, memory_bytes=64 * 1024) as result:
+        found = dict(result)
+        assert sum(task.spilled for task in result.tasks) > 0
+        keys = [key for key in found if isinstance(key, bytes)]
+        assert keys == sorted(keys)
+    assert found == {b"%s-%d" % (word, turn): count for word, count in COUNTS.items() for turn in range(40)}
+
+
+def test_a_function_that_fails_fails_the_job(node: dios.Node) -> None:
+    """After the last attempt the job says which task failed and with which exception."""
+    job = b"def map(line): raise KeyError('no such column')\nreduce = sum\n"
+    with pytest.raises(mapreduce.JobFailedError, match="no such column") as caught:
+        mapreduce.run(node, job, [TEXT], attempts=2)
+    assert "mapper" in str(caught.value)
+    assert all(failure.status.exit_code for failure in caught.value.failures)
+
+
+def test_a_job_that_is_no_job_fails_with_the_reason(node: dios.Node) -> None:
+    """A module without a reduce function, or that is no Python, fails in its tasks, never here."""
+    for job, reason in ((b"def map(line): ...\n", "reduce"), (b"def map(line) ...\n", "SyntaxError")):
+        with pytest.raises(mapreduce.JobFailedError, match=reason):
+            mapreduce.run(node, job, [TEXT], attempts=1)
+
+
+def test_a_hostile_map_function_is_refused(node: dios.Node) -> None:
+    """Opening files, connecting, exec and fork are refused inside a mapper, and the job's output says so."""
+    if node.info().guarantees["pure tasks"] != "confined":
+        pytest.skip(f"pure tasks are not confined: {node.info().guarantees['pure tasks']}")
+    with mapreduce.run(node, HOSTILE, [b"one line\n"], reducers=1) as result:
+        found = dict(result)
+    assert set(found) == {"open", "write", "connect", "exec", "fork"}
+    for told in found.values():
+        assert isinstance(told, list)
+        assert all(text.startswith("refused") for text in told)
+
+
+def test_tasks_get_only_what_they_need(node: dios.Node) -> None:
+    """A mapper may read its order and input, write its reports and streams, in a group of its own."""
+    job = b"""
+import dios
+def map(line):
+    node = dios.connect()
+    yield "inputs", sorted({str(int(item.permissions)) for item in node.inputs})
+    yield "outputs", sorted({str(int(item.permissions)) for item in node.outputs})
+    yield "groups", [str(len(node.groups))]
+def reduce(key, values):
+    return values[0]
+"""
+    with mapreduce.run(node, job, [b"one line\n"], reducers=1) as result:
+        found = dict(result)
+    assert found == {"inputs": ["1"], "outputs": ["2"], "groups": ["1"]}
+
+
+def test_an_inverted_index_of_a_directory(node: dios.Node, tmp_path: Path) -> None:
+    """The example finds each word's documents, in sorted outputs that are durable and named in a group."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "one.txt").write_text("red green\nGreen blue\n")
+    (tmp_path / "deep" / "two.txt").write_text("blue sky")
+    (tmp_path / "empty.txt").write_text("")
+    group = node.create_group()
+    job = EXAMPLES / "inverted_index.py"
+    with mapreduce.run(node, job, [tmp_path], ordered=True, durable=True, groups=[group]) as result:
+        assert dict(result) == {
+            "red": ["one.txt"],
+            "green": ["one.txt"],
+            "blue": ["deep/two.txt", "one.txt"],
+            "sky": ["deep/two.txt"],
+        }
+        for output in result.outputs:
+            assert output.name is not None
+            (found,) = node.lookup(output.name, group=group)
+            assert found.persistence is dios.Persistence.DURABLE
+
+
+def test_a_join_of_two_inputs(node: dios.Node, tmp_path: Path) -> None:
+    """The example joins two labelled inputs, one of them a durable object, the other a file."""
+    (tmp_path / "orders.tsv").write_text("1\tapple\n1\tpear\n3\tplum\n")
+    people = node.create(dios.DURABLE_BLOB, data=b"1\tAda\n2\tBob\n", naming=dios.ANONYMOUS)
+    inputs: mapreduce.Sources = {"people": people, "orders": tmp_path / "orders.tsv"}
+    with mapreduce.run(node, EXAMPLES / "join.py", inputs) as result:
+        assert dict(result) == {"1": [["Ada", "apple"], ["Ada", "pear"]]}
+
+
+@pytest.mark.parametrize("name", ["wordcount.py", "wordcount_block.py"])
+def test_word_count_examples(node: dios.Node, name: str) -> None:
+    """The examples count words without regard to case."""
+    with mapreduce.run(node, EXAMPLES / name, [b"Red red\nGREEN red\n"]) as result:
+        assert dict(result) == {b"RED": 3, b"GREEN": 1}
+
+
+def test_an_interrupted_job_leaves_nothing(node: dios.Node) -> None:
+    """When the controller is interrupted, its tasks are ended before the exception goes on."""
+
+    def interrupt(progress: JobProgress) -> None:
+        if progress.running:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mapreduce.run(node, COUNT_SLOWLY, [TEXT * 50], progress=interrupt)
+    assert all(task.ended for task in node.tasks())
