@@ -97,15 +97,18 @@ class RingReader(RingEnd):
     def receive_many(
         self, count_max: int = limits.STREAM_BATCH_MAX, timeout_s: float | None = None
     ) -> list[bytes]:
-        """All messages that are here, at least one and at most ``count_max``; errors as of ``receive``."""
+        """The messages that are here: at least one, at most ``count_max``, and no further one once they have
+        STREAM_BATCH_BYTES together, for a list of more costs fresh memory each time. Errors as ``receive``.
+        """
         messages = [self.receive(timeout_s)]
+        room = limits.STREAM_BATCH_BYTES - len(messages[0])
         append = messages.append
         mapping = self._peer_map
         stop = self._stop
         head = self._head
         place = self._place
         left = self._refresh()
-        while left >= _PREFIX and len(messages) < count_max:
+        while left >= _PREFIX and room > 0 and len(messages) < count_max:
             begin = place + _PREFIX
             if begin > stop:
                 break
@@ -118,6 +121,7 @@ class RingReader(RingEnd):
             place = end
             head += size
             left -= size
+            room -= size
         self._head = head
         self._place = place
         self._commits += len(messages) - 1

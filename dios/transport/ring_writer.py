@@ -26,7 +26,7 @@ from dios.transport.ring_memory import COMMITS, CONTROL_BYTES, COUNT, STATE
 _LENGTH: Final = struct.Struct("<I")
 _pack: Final = _LENGTH.pack
 _PREFIX: Final = _LENGTH.size
-_JOIN_MAX: Final = 8192
+_JOIN_MAX: Final = 2048
 """Up to this size it is faster to join prefix and message than to store twice."""
 
 
@@ -37,6 +37,8 @@ class RingWriter(RingEnd):
         super().__init__(fds, ring_bytes, CONTROL_BYTES + ring_bytes, CONTROL_BYTES)
         self._stop: Final = CONTROL_BYTES + ring_bytes
         self._fast_max: Final = ring_bytes // 2
+        # A longer message is told at once, so that the reader copies it while the next one is written.
+        self._together_max: Final = ring_bytes // 64
         self._tail = self._own[COUNT]
         self._head = 0
         self._limit = 0
@@ -122,8 +124,12 @@ class RingWriter(RingEnd):
             for data in messages:
                 size = len(data) + _PREFIX
                 end = place + size
-                if size <= room and end <= stop and size <= _JOIN_MAX:
-                    mapping[place:end] = _pack(size - _PREFIX) + data
+                if size <= room and end <= stop and size <= self._together_max:
+                    if size <= _JOIN_MAX:
+                        mapping[place:end] = _pack(size - _PREFIX) + data
+                    else:
+                        mapping[place : place + _PREFIX] = _pack(size - _PREFIX)
+                        mapping[place + _PREFIX : end] = data
                     self._place = place = end
                     self._tail += size
                     self._commits += 1
