@@ -336,7 +336,11 @@ async def open_node(
     hello = presented_groups(groups)
     connection = AsyncConnection(AsyncClientChannel(connect_socket(resolve_node(node))))
     try:
-        yield AsyncNode(connection, await connection.hello(hello, label))
+        opened = AsyncNode(connection, await connection.hello(hello, label))
+        try:
+            yield opened
+        finally:
+            opened.close_ends()
     finally:
         await connection.close()
 
@@ -347,9 +351,11 @@ async def _borrowed(own: Connection, welcome: messages.Welcome) -> AsyncIterator
     channel = AsyncClientChannel(socket.socket(fileno=os.dup(own.fileno())))
     connection = AsyncConnection(channel, own.session)
     connection.page = own.page
+    borrowed = AsyncNode(connection, welcome, ambient=True)
     try:
-        yield AsyncNode(connection, welcome, ambient=True)
+        yield borrowed
     finally:
+        borrowed.close_ends()
         connection.page = None
         await connection.close()
         # Both descriptors are one open socket, and so is the flag that says whether it blocks.

@@ -269,6 +269,7 @@ class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
     def close(self) -> None:
         """Close the connection; in a task, whose connection is the task's life, nothing."""
         if not self.ambient:
+            self.close_ends()
             cast("Connection", self.link).close()
 
     def __enter__(self) -> Self:

@@ -20,6 +20,7 @@ from dios.client.status import ChildEnded, Delegated, Lost, Status, status_of
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
 from dios.limits import INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
+from dios.transport.ring_end import RingEnd
 from dios.wire import messages
 from dios.wire.codec import decode_event
 from dios.wire.messages import PlainCall
@@ -59,9 +60,16 @@ class NodeBase:
         self.label: Final = welcome.label
         self.arguments: Final = welcome.arguments
         self.self_info: Final = welcome.self_ref
+        self.ends: Final[set[RingEnd]] = set()
+        """The ends of streams that are attached now."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.brand.name.lower()} task {fingerprint(self.name)}>"
+
+    def close_ends(self) -> None:
+        """Close every end of a stream: without the connection their references are gone."""
+        while self.ends:
+            self.ends.pop().close()
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Handle:
         """The face's handle for a reference that came in a message."""

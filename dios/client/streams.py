@@ -36,6 +36,7 @@ class StreamOps(Handle):
             answer = yield messages.Attach(self._info.ref, Mode.READ)
             attached, fds = expect_attached(answer)
             self._reader = RingReader(fds, attached.ring_bytes)
+            self._node.ends.add(self._reader)
         return self._reader
 
     def writer_op(self) -> Operation[RingWriter]:
@@ -44,6 +45,7 @@ class StreamOps(Handle):
             answer = yield messages.Attach(self._info.ref, Mode.WRITE)
             attached, fds = expect_attached(answer)
             self._writer = RingWriter(fds, attached.ring_bytes)
+            self._node.ends.add(self._writer)
         return self._writer
 
     def end_op(self, mode: Mode) -> Operation[RingEnd]:
@@ -60,6 +62,7 @@ class StreamOps(Handle):
         for end in (self._reader, self._writer):
             if end is not None:
                 end.close()
+                self._node.ends.discard(end)
 
 
 def ends_op(references: Sequence[H], mode: Mode) -> Operation[tuple[dict[RingEnd, H], list[H]]]:

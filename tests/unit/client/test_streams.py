@@ -148,3 +148,15 @@ def test_the_nodes_answer_before_the_stream(rings: Rings) -> None:
         rings.select = SELECTED_NONE
         assert node.select([inlet, node.self], timeout=0.1) is None
         inlet.close()
+
+
+def test_closing_the_node_closes_its_streams(rings: Rings) -> None:
+    """With its connection gone a stream's end is closed, and the other task learns of it."""
+    with FakeNode(rings.script) as fake:
+        node = fake.connect()
+        stream(node, 20).send(b"last")
+        reader = rings.reader(20)
+        node.close()
+        assert reader.receive() == b"last"
+        with pytest.raises(EndOfStreamError):
+            reader.receive()
