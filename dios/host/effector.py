@@ -306,7 +306,9 @@ class Effector:
         result = effect.result
         kind = type(result)
         if kind is Welcome:
-            self._reply(effect.task, effect.seq, result, (self._parts.pages.descriptor(effect.task),))
+            page = self._parts.pages.descriptor(effect.task)
+            if page is not None:
+                self._reply(effect.task, effect.seq, result, (page,))
         elif kind is Info:
             self._reply(effect.task, effect.seq, self._info(cast("Info", result)))
         else:

@@ -70,9 +70,10 @@ class PublicPages:
         """Make the page of a new task; raises OSError without memory or descriptors."""
         self._pages[task] = _Page()
 
-    def descriptor(self, task: TaskId) -> int:
-        """What the task maps; stays ours to close. Raises KeyError without a page."""
-        return self._pages[task].fd
+    def descriptor(self, task: TaskId) -> int | None:
+        """What the task maps, which stays ours to close; None when the task is gone already."""
+        page = self._pages.get(task)
+        return None if page is None else page.fd
 
     def close(self, task: TaskId) -> None:
         """The task is gone; nothing if it has no page."""

@@ -88,8 +88,8 @@ class PeopleServer:
                 finally:
                     channel.close()
                     senders.cancel_scope.cancel()
-        except DiosError as error:
-            _log.warning("a session ended early", extra={"why": error.message})
+        except (DiosError, OSError) as error:
+            _log.warning("a session ended early", extra={"why": str(error)})
         finally:
             self._open -= 1
 

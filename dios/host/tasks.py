@@ -21,6 +21,7 @@ from dios.host.clock import Clock
 from dios.host.consoles import Console, Consoles
 from dios.host.deliver import Outbox
 from dios.host.driver import Driver
+from dios.host.memories import translated
 from dios.host.persister import Persister
 from dios.host.publicpage import PublicPages
 from dios.host.task_process import Exit, TaskProcess
@@ -157,8 +158,8 @@ class TaskHost:
         end = Exit(Cause.SPAWN)
         try:
             end = await self._start_and_serve(effect, running)
-        except DiosError as error:
-            end = Exit(Cause.SPAWN, detail=error.message)
+        except (DiosError, OSError) as error:
+            end = Exit(Cause.SPAWN, detail=translated(error).message)
         finally:
             del self._running[task]
             desk = self._desk

@@ -128,6 +128,9 @@ class NodeHost:
         self.driver.feed(event)
 
     def _in_thread(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        if self._nursery.cancel_scope.cancel_called:
+            self._at_the_end(work, finish)
+            return
         self._nursery.start_soon(self._work, work, finish, name="work in a thread")
 
     async def _work(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
@@ -139,13 +142,22 @@ class NodeHost:
                 failed = error
         self.driver.resumed(lambda: finish(failed))
 
+    def _at_the_end(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        """At the very end nobody is kept waiting by doing it here."""
+        failed: Exception | None = None
+        try:
+            work.run()
+        except (DiosError, OSError) as error:
+            failed = error
+        finish(failed)
+
     async def settle(self) -> None:
         """Wait until everything that was decided has been done; bounded by NODE_STOP_MS_MAX."""
         with trio.move_on_after(limits.NODE_STOP_MS_MAX / 1000):
             await self.driver.wait_settled()
 
     async def aclose(self) -> None:
-        """Write what is queued, and let go of every memory and descriptor."""
+        """Write what is queued, and let go of every memory and descriptor; after the nursery has ended."""
         await self.persister.aclose()
         self.buffers.close_all()
         self.streams.close()

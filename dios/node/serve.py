@@ -74,16 +74,17 @@ async def _serve(
     records = tuple(await trio.to_thread.run_sync(lambda: list(store.recover())))
     for damage in store.damaged:
         _log.error("a stored object is damaged", extra={"what": damage})
-    async with trio.open_nursery() as nursery:
-        host = NodeHost(
-            settings,
-            store,
-            audit,
-            zygote,
-            nursery,
-            complete=lambda info: _completed(info, settings, mechanisms),
-        )
-        try:
+    host: NodeHost | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            host = NodeHost(
+                settings,
+                store,
+                audit,
+                zygote,
+                nursery,
+                complete=lambda info: _completed(info, settings, mechanisms),
+            )
             host.recover(Recovered(host.clock.now(), records))
             nursery.start_soon(host.alarm.run, host.driver.feed)
             nursery.start_soon(_keep_audit_synced, audit)
@@ -95,9 +96,10 @@ async def _serve(
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)
-        finally:
-            await host.aclose()
             nursery.cancel_scope.cancel()
+    finally:
+        if host is not None:
+            await host.aclose()
 
 
 @asynccontextmanager

@@ -165,6 +165,7 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
     list(store.recover())
     core = ScriptedCore()
     audit = AuditLog(folder / "audit")
+    host: NodeHost | None = None
     try:
         async with trio.open_nursery() as nursery:
             host = NodeHost(
@@ -176,13 +177,12 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
                 complete=lambda info: info,
                 core=core,
             )
-            try:
-                yield Rig(host, core, store)
-            finally:
-                store.gate.set()
-                await host.aclose()
-                nursery.cancel_scope.cancel()
+            yield Rig(host, core, store)
+            nursery.cancel_scope.cancel()
     finally:
+        store.gate.set()
+        if host is not None:
+            await host.aclose()
         audit.close()
 
 

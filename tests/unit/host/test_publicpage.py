@@ -58,7 +58,9 @@ def counters(target: int, size: int, *, zombie: bool = False) -> PublishCounters
 
 def shown(pages: PublicPages, task: TaskId, slot: int) -> PublicAttributes:
     """What the task sees through its own mapping."""
-    page = mmap.mmap(pages.descriptor(task), limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ)
+    fd = pages.descriptor(task)
+    assert fd is not None
+    page = mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ)
     with page, memoryview(page) as view:
         return read_slot(view, slot)
 
@@ -111,5 +113,8 @@ def test_closed_page_is_left_alone(pages: PublicPages) -> None:
 
 def test_page_is_read_only(pages: PublicPages) -> None:
     """What the task is sent cannot be mapped for writing."""
+    fd = pages.descriptor(ONE)
+    assert fd is not None
     with pytest.raises(OSError, match=r"ermi"):
-        mmap.mmap(pages.descriptor(ONE), limits.PUBLIC_PAGE_BYTES)
+        mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
+    assert pages.descriptor(TaskId(99)) is None
