@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,16 @@ def test_no_node_is_told_with_what_to_do(place: str, tmp_path: Path) -> None:
     """Connecting where no node listens says which command starts one."""
     with pytest.raises(dios.UnreachableError, match="dios-node start"):
         dios.connect(tmp_path / "nowhere.sock")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_every_block_of_the_page_runs(place: str, block: str) -> None:
+    """Each Python block of the client's page does what it claims."""
+    exec(compile(block, PAGE.name, "exec"), {"dios": dios})  # noqa: S102 - our own page
 
 
 # -- objects ----------------------------------------------------------------------------------------

@@ -209,8 +209,8 @@ def test_select_names_the_ready_one() -> None:
         one, two = blob(node), node.self
         assert node.select([one, two], mode="read", timeout=1.0) is two
         assert node.select([one], mode="write") is None
-        with pytest.raises(InvalidError, match="'raed'"):
-            node.select([one], mode="raed")
+        with pytest.raises(InvalidError, match="'sideways'"):
+            node.select([one], mode="sideways")
 
 
 def test_vectors_are_cut_and_keep_their_order() -> None:
