@@ -1,0 +1,249 @@
+"""``make demo``: a node of its own, a MapReduce job of sandboxed tasks on real files, and a check.
+
+Not for: measuring (``make bench``). Everything it makes is in a temporary directory, and gone at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+import dios
+from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.lib import mapreduce
+from dios.node import daemon
+
+JOB: Final = Path(__file__).with_name("demo_words.py")
+WORD: Final = re.compile(rb"[a-z]+(?:'[a-z]+)?")
+SUFFIXES: Final = {".py", ".txt", ".rst", ".md", ".cfg", ".toml"}
+LOOKED_AT: Final = 4096
+GONE_SECONDS: Final = 10.0
+
+
+def main() -> int:
+    """Run the demo; 0 when the job's counts are those of a plain count and nothing was left running."""
+    parser = argparse.ArgumentParser(description="Count the words of real files with sandboxed tasks.")
+    parser.add_argument("--input", type=Path, help="a file or directory (default: Python's own library)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="mappers at a time")
+    parser.add_argument("--reducers", type=int, default=2, help="how many parts the result has")
+    parser.add_argument("--top", type=int, default=15, help="how many words to print")
+    options = parser.parse_args()
+    console = Console()
+    place: Path = options.input or Path(sysconfig.get_path("stdlib"))
+    files = files_of(place, all_kinds=options.input is not None)
+    if not files:
+        console.print(f"[red]{place} has no text files; give another one with --input (make demo INPUT=path)")
+        return 2
+    total = sum(path.stat().st_size for path in files.values())
+    console.print(f"[bold]Counting the words of {len(files):,} files[/] in {place} ({total / 1e6:.1f} MB)")
+    with running_node(console) as node:
+        result = count(console, node, files, options.workers, options.reducers)
+        with result:
+            found: Counter[bytes] = Counter()
+            for word, number in result:
+                if isinstance(word, bytes) and isinstance(number, int):
+                    found[word] = number
+            show(console, result, found, options.top)
+            return check(console, result, found, files)
+
+
+def files_of(place: Path, *, all_kinds: bool) -> dict[str, Path]:
+    """The text files at a place, by the label each has in the job."""
+    if place.is_file():
+        return {place.name: place}
+    found: dict[str, Path] = {}
+    for path in sorted(place.rglob("*")):
+        skipped = "site-packages" in path.parts or "dist-packages" in path.parts
+        if path.is_symlink() or not path.is_file() or (skipped and not all_kinds):
+            continue
+        if all_kinds or path.suffix in SUFFIXES:
+            try:
+                with path.open("rb") as file:
+                    is_text = b"\0" not in file.read(LOOKED_AT)
+            except OSError:
+                continue
+            if is_text:
+                found[str(path.relative_to(place))] = path
+    return found
+
+
+# -- the node -----------------------------------------------------------------------------------------
+@contextmanager
+def running_node(console: Console) -> Iterator[dios.Node]:
+    """A node in a temporary directory, stopped at the end; says so when anything is left running."""
+    missing = missing_for_pure(probe())
+    flags: dict[str, str] = {}
+    if missing:
+        console.print(
+            f"[yellow]This machine cannot confine pure tasks fully ({missing}).\n"
+            "The demo's node accepts that, as `dios-node start --accept-weaker-sandbox` would: "
+            "its tasks run in the weaker sandbox."
+        )
+        flags["accept_weaker_sandbox"] = "yes"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-demo-")))
+        # The default node of this user, if there is one, stays what it is.
+        (folder / "run").mkdir(mode=0o700)
+        os.environ["XDG_RUNTIME_DIR"] = str(folder / "run")
+        began = time.monotonic()
+        running = daemon.start_detached(folder / "node", flags=flags)
+        stack.callback(stop, console, running)
+        console.print(f"A node runs as process {running.pid}, after {time.monotonic() - began:.2f} s.")
+        yield stack.enter_context(dios.connect(str(running.socket), groups=()))
+
+
+def stop(console: Console, running: daemon.Running) -> None:
+    """Stop the node, and look whether all of its processes have ended."""
+    family = {running.pid, *descendants(running.pid)}
+
+    def ask() -> None:
+        with dios.connect(str(running.socket), groups=()) as node:
+            node.shutdown()
+
+    how = daemon.stop(running, ask=ask, say=console.print)
+    deadline = time.monotonic() + GONE_SECONDS
+    left = family
+    while left and time.monotonic() < deadline:
+        left = {pid for pid in family if alive(pid)}
+        time.sleep(0.01)
+    if left:
+        console.print(f"[red]still running: processes {sorted(left)}")
+        raise SystemExit(1)
+    console.print(f"The node has stopped ({how}), and none of its {len(family)} processes is left.")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be looked at by its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process below one."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            below.setdefault(parent, []).append(int(entry.name))
+    found: set[int] = set()
+    todo = [pid]
+    while todo:
+        children = below.get(todo.pop(), [])
+        found.update(children)
+        todo += children
+    return found
+
+
+# -- the job ------------------------------------------------------------------------------------------
+def count(
+    console: Console, node: dios.Node, files: dict[str, Path], workers: int, reducers: int
+) -> mapreduce.JobResult:
+    """Run the job under a progress bar."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        shown = bar.add_task("bringing files", total=sum(path.stat().st_size for path in files.values()))
+
+        def tell(progress: mapreduce.JobProgress) -> None:
+            words = "mapping" if progress.bytes_done < progress.bytes_total else "reducing"
+            if progress.outputs_done == progress.outputs_total:
+                words = "done"
+            text = f"{words}, {progress.running} tasks"
+            bar.update(shown, completed=progress.bytes_done, total=progress.bytes_total, description=text)
+
+        return mapreduce.run(
+            node, JOB, files, workers=workers, splits=2 * workers, reducers=reducers, progress=tell
+        )
+
+
+def show(console: Console, result: mapreduce.JobResult, found: Counter[bytes], top: int) -> None:
+    """Print the most frequent words, and where each task ran."""
+    console.print(f"[bold]The {min(top, len(found))} most frequent of {len(found):,} words:")
+    words = Table(box=SIMPLE)
+    words.add_column("word")
+    words.add_column("count", justify="right")
+    for word, number in sorted(found.items(), key=lambda item: (-item[1], item[0]))[:top]:
+        words.add_row(word.decode(), f"{number:,}")
+    console.print(words)
+    console.print("[bold]Where each task ran:")
+    tasks = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("task", "process", "brand", "read", "pairs", "wall s", "CPU s", "peak", "end"):
+        tasks.add_column(name, justify="left" if name in {"task", "brand", "end"} else "right", no_wrap=True)
+    for task in sorted(result.tasks, key=lambda task: (task.role, task.number, task.attempt)):
+        tasks.add_row(
+            f"{task.role} {task.number}" + (f", attempt {task.attempt}" if task.attempt > 1 else ""),
+            str(task.status.pid),
+            task.status.brand.name.lower(),
+            f"{task.input_bytes / 1e6:.1f} MB" if task.input_bytes else "",
+            f"{task.pairs:,}",
+            f"{task.seconds:.2f}",
+            f"{task.cpu_seconds:.2f}",
+            f"{task.peak_bytes / 1e6:.0f} MB",
+            "ok" if task.ok else task.status.cause.name.lower(),
+        )
+    console.print(tasks)
+    console.print(
+        f"[bold]{sum(found.values()):,} words in {result.seconds:.2f} s: "
+        f"{result.input_bytes / 1e6 / result.seconds:.1f} MB/s[/], {result.cpu_seconds:.2f} s of CPU time"
+    )
+
+
+def check(
+    console: Console, result: mapreduce.JobResult, found: Counter[bytes], files: dict[str, Path]
+) -> int:
+    """Compare with a plain count in this process."""
+    began = time.monotonic()
+    plain: Counter[bytes] = Counter()
+    for path in files.values():
+        plain.update(WORD.findall(path.read_bytes().lower()))
+    seconds = time.monotonic() - began
+    if plain != found:
+        wrong = sorted(word.decode() for word in plain | found if plain[word] != found[word])
+        console.print(f"[red]The counts differ from a plain count for {len(wrong):,} words: {wrong[:10]}")
+        return 1
+    console.print(
+        f"[green]A plain count in one process, without a sandbox, says the same[/] in {seconds:.2f} s "
+        f"({seconds / result.seconds:.2f} x the job's time)."
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except dios.DiosError as error:
+        sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
