@@ -20,8 +20,9 @@ from dios.wire.types import Brand, Cause
 if TYPE_CHECKING:
     from dios.host.sandbox.cgroups import Group
 
-_CPU_SLACK_MS: Final = 50
-"""The kernel counts CPU time in ticks; a task that came this close to its limit was ended by it."""
+_CPU_NEARLY: Final = 0.75
+"""The limit is enforced by sampled ticks and reported by exact run time; on a busy or virtual machine the
+two differ by several percent. A task that was killed with this share of its limit used was ended by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def _explain(message: Ended, bounds: Bounds, *, kill_asked: bool, oom_kills: int
     if code >= 0:
         return _explain_status(code)
     number = -code
-    over = bool(bounds.cpu_ms) and message.cpu_ms + _CPU_SLACK_MS >= bounds.cpu_ms
+    over = bool(bounds.cpu_ms) and message.cpu_ms >= _CPU_NEARLY * bounds.cpu_ms
     if number == signal.SIGSYS:
         call = message.refused_call or "a system call that only an attack on the machine needs"
         detail = f"the sandbox ended it for {call}; a task that needs this must run as limbo"

@@ -26,7 +26,8 @@ from dios.host.zygote_messages import Setup
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
-DEFAULT_BOUNDS: Final = Bounds(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
+NO_LIMITS: Final = Limits()
+_OWN_DEFAULTS: Final = Bounds(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
 _nodes: Final = itertools.count(1)
 
 
@@ -39,6 +40,7 @@ async def open_zygote(
     pool_size: int = limits.TASK_POOL_SIZE_DEFAULT,
     mechanisms: Mapping[str, Mechanism] | None = None,
     accept_weaker: bool = False,
+    defaults: Limits = NO_LIMITS,
 ) -> AsyncIterator[Zygote]:
     """Start what tasks are started from; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -46,7 +48,9 @@ async def open_zygote(
     descriptor 3; what it returns is the exit code. ``preload`` names modules to import beforehand, and
     ``paths`` directories to import from, both seen read-only by pure tasks. ``mechanisms`` is what
     ``probe`` found (probed now if not given); where it lacks something, pure tasks are refused unless
-    ``accept_weaker``. Must be entered on the thread that the daemon lives on: zygotes die with it.
+    ``accept_weaker``. ``defaults`` are the limits of a task that asks for none, and of the pool's
+    children: what asks for more than these is started cold. Must be entered on the thread that the
+    daemon lives on: zygotes die with it.
     Raises ``NotSupportedError`` when the zygote cannot be set up, with its reason.
     """
     if len(preload) > limits.PRELOAD_MODULES_MAX:
@@ -63,7 +67,15 @@ async def open_zygote(
         # Before the nursery, so that a refusal reaches the caller as itself and not inside a group.
         link = await Link.start(setup) if confined else None
         async with trio.open_nursery() as nursery:
-            zygote = Zygote(nursery, setup, found, groups, pool_size, accept_weaker=accept_weaker)
+            zygote = Zygote(
+                nursery,
+                setup,
+                found,
+                groups,
+                pool_size,
+                _bounds(defaults, _OWN_DEFAULTS),
+                accept_weaker=accept_weaker,
+            )
             try:
                 if link is not None:
                     zygote.serve_pure(link)
@@ -86,6 +98,7 @@ class Zygote:
         mechanisms: Mapping[str, Mechanism],
         groups: Groups,
         pool_size: int,
+        defaults: Bounds,
         *,
         accept_weaker: bool,
     ) -> None:
@@ -93,6 +106,7 @@ class Zygote:
         self._setup = setup
         self._mechanisms = mechanisms
         self._groups = groups
+        self._defaults = defaults
         self._accept_weaker = accept_weaker
         self._pool_size = pool_size if accept_weaker or not missing_for_pure(mechanisms) else 0
         self._pool: deque[TaskProcess] = deque()
@@ -131,7 +145,7 @@ class Zygote:
         on this machine, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` where the
         machine has no room for a process.
         """
-        bounds = _bounds(task_limits)
+        bounds = _bounds(task_limits, self._defaults)
         if brand is Brand.LEGACY:
             raise NotSupportedError(
                 "a legacy program has no DIOS socket; start it outside of DIOS", call="run"
@@ -207,7 +221,7 @@ class Zygote:
 
     async def _from_pool(self, bounds: Bounds) -> TaskProcess | None:
         """A waiting child that can have these limits, which may be lower than its own, never higher."""
-        if bounds.memory_bytes > DEFAULT_BOUNDS.memory_bytes or bounds.processes > DEFAULT_BOUNDS.processes:
+        if _exceeds(bounds, self._defaults):
             return None
         while self._pool:
             child = self._pool.popleft()
@@ -215,7 +229,7 @@ class Zygote:
             if child.exit is not None:
                 child.close()
                 continue
-            if bounds != DEFAULT_BOUNDS:
+            if bounds != self._defaults:
                 try:
                     await self._links[Brand.PURE].tighten(child, bounds)
                     if child.group is not None:
@@ -231,7 +245,7 @@ class Zygote:
         while True:
             while len(self._pool) < self._pool_size and self._failures < limits.POOL_FAILURES_MAX:
                 try:
-                    child = await self._make(Brand.PURE, DEFAULT_BOUNDS)
+                    child = await self._make(Brand.PURE, self._defaults)
                 except DiosError:
                     self._failures += 1
                     continue
@@ -257,9 +271,18 @@ class Zygote:
             self._refill.set()
 
 
-def _bounds(task_limits: Limits) -> Bounds:
-    memory = task_limits.memory_bytes or DEFAULT_BOUNDS.memory_bytes
-    processes = task_limits.processes or DEFAULT_BOUNDS.processes
+def _exceeds(asked: Bounds, given: Bounds) -> bool:
+    """Whether ``asked`` wants more of anything; a CPU limit of 0 is none."""
+    return (
+        asked.memory_bytes > given.memory_bytes
+        or asked.processes > given.processes
+        or (given.cpu_ms > 0 and not 0 < asked.cpu_ms <= given.cpu_ms)
+    )
+
+
+def _bounds(task_limits: Limits, defaults: Bounds) -> Bounds:
+    memory = task_limits.memory_bytes or defaults.memory_bytes
+    processes = task_limits.processes or defaults.processes
     if not limits.TASK_MEMORY_BYTES_MIN <= memory <= limits.TASK_MEMORY_BYTES_MAX:
         raise InvalidError(
             f"a memory limit of {memory} bytes; it must be between {limits.TASK_MEMORY_BYTES_MIN} "
@@ -272,4 +295,4 @@ def _bounds(task_limits: Limits) -> Bounds:
         )
     if processes > limits.TASK_OPEN_FILES_MAX:
         raise InvalidError(f"{processes} processes; at most {limits.TASK_OPEN_FILES_MAX}", call="run")
-    return Bounds(memory, task_limits.cpu_ms, processes)
+    return Bounds(memory, task_limits.cpu_ms or defaults.cpu_ms, processes)

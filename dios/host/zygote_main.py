@@ -7,6 +7,7 @@ ends with every child when that socket closes. Started as ``python -I -m dios.ho
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -66,7 +67,7 @@ class Zygote:
         self._ids: dict[int, int] = {}
         limits_of_task.apply_to_zygote()
         trees = self._confine(setup) if self._pure else []
-        self.trees = tuple(trees)
+        self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
         self._prepared = lockdown.Prepared(frozenset(setup.available), trees, self._null, own)
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -102,20 +103,26 @@ class Zygote:
         socket.send_fds(self._control, [encode(message)], descriptors)
 
     def serve(self) -> None:
-        """Do what the daemon says until it closes the socket; then end every child."""
+        """Say Ready, do what the daemon says until it closes the socket, then end every child."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         gc.collect()
         gc.freeze()
+        # The daemon may close the socket while an end is being told: that is its word too.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send(Ready(self._trees))
+            self._serve_until_closed(poll)
+        self._end_all()
+
+    def _serve_until_closed(self, poll: select.poll) -> None:
         while True:
             ready = [fd for fd, _ in poll.poll()]
             if self._wake in ready:
                 os.read(self._wake, limits.ZYGOTE_MESSAGE_BYTES_MAX)
                 self._reap()
             if self._control.fileno() in ready and not self._receive():
-                break
-        self._end_all()
+                return
 
     def _receive(self) -> bool:
         data, descriptors, _, _ = socket.recv_fds(self._control, limits.ZYGOTE_MESSAGE_BYTES_MAX, 2)
@@ -309,7 +316,7 @@ def _prefer_for_oom() -> None:
 
 
 def main() -> None:
-    """Set up once, say Ready or Failed, then serve."""
+    """Set up once, or say why not; then serve."""
     inherited = int(sys.argv[1])
     control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS))
     os.close(inherited)
@@ -326,7 +333,6 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the daemon is told whatever it was
         control.send(encode(Failed(f"{type(error).__name__}: {error}")))
         return
-    zygote.send(Ready(zygote.trees))
     zygote.serve()
 
 

@@ -109,7 +109,7 @@ async def test_an_end_is_reported_with_its_cause(
         task = await zygote.spawn(brand, Limits(cpu_ms=1000))
         await task.socket.send(command.encode())
         end = await task.wait()
-        assert (end.cause, end.exit_code) == (cause, code)
+        assert (end.cause, end.exit_code) == (cause, code), end
         if cause is Cause.CPU:
             assert end.signal in {signal.SIGKILL, signal.SIGXCPU}
         else:
@@ -150,6 +150,18 @@ async def test_a_pooled_child_gets_the_limits_it_is_asked_for(mechanisms: dict[s
         assert await attempt(task, f"take_memory {2 * memory}") == "did:MemoryError"
         assert await attempt(task, "count_threads 10") == "did:2"
         task.close()
+
+
+async def test_the_pool_has_the_nodes_own_defaults(mechanisms: dict[str, Mechanism]) -> None:
+    """A task that asks for nothing has the node's limits; one that asks for more gets it, started cold."""
+    small, large = 256 * limits.MIB, 512 * limits.MIB
+    defaults = Limits(memory_bytes=small, processes=5)
+    async with open_zygote(entry=ENTRY, paths=(SUPPORT,), mechanisms=mechanisms, defaults=defaults) as zygote:
+        await zygote.wait_pool_full()
+        for asked, memory in ((0, small), (large, large)):
+            task = await zygote.spawn(Brand.PURE, Limits(memory_bytes=asked))
+            assert await attempt(task, "limits_of") == f"did:[{memory}, 0, 0, 5]"
+            task.close()
 
 
 async def test_memory_beyond_the_group_ends_the_task(mechanisms: dict[str, Mechanism]) -> None:
