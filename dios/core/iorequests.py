@@ -78,6 +78,7 @@ def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool)
     buffer.reference = reference
     buffer.object = reference.object
     buffer.mode = mode
+    buffer.committed = False  # what was committed was another object's
     reference.buffers[buffer.id] = buffer
 
 

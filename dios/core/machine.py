@@ -125,6 +125,8 @@ class Core:
                 step.destroy(target)
             else:
                 target.restore(before)
+                # Versions go back and will be counted again: nobody active over this may trust them.
+                target.dirty += 1
                 step.changed(target)
         for ticket, target in self.state.dropped:
             before = _record_before(target, event)

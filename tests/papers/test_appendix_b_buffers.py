@@ -433,3 +433,12 @@ def test_moving_a_buffer_brings_no_right(blobs: Blobs) -> None:
         assert blobs.client.refused(messages.CommitWrite(narrow.ref, buffer, iov=iov)) == Code.EPERM
     call_write = messages.AcquireWrite(narrow.ref, iov=AcquireIov.TAKE, buffer=buffer)
     assert blobs.client.refused(call_write) == Code.EPERM
+
+
+def test_moved_buffer_needs_a_request_of_its_own(blobs: Blobs) -> None:
+    """B.1.8, COMMIT_MOVE: nothing is known of the target; its own validity takes an acquire-commit cycle."""
+    buffer = blobs.acquire(blobs.first).buffer
+    blobs.client.ask(messages.Committed, messages.CommitRead(blobs.second, buffer, CommitIov.MOVE))
+    assert blobs.client.refused(messages.CommitRead(blobs.second, buffer)) == Code.EINVAL
+    blobs.acquire(blobs.second, iov=AcquireIov.REUSE, buffer=buffer)
+    blobs.client.ask(messages.Committed, messages.CommitRead(blobs.second, buffer))

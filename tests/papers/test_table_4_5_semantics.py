@@ -7,6 +7,7 @@ import itertools
 import pytest
 from core_harness import Client, Node
 
+from dios.core import events
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import Buffering, Mode, ObjectType, Semantics
@@ -256,3 +257,18 @@ def test_counters_are_exact_whatever_ends_a_request(node: Node) -> None:
     assert two.b.counters(two.ref_b)[:2] == (1, 0)
     release(two.b, two.ref_b, READ, kept)
     assert two.b.counters(two.ref_b)[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("level", list(Semantics))
+def test_request_over_a_failed_store_operation(node: Node, level: Semantics) -> None:
+    """§4.7: when the store takes a write back, no version number makes a request on it look undisturbed."""
+    client = node.session()
+    ref = client.create(ObjectType.DURABLE_BLOB, data=b"old").reference.ref
+    node.step(events.Persisted(node.now, node.outcome.ticket))
+    client.call(messages.WriteOnce(ref, b"lost"))
+    ticket = node.outcome.ticket
+    buffer = acquired(client, ref, READ, level)
+    node.step(events.PersistFailed(node.now, ticket, ticket, int(Code.ENOSPC), "disk full"))
+    client.call(messages.WriteOnce(ref, b"kept"))  # the same version number as the lost one
+    assert not commit(client, ref, READ, buffer)
+    assert client.counters(ref) == (0, 0, 0, 1)
