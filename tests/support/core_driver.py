@@ -1,0 +1,172 @@
+"""A node and the model beside it: picking among what there is, calling, and learning from answers.
+
+Not for: the rules themselves (``core_rules``). The model is told only what the tasks were told.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from core_harness import Client, Node
+from core_model import ALL, Handle, Model, Person, Request, Thing
+from core_snapshot import snapshot
+from hypothesis.stateful import RuleBasedStateMachine
+
+from dios.core.events import ObjectRecord
+from dios.errors import Code
+from dios.ids import ObjectId, TaskId
+from dios.wire import messages
+from dios.wire.types import (
+    Buffering,
+    Mode,
+    ObjectType,
+    Permission,
+)
+
+T = TypeVar("T")
+BLOBS = {ObjectType.SHMEM_BLOB, ObjectType.DURABLE_BLOB, ObjectType.PRIVMEM_BLOB}
+
+
+class Driver(RuleBasedStateMachine):
+    """A node, its clients by task, and what the model knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = Node()
+        self.model = Model()
+        self.clients: dict[int, Client] = {}
+        self.names: list[bytes] = [bytes(range(32)), bytes(32)]
+        self.durable: dict[int, ObjectRecord] = {}
+
+    # -- picking ------------------------------------------------------------------------------------
+    def _client(self, pick: int) -> Client:
+        able = [one for one in self.model.people if self._able(one)]
+        if not able:
+            return self._arrive(self.node.session())
+        return self.clients[able[pick % len(able)]]
+
+    def _able(self, task: int) -> bool:
+        person = self.model.people[task]
+        return not person.ended and not person.dying
+
+    def _handle(
+        self, client: Client | None, pick: int, kinds: set[ObjectType] | None = None
+    ) -> Handle | None:
+        """A reference of the client, or of anybody who can make calls."""
+        mine = [
+            one
+            for one in self.model.handles.values()
+            if (self._able(one.task) if client is None else one.task == client.task)
+            and (kinds is None or one.thing.type in kinds)
+        ]
+        return mine[pick % len(mine)] if mine else None
+
+    def _request(self, client: Client | None, pick: int) -> Request | None:
+        """A buffer of the client, or of anybody who can make calls."""
+        mine = [
+            one
+            for one in self.model.requests.values()
+            if (self._able(one.handle.task) if client is None else one.handle.task == client.task)
+        ]
+        return mine[pick % len(mine)] if mine else None
+
+    # -- saying -------------------------------------------------------------------------------------
+    def _call(self, client: Client, call: messages.AnyCall) -> object:
+        """Make a call; a refusal other than a failed commit must have changed nothing."""
+        before = snapshot(self.node.core.state)
+        answer = client.call(call)
+        if isinstance(answer, messages.Failure) and answer.code != Code.ECANCELED:
+            assert snapshot(self.node.core.state) == before, call
+        return answer
+
+    def _granted(self, client: Client, kind: type[T], call: messages.AnyCall, *, fine: bool) -> T | None:
+        """Make a call that succeeds exactly when the model says so."""
+        answer = self._call(client, call)
+        assert isinstance(answer, kind if fine else messages.Failure), (call, answer, fine)
+        return answer if fine else None  # type: ignore[return-value]
+
+    # -- becoming -----------------------------------------------------------------------------------
+    def _thing(self, public: messages.Reference, **options: object) -> Thing:
+        made = Thing(
+            public.object,
+            public.type,
+            options.pop("name", None),  # type: ignore[arg-type]
+            options.pop("groups", frozenset()),  # type: ignore[arg-type]
+            public.deletion,
+            public.buffering is Buffering.RAW,
+            size=public.size,
+            **options,  # type: ignore[arg-type]
+        )
+        assert made.id not in self.model.things
+        self.model.things[made.id] = made
+        return made
+
+    def _arrive(self, client: Client, parent: int = 0, members: set[bytes] | None = None) -> Client:
+        """A session or task has begun: know its own object, console, groups and default references."""
+        task, welcome = self.node.core.state.tasks[client.task], client.welcome
+        home = self.node.core.state.homes[task.principal]
+        assert home.name is not None
+        if home.id not in self.model.things:
+            self.model.things[home.id] = Thing(
+                home.id, home.type, home.name, frozenset(), home.deletion, pinned=True
+            )
+            self.names.append(home.name)
+        self._thing(welcome.self_ref, name=welcome.name, groups=frozenset({home.name}), pinned=True)
+        self._thing(welcome.console, pinned=True)
+        if members is None or not members:
+            names = {self.node.core.state.objects[ObjectId(one.object)].name for one in welcome.groups}
+            known = {thing.name for thing in self.model.things.values()}
+            for public in welcome.groups:
+                name = self.node.core.state.objects[ObjectId(public.object)].name
+                if name not in known:
+                    self._thing(public, name=name)
+            assert not members
+            members = {name for name in names if name is not None}
+        self.names.append(welcome.name)
+        self.model.people[client.task] = Person(
+            client.task,
+            task.principal,
+            session=parent == 0,
+            members=set(members),
+            self_ref=welcome.self_ref.ref,
+            console=welcome.console.object,
+            console_ref=welcome.console.ref,
+            parent=parent,
+        )
+        self.clients[client.task] = client
+        everything = ALL & ~int(Permission.EXECUTE)
+        self.model.granted(client.task, welcome.self_ref, everything)
+        self.model.granted(client.task, welcome.console, int(Permission.READ | Permission.WRITE) | 8)
+        for public in welcome.groups:
+            self.model.granted(client.task, public, ALL)
+        return client
+
+    # -- comparing ----------------------------------------------------------------------------------
+    def compare(self) -> None:
+        """Objects, names, counters, references, rights and buffers are exactly the model's."""
+        model, state = self.model, self.node.core.state
+        model.collect()
+        assert set(state.objects) == {thing.id for thing in model.things.values() if thing.alive}
+        for number, target in state.objects.items():
+            thing = model.things[number]
+            counters = (target.a_r, target.a_w, target.v_r, target.v_w)
+            active = (model.active(thing, Mode.READ), model.active(thing, Mode.WRITE))
+            if target.type in BLOBS:
+                assert counters == (*active, thing.v_r, thing.v_w), thing
+                assert target.size == thing.size
+            assert set(target.references) == model.holders(thing)
+        held = {
+            (reference.id, task.id, reference.object.id, int(reference.permissions))
+            for task in state.tasks.values()
+            for reference in task.table
+        }
+        assert held == {(one.id, one.task, one.thing.id, one.rights) for one in model.handles.values()}
+        buffers = {
+            (buffer.id, task.id, buffer.active)
+            for task in state.tasks.values()
+            for buffer in task.buffers.values()
+        }
+        assert buffers == {(one.id, one.handle.task, one.active) for one in model.requests.values()}
+        for person in model.people.values():
+            task = state.tasks.get(TaskId(person.id))
+            assert task is None or set(task.memberships) == person.members
