@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from dios.limits import JOB_INPUTS_MAX
+
 _SEARCH_BYTES: Final = 64 * 1024
 _NEWLINE: Final = b"\n"
 
@@ -41,7 +43,8 @@ class Segment(Struct, frozen=True, array_like=True):
 
 
 def plan_splits(documents: Sequence[Document], count: int) -> list[tuple[Segment, ...]]:
-    """Divide documents into at most ``count`` splits of nearly the same size, each of whole segments.
+    """Divide documents into at most ``count`` splits of nearly the same size, more only when one would have
+    parts of over JOB_INPUTS_MAX inputs.
 
     Documents keep their order. Empty documents have no records and are left out; so are empty splits.
     """
@@ -60,7 +63,21 @@ def plan_splits(documents: Sequence[Document], count: int) -> list[tuple[Segment
             )
             passed += last - place
             place = last
-    return [tuple(split) for split in splits if split]
+    return [part for split in splits for part in _of_few_inputs(split)]
+
+
+def _of_few_inputs(split: list[Segment]) -> Iterator[tuple[Segment, ...]]:
+    """A split, cut where it would need more input objects than one task can be handed."""
+    part: list[Segment] = []
+    inputs: set[int] = set()
+    for segment in split:
+        if segment.input not in inputs and len(inputs) == JOB_INPUTS_MAX:
+            yield tuple(part)
+            part, inputs = [], set()
+        part.append(segment)
+        inputs.add(segment.input)
+    if part:
+        yield tuple(part)
 
 
 def _after_newline(view: memoryview, place: int, end: int) -> int:

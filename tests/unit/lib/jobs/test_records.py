@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dios.lib.jobs.records import Document, Segment, blocks, plan_splits
+from dios.limits import JOB_INPUTS_MAX
 
 TEXTS = st.lists(st.text(alphabet="ab\n", max_size=40).map(str.encode), max_size=6)
 
@@ -67,3 +68,11 @@ def test_labels_go_with_their_segments() -> None:
         ["left", "right"],
         ["right"],
     ]
+
+
+def test_a_split_of_many_inputs_is_cut() -> None:
+    """No split has parts of more inputs than one task can be handed."""
+    documents = [Document(number, 0, 3) for number in range(2 * JOB_INPUTS_MAX + 1)]
+    splits = plan_splits(documents, 2)
+    assert [len(split) for split in splits] == [JOB_INPUTS_MAX, 1, JOB_INPUTS_MAX, 1]
+    assert sum(segment.size for split in splits for segment in split) == 3 * len(documents)
