@@ -160,7 +160,7 @@ def test_active_buffers_stay(blobs: Blobs, iov: AcquireIov) -> None:
 
 
 def test_borrowing_from_oneself(blobs: Blobs) -> None:
-    """B.1.7: a reference re-uses its own buffer, it does not borrow it."""
+    """B.1.7: a reference takes its own buffer again with REUSE, it does not borrow it."""
     buffer = blobs.idle(blobs.first)
     call = messages.AcquireRead(blobs.first, iov=AcquireIov.BORROW, buffer=buffer)
     assert blobs.client.refused(call) == Code.EINVAL
