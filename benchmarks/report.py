@@ -61,8 +61,9 @@ class Section(msgspec.Struct):
     seconds: float = 0.0
 
     def figure(self, name: str, value: float, unit: str) -> float:
-        """Note a number, and give it back."""
-        self.figures.append(Figure(name, value, unit))
+        """Note a number, and give it back; one that is missing is not noted."""
+        if value == value:  # noqa: PLR0124 - NaN
+            self.figures.append(Figure(name, value, unit))
         return value
 
 

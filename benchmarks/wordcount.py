@@ -1,0 +1,214 @@
+"""Word count of 307 MB as a MapReduce job of sandboxed tasks, beside what one would use instead.
+
+Not for: other jobs. Each contender runs in a process of its own, by whose tree its processor time and
+memory are counted, with the node or Ray that it brings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+import dios
+from benchmarks.measure import PeakMemory, clock, tree_cpu_seconds
+from benchmarks.metis import LETTERS, UNIQUE, WORDS, write_words
+from benchmarks.nodes import running_node
+from benchmarks.peers import words
+from benchmarks.peers.redis_server import MissingPeerError
+from benchmarks.peers.words import Clocked, Found
+from benchmarks.report import Row, Section, judge, number, times
+from dios.lib import mapreduce
+from dios.limits import JOB_BLOCK_BYTES_DEFAULT
+
+NAN: Final = float("nan")
+FOLDER: Final = Path(__file__).resolve().parents[1] / ".demo"
+"""Where the text stays between two runs; `make clean` removes it."""
+
+SHARE: Final = float(os.environ.get("BENCH_SHARE", "1"))
+"""How much of the whole text is counted; for trying the section out."""
+
+_MAP: Final = b"""
+def map(line):
+    for word in line.split():
+        yield word, 1
+
+combine = reduce = sum
+"""
+
+_MAP_KEYS: Final = b"""
+def map_keys(line):
+    return line.split()
+
+combine = reduce = sum
+"""
+
+_MAP_BLOCK: Final = b"""
+import polars as pl
+
+def map_block(block):
+    lines = pl.Series("word", [bytes(block).replace(b"\\n", b" ").decode()])
+    counted = lines.str.split(" ").explode().value_counts()
+    counted = counted.filter(pl.col("word") != "")
+    return zip(counted["word"].cast(pl.Binary).to_list(), counted["count"].to_list())
+
+reduce = sum
+"""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one contender took; ``trouble`` says why it could not run."""
+
+    words: int = 0
+    unique: int = 0
+    wall: float = NAN
+    cpu: float = NAN
+    peak_mb: float = NAN
+    trouble: str = ""
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    wall: float = NAN
+    cpu: float = NAN
+
+    @contextlib.contextmanager
+    def clocked(self) -> Iterator[None]:
+        """Time the body: wall, and processor time of this process and everything below it."""
+        cpu, wall = tree_cpu_seconds(os.getpid()), clock()
+        yield
+        self.wall = (clock() - wall) / 1e9
+        self.cpu = tree_cpu_seconds(os.getpid()) - cpu
+
+
+Contender: TypeAlias = Callable[[Path, Clocked], Found]
+
+
+def apart(contender: Contender, path: Path) -> Outcome:
+    """Run a contender in a process of its own."""
+    near, far = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(near)
+        try:
+            os.write(far, msgspec.msgpack.encode(_measured(contender, path)))
+        finally:
+            os._exit(0)
+    os.close(far)
+    with os.fdopen(near, "rb") as answers:
+        answer = answers.read()
+    os.waitpid(pid, 0)
+    return (
+        msgspec.msgpack.decode(answer, type=Outcome) if answer else Outcome(trouble="it ended without a word")
+    )
+
+
+def _measured(contender: Contender, path: Path) -> Outcome:
+    watch = _Stopwatch()
+    try:
+        with PeakMemory() as memory:
+            found = contender(path, watch.clocked)
+    except MissingPeerError as missing:
+        return Outcome(trouble=str(missing))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the report says so
+        return Outcome(trouble=f"{type(error).__name__}: {error}".splitlines()[0])
+    return Outcome(*found, watch.wall, watch.cpu, memory.peak_mb)
+
+
+def ours(job: bytes, *, block_bytes: int = JOB_BLOCK_BYTES_DEFAULT, preload: str = "") -> Contender:
+    """A job of ours on a node of its own: two mappers at a time and two reducers, all sandboxed."""
+
+    def run_job(path: Path, clocked: Clocked) -> Found:
+        with running_node(None, preload=preload) as bench, dios.connect(bench.data, groups=[]) as node:
+            # The waiting children are there before the clock runs: their start is told elsewhere.
+            time.sleep(0.5)
+            with clocked():
+                result = mapreduce.run(
+                    node, job, inputs=[path], reducers=2, workers=2, block_bytes=block_bytes
+                )
+            with result:
+                counts = [int(str(count)) for _, count in result]
+            return sum(counts), len(counts)
+
+    return run_job
+
+
+def run(section: Section) -> None:
+    """Measure and judge."""
+    FOLDER.mkdir(exist_ok=True)
+    count = int(WORDS * SHARE) // 10 * 10
+    path = FOLDER / f"words-{count}.txt"
+    section.figure("text", write_words(path, words=count) / 1e6, "MB")
+    section.figure("words of the text", count, "")
+    section.figure("different words", UNIQUE, "")
+    assert path.stat().st_size == count * (LETTERS + 1)
+    contenders: dict[str, Contender] = {
+        "dios, map_keys": ours(_MAP_KEYS),
+        "ray": words.ray,
+        "counter": words.counter,
+        "dios, map": ours(_MAP),
+        "duckdb": words.duckdb,
+        "polars": words.polars,
+        "multiprocessing": words.pool,
+    }
+    if importlib.util.find_spec("polars") is not None:
+        contenders["dios, map_block"] = ours(_MAP_BLOCK, block_bytes=1 << 28, preload="polars")
+    found: dict[str, Outcome] = {}
+    for name, contender in contenders.items():
+        outcome = found[name] = apart(contender, path)
+        section.figure(f"{name}, wall", outcome.wall, "s")
+        section.figure(f"{name}, processor", outcome.cpu, "s")
+        section.figure(f"{name}, peak PSS", outcome.peak_mb, "MB")
+        print(f"    {name}: {outcome}", flush=True)
+        if outcome.trouble:
+            section.trouble.append(f"{name}: {outcome.trouble}")
+        elif outcome.words != count:
+            section.trouble.append(f"{name} counted {outcome.words} words of {count}")
+    _rows(section, found)
+
+
+def _rows(section: Section, found: dict[str, Outcome]) -> None:
+    missing = Outcome()
+    mine, record, block = (found.get(f"dios, {kind}", missing) for kind in ("map_keys", "map", "map_block"))
+    peer, single, duck = (found.get(name, missing) for name in ("ray", "counter", "duckdb"))
+    goal = mine.wall / peer.wall
+    section.rows += [
+        Row(
+            "word count, 307 MB, plain Python functions, 2 processes: wall time",
+            f"{number(mine.wall)} s (map_keys); {number(record.wall)} s (map, a generator)",
+            f"Ray {number(peer.wall)} s; Counter, one process, {number(single.wall)} s",
+            f"{times(goal)} Ray, {times(mine.wall / single.wall)} the Counter",
+            judge("Ray's wall time", mine.wall, peer.wall),
+            judge("16 s of the Counter's 28.7", mine.wall / single.wall, 16 / 28.7),
+            "neither side's start is counted: Ray's is in the row of an idle node",
+        ),
+        Row(
+            "the same: processor time",
+            f"{number(mine.cpu)} s (map_keys); {number(record.cpu)} s (map)",
+            f"Ray {number(peer.cpu)} s; Counter {number(single.cpu)} s",
+            f"{times(mine.cpu / peer.cpu)} Ray",
+            judge("80 % of Ray's", mine.cpu / peer.cpu, 0.8),
+        ),
+        Row(
+            "the same: peak memory (PSS) of everything",
+            f"{number(mine.peak_mb)} MB (map_keys); {number(record.peak_mb)} MB (map)",
+            f"Ray {number(peer.peak_mb)} MB; Counter {number(single.peak_mb)} MB",
+            f"{times(mine.peak_mb / peer.peak_mb)} Ray",
+            judge("half of Ray's", mine.peak_mb / peer.peak_mb, 0.5),
+        ),
+        Row(
+            "the same with a block function on Polars",
+            f"{number(block.wall)} s; {number(block.cpu)} s of processor",
+            f"DuckDB {number(duck.wall)} s; Polars {number(found.get('polars', missing).wall)} s",
+            f"{times(mine.wall / block.wall)} faster than map_keys, {times(block.wall / duck.wall)} DuckDB",
+            judge("3 x faster than plain Python", mine.wall / block.wall, 3, below=False),
+            judge("within 2 x of DuckDB", block.wall / duck.wall, 2),
+        ),
+    ]
