@@ -151,11 +151,7 @@ class RingReader(RingEnd):
                 # What it wrote last, it wrote before it closed.
                 fence()
                 return self._refresh()
-            if self.arm():
-                try:
-                    yield harmless
-                finally:
-                    self.disarm()
+            yield from self._asleep(harmless)
 
     def _get(self, size: int) -> bytes:
         """Take bytes that are here."""

@@ -157,11 +157,7 @@ class RingWriter(RingEnd):
             free = self._refresh()
             if free >= need:
                 return free
-            if self.arm():
-                try:
-                    yield harmless
-                finally:
-                    self.disarm()
+            yield from self._asleep(harmless)
 
     def _put(self, data: memoryview) -> None:
         """Store bytes for which there is room; they are not told to the reader yet."""
