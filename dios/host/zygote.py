@@ -256,6 +256,9 @@ class Zygote:
                     child.close()
             self._filled.set()
             await self._refill.wait()
+            if self._pool:
+                # Making a child keeps a processor busy; the task that has just begun comes first.
+                await trio.sleep(limits.POOL_REFILL_MS / 1000)
             self._refill = trio.Event()
 
     def _gone(self, child: TaskProcess) -> None:
