@@ -70,6 +70,36 @@ class Driver(RuleBasedStateMachine):
         ]
         return mine[pick % len(mine)] if mine else None
 
+    def strange_group(self, client: Client, pick: int) -> Handle | None:
+        """A group of the client's, mostly one of which it is no member: there the rights differ."""
+        members = self.model.people[client.task].members
+        mine = [
+            one
+            for one in self.model.handles.values()
+            if one.task == client.task and one.thing.type is ObjectType.GROUP
+        ]
+        strange = [one for one in mine if one.thing.name not in members]
+        chosen = strange if strange and pick % 4 else mine
+        return chosen[pick % len(chosen)] if chosen else None
+
+    def strange_names(self, client: Client) -> list[bytes]:
+        """The names of groups that the client can resolve and is no member of."""
+        members = self.model.people[client.task].members
+        return [
+            one.name
+            for one in self.model.things.values()
+            if one.alive
+            and one.type is ObjectType.GROUP
+            and one.groups & members
+            and one.name is not None
+            and one.name not in members
+        ]
+
+    def names_in(self, group: Handle) -> list[bytes]:
+        """The names of what lives in a group."""
+        living = [one for one in self.model.things.values() if one.alive and group.thing.name in one.groups]
+        return [one.name for one in living if one.name is not None]
+
     # -- saying -------------------------------------------------------------------------------------
     def _call(self, client: Client, call: messages.AnyCall) -> object:
         """Make a call; a refusal other than a failed commit must have changed nothing."""

@@ -34,7 +34,7 @@ from dios.wire.types import (
     Semantics,
 )
 
-PEOPLE_MAX = 7
+PEOPLE_MAX = 12
 CREATABLE = [
     ObjectType.SHMEM_BLOB,
     ObjectType.DURABLE_BLOB,
@@ -88,7 +88,7 @@ class CoreMachine(Driver):
         handed = self._handle(client, given)
         if executable is None or handed is None:
             return
-        grouped = self._handle(client, group, {ObjectType.GROUP}) if with_group else None
+        grouped = self.strange_group(client, group) if with_group else None
         fine = (
             executable.thing.alive
             and bool(executable.rights & Permission.EXECUTE)
@@ -153,8 +153,11 @@ class CoreMachine(Driver):
     def lookup(self, who: int, name: int, group: int, *, with_group: bool) -> None:
         """Exactly what is reachable is found, and everything else is the empty answer."""
         client = self._client(who)
-        handle = self._handle(client, group, {ObjectType.GROUP}) if with_group else None
+        handle = self.strange_group(client, group) if with_group else None
         wanted = self.names[name % len(self.names)]
+        inside = self.strange_names(client) if handle is None else self.names_in(handle)
+        if inside and name % 4:
+            wanted = inside[name % len(inside)]
         call = messages.Lookup(wanted, 0 if handle is None else handle.id)
         fine = handle is None or handle.thing.alive
         expected = self.model.found(client.task, wanted, handle)

@@ -28,6 +28,12 @@ def walk(seed: int, steps: int) -> CoreMachine:
     def rare() -> bool:
         return rng.random() < 0.1
 
+    def name() -> int:
+        """Mostly a group's name: what follows from having resolved one is the interesting part."""
+        groups = {one.name for one in machine.model.things.values() if one.type is ObjectType.GROUP}
+        places = [place for place, known in enumerate(machine.names) if known in groups]
+        return rng.choice(places) if places and flip() else pick()
+
     kinds = [*[ObjectType.SHMEM_BLOB] * 3, *[ObjectType.DURABLE_BLOB] * 3, *CREATABLE]
     rights = [ALL, ALL, ALL, 1, 2, 3, 9, 11, 15, 16, 0]
     acquires = [*[AcquireIov.CREATE] * 3, AcquireIov.TAKE, AcquireIov.BORROW, *[AcquireIov.REUSE] * 3]
@@ -49,7 +55,7 @@ def walk(seed: int, steps: int) -> CoreMachine:
             ),
         ),
         (4, lambda: machine.create(pick(), rng.choice(kinds), pick(), pick(), raw=rare(), counted=rare())),
-        (3, lambda: machine.lookup(pick(), pick(), pick(), with_group=rare())),
+        (5, lambda: machine.lookup(pick(), name(), pick(), with_group=flip())),
         (4, lambda: machine.delegate(pick(), pick(), pick(), rng.choice(rights), durable=rare())),
         (3, lambda: machine.delete(pick(), pick(), rng.choice([0, 0, 16, 256]))),
         (
@@ -77,7 +83,7 @@ def walk(seed: int, steps: int) -> CoreMachine:
         (1, lambda: machine.attach(pick(), pick(), rng.choice(list(Mode)))),
         (1, lambda: machine.select(pick(), pick(), rng.choice([0, 5, 50, None]))),
         (1, lambda: machine.time_passes(pick() % 60 + 1)),
-        (1, lambda: machine.end(pick(), crash=flip()) if len(machine.clients) > 3 and flip() else None),
+        (2, lambda: machine.end(pick(), crash=flip()) if len(machine.clients) > 3 and flip() else None),
         (2, machine.store_catches_up),
         (1, machine.store_fails),
     ]
