@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ reduce = sum
 COUNT_SLOWLY = b"""
 import time
 def map(line):
-    time.sleep(0.002)
+    time.sleep(0.005)
     for word in line.split():
         yield word, 1
 combine = reduce = sum
@@ -109,6 +110,11 @@ class Killer:
                 return
 
 
+def in_the_middle(progress: JobProgress) -> bool:
+    """Whether mappers have begun and are far from done."""
+    return 0 < progress.bytes_done < progress.bytes_total // 2
+
+
 def test_words_are_counted(node: dios.Node) -> None:
     """Five mappers, two at a time, and three reducers give the counts of a plain Counter, once each."""
     with mapreduce.run(node, COUNT, [TEXT], reducers=3, workers=2, splits=5) as result:
@@ -141,7 +147,7 @@ def test_a_job_without_input_has_empty_outputs(node: dios.Node) -> None:
 
 def test_a_killed_mapper_runs_again(node: dios.Node) -> None:
     """A mapper that is killed in the middle of its work is run again, and every word counts once."""
-    killer = Killer(node, Role.MAPPER, lambda progress: progress.bytes_done > 0)
+    killer = Killer(node, Role.MAPPER, in_the_middle)
     with mapreduce.run(node, COUNT_SLOWLY, [TEXT], progress=killer, block_bytes=500) as result:
         assert killer.killed
         assert dict(result) == COUNTS
@@ -165,7 +171,7 @@ def test_a_killed_reducer_runs_again(node: dios.Node) -> None:
 
 def test_a_reducer_killed_early_holds_nobody_up(node: dios.Node) -> None:
     """A reducer that dies while mappers work is replaced, and the mappers' parts for the other one stand."""
-    killer = Killer(node, Role.REDUCER, lambda progress: progress.bytes_done > 0)
+    killer = Killer(node, Role.REDUCER, in_the_middle)
     with mapreduce.run(node, COUNT_SLOWLY, [TEXT], progress=killer, block_bytes=500) as result:
         assert killer.killed
         assert dict(result) == COUNTS
@@ -261,6 +267,15 @@ def test_word_count_examples(node: dios.Node, name: str) -> None:
     """The examples count words without regard to case."""
     with mapreduce.run(node, EXAMPLES / name, [b"Red red\nGREEN red\n"]) as result:
         assert dict(result) == {b"RED": 3, b"GREEN": 1}
+
+
+def test_a_block_function_may_use_numpy(node: dios.Node) -> None:
+    """A pure task imports a package that the node's Python has, and the columnar example counts right."""
+    if find_spec("numpy") is None:
+        pytest.skip("numpy is not installed: pip install dios[data]")
+    words = TEXT + b"\nextraordinarily long words are counted one by one\n"
+    with mapreduce.run(node, EXAMPLES / "wordcount_numpy.py", [words]) as result:
+        assert dict(result) == Counter(words.split())
 
 
 def test_an_interrupted_job_leaves_nothing(node: dios.Node) -> None:

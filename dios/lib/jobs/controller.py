@@ -36,7 +36,7 @@ from dios.lib.jobs.orders import (
 )
 from dios.lib.jobs.records import Segment, plan_splits
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
-from dios.limits import JOB_REPORT_MS, JOB_REPORT_RING_BYTES, JOB_SPLIT_BYTES
+from dios.limits import JOB_REPORT_MS, JOB_REPORT_RING_BYTES, JOB_SETTLE_MS, JOB_SPLIT_BYTES
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, NameKind, ObjectType
 
@@ -119,6 +119,7 @@ class Controller:
                     self._do(step)
                 self._listen()
                 self._tell(at_once=False)
+            self._settle()
             self._tell(at_once=True)
         except BaseException:
             self._end_everything()
@@ -276,6 +277,17 @@ class Controller:
         for reference in (running.reports, running.task):
             with suppress(DiosError):
                 reference.close()
+
+    def _settle(self) -> None:
+        """Every output is written: wait for tasks that are about to end, and end those that work in vain."""
+        patience = time.monotonic() + JOB_SETTLE_MS / 1000
+        while self._running and time.monotonic() < patience:
+            self._listen()
+        for running in self._running:
+            running.stopped = True
+            _end(running)
+        while self._running:
+            self._listen()
 
     def _end_everything(self) -> None:
         """End every task that runs, and wait until it is gone."""
