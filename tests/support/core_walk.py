@@ -7,88 +7,108 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import TypeAlias
 
 from core_model import ALL
 from core_rules import CREATABLE, PEOPLE_MAX, CoreMachine
 
 from dios.wire.types import AcquireIov, Mode, ObjectType, Semantics
 
+Move: TypeAlias = tuple[int, Callable[[], None]]
+KINDS = [*[ObjectType.SHMEM_BLOB] * 3, *[ObjectType.DURABLE_BLOB] * 3, *CREATABLE]
+RIGHTS = [ALL, ALL, ALL, 1, 2, 3, 9, 11, 15, 16, 0]
+ACQUIRES = [*[AcquireIov.CREATE] * 3, AcquireIov.TAKE, AcquireIov.BORROW, *[AcquireIov.REUSE] * 3]
+
+
+class Walk:
+    """A machine and the dice; ``moves`` are weighted."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)  # noqa: S311 - a repeatable walk, nothing secret
+        self.machine = CoreMachine()
+        self.moves: list[Move] = [*self._people(), *self._objects(), *self._requests(), *self._rest()]
+
+    def pick(self) -> int:
+        """Any place in any list."""
+        return self.rng.randrange(10_000)
+
+    def flip(self) -> bool:
+        """One of two."""
+        return self.rng.random() < 0.5
+
+    def rare(self) -> bool:
+        """One of ten."""
+        return self.rng.random() < 0.1
+
+    def name(self) -> int:
+        """Mostly a group's name: what follows from having resolved one is the interesting part."""
+        groups = {one.name for one in self.machine.model.things.values() if one.type is ObjectType.GROUP}
+        places = [place for place, known in enumerate(self.machine.names) if known in groups]
+        return self.rng.choice(places) if places and self.flip() else self.pick()
+
+    def step(self) -> None:
+        """One move, then both must say the same."""
+        self.rng.choices(self.moves, [weight for weight, _ in self.moves])[0][1]()
+        self.machine.both_say_the_same()
+
+    def _people(self) -> list[Move]:
+        machine, pick, flip = self.machine, self.pick, self.flip
+
+        def come() -> None:
+            if len(machine.clients) < PEOPLE_MAX:
+                machine.open_session(foreign=flip(), pick=pick())
+
+        def run() -> None:
+            if len(machine.clients) < PEOPLE_MAX:
+                rights = self.rng.choice(RIGHTS)
+                machine.run(pick(), pick(), pick(), pick(), rights, with_group=flip())
+
+        def go() -> None:
+            if len(machine.clients) > 3 and flip():
+                machine.end(pick(), crash=flip())
+
+        return [(1, come), (4, run), (2, go)]
+
+    def _objects(self) -> list[Move]:
+        machine, pick, flip, rare = self.machine, self.pick, self.flip, self.rare
+        choice = self.rng.choice
+        return [
+            (4, lambda: machine.create(pick(), choice(KINDS), pick(), pick(), raw=rare(), counted=rare())),
+            (5, lambda: machine.lookup(pick(), self.name(), pick(), with_group=flip())),
+            (4, lambda: machine.delegate(pick(), pick(), pick(), choice(RIGHTS), durable=rare())),
+            (3, lambda: machine.delete(pick(), pick(), choice([0, 0, 16, 256]))),
+            (1, lambda: machine.use_a_foreign_reference(pick(), pick())),
+        ]
+
+    def _requests(self) -> list[Move]:
+        machine, pick, flip = self.machine, self.pick, self.flip
+
+        def how() -> tuple[Mode, Semantics]:
+            return self.rng.choice(list(Mode)), self.rng.choice(list(Semantics))
+
+        return [
+            (9, lambda: machine.acquire(pick(), pick(), *how(), pick(), self.rng.choice(ACQUIRES))),
+            (8, lambda: machine.commit(pick())),
+            (2, lambda: machine.commit_elsewhere(pick(), pick(), move=flip())),
+            (4, lambda: machine.release(pick(), committing=flip())),
+            (4, lambda: machine.once(pick(), *how(), pick() % 12, vector=flip())),
+        ]
+
+    def _rest(self) -> list[Move]:
+        machine, pick, choice = self.machine, self.pick, self.rng.choice
+        return [
+            (1, lambda: machine.pause_or_resume(pick(), pick(), resume=self.flip())),
+            (1, lambda: machine.attach(pick(), pick(), choice(list(Mode)))),
+            (1, lambda: machine.select(pick(), pick(), choice([0, 5, 50, None]))),
+            (1, lambda: machine.time_passes(pick() % 60 + 1)),
+            (2, machine.store_catches_up),
+            (1, machine.store_fails),
+        ]
+
 
 def walk(seed: int, steps: int) -> CoreMachine:
     """A long random walk over the same rules: deeper than an example that can be shrunk gets."""
-    rng = Random(seed)  # noqa: S311 - a repeatable walk, nothing secret
-    machine = CoreMachine()
-
-    def pick() -> int:
-        return rng.randrange(10_000)
-
-    def flip() -> bool:
-        return rng.random() < 0.5
-
-    def rare() -> bool:
-        return rng.random() < 0.1
-
-    def name() -> int:
-        """Mostly a group's name: what follows from having resolved one is the interesting part."""
-        groups = {one.name for one in machine.model.things.values() if one.type is ObjectType.GROUP}
-        places = [place for place, known in enumerate(machine.names) if known in groups]
-        return rng.choice(places) if places and flip() else pick()
-
-    kinds = [*[ObjectType.SHMEM_BLOB] * 3, *[ObjectType.DURABLE_BLOB] * 3, *CREATABLE]
-    rights = [ALL, ALL, ALL, 1, 2, 3, 9, 11, 15, 16, 0]
-    acquires = [*[AcquireIov.CREATE] * 3, AcquireIov.TAKE, AcquireIov.BORROW, *[AcquireIov.REUSE] * 3]
-    moves: list[tuple[int, Callable[[], None]]] = [
-        (
-            1,
-            lambda: (
-                machine.open_session(foreign=flip(), pick=pick())
-                if len(machine.clients) < PEOPLE_MAX
-                else None
-            ),
-        ),
-        (
-            2,
-            lambda: (
-                machine.run(pick(), pick(), pick(), pick(), rng.choice(rights), with_group=flip())
-                if len(machine.clients) < PEOPLE_MAX
-                else None
-            ),
-        ),
-        (4, lambda: machine.create(pick(), rng.choice(kinds), pick(), pick(), raw=rare(), counted=rare())),
-        (5, lambda: machine.lookup(pick(), name(), pick(), with_group=flip())),
-        (4, lambda: machine.delegate(pick(), pick(), pick(), rng.choice(rights), durable=rare())),
-        (3, lambda: machine.delete(pick(), pick(), rng.choice([0, 0, 16, 256]))),
-        (
-            9,
-            lambda: machine.acquire(
-                pick(),
-                pick(),
-                rng.choice(list(Mode)),
-                rng.choice(list(Semantics)),
-                pick(),
-                rng.choice(acquires),
-            ),
-        ),
-        (8, lambda: machine.commit(pick())),
-        (2, lambda: machine.commit_elsewhere(pick(), pick(), move=flip())),
-        (4, lambda: machine.release(pick(), committing=flip())),
-        (
-            4,
-            lambda: machine.once(
-                pick(), rng.choice(list(Mode)), rng.choice(list(Semantics)), pick() % 12, vector=flip()
-            ),
-        ),
-        (1, lambda: machine.use_a_foreign_reference(pick(), pick())),
-        (1, lambda: machine.pause_or_resume(pick(), pick(), resume=flip())),
-        (1, lambda: machine.attach(pick(), pick(), rng.choice(list(Mode)))),
-        (1, lambda: machine.select(pick(), pick(), rng.choice([0, 5, 50, None]))),
-        (1, lambda: machine.time_passes(pick() % 60 + 1)),
-        (2, lambda: machine.end(pick(), crash=flip()) if len(machine.clients) > 3 and flip() else None),
-        (2, machine.store_catches_up),
-        (1, machine.store_fails),
-    ]
-    weights = [weight for weight, _ in moves]
+    made = Walk(seed)
     for _ in range(steps):
-        rng.choices(moves, weights)[0][1]()
-        machine.both_say_the_same()
-    return machine
+        made.step()
+    return made.machine
