@@ -88,6 +88,11 @@ class Buffers:
         for buffer in list(self._open):
             self.close(buffer)
 
+    def has(self, buffer: BufferId, length: int) -> bool:
+        """Whether a buffer of at least ``length`` bytes is open."""
+        opened = self._open.get(buffer)
+        return opened is not None and length <= opened.length
+
     def source(self, source: WriteSource, payload: bytes | None) -> Source:
         """The bytes that a write brings; ``payload`` are those of its event. Raises DamagedError."""
         if payload is not None:

@@ -87,6 +87,10 @@ class Contents:
         """Whether the content is in the store only."""
         return target in self._stored
 
+    def is_durable(self, target: ObjectId) -> bool:
+        """Whether the store has a content of the object."""
+        return target in self._stored or target in self._cached
+
     def is_slow(self, target: ObjectId) -> bool:
         """Whether asking for the content will read all of a large value, to check it."""
         return target in self._unchecked and target in self._stored

@@ -17,7 +17,8 @@ from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed
 from dios.core.syscalls import carried_bytes
 from dios.host.clock import Clock
-from dios.host.effector import NO_PAYLOADS, Effector
+from dios.host.effector import NO_PAYLOADS, Effector, Rest
+from dios.host.kinds import tangles, touches_contents
 from dios.host.persister import Settled
 from dios.host.staging import Staging
 from dios.ids import PayloadId, TaskId, Ticket
@@ -65,6 +66,9 @@ class Driver:
         self._steps = 0
         self._next_payload = 1
         self._held: deque[_Held] = deque()
+        # Until this ticket is durable, effects of earlier steps that no ticket of an object tells of are
+        # held: changes of volatile contents, and buffers opened, beside something durable in one vector.
+        self._tangled = Ticket(0)
         self._posted: Final[deque[Event]] = deque()
         self._stepping = False
         self._quiet = trio.Event()
@@ -85,6 +89,11 @@ class Driver:
     def settled(self) -> bool:
         """Whether everything that was decided has been carried out."""
         return not (self._held or self._posted or self._staging) and self._effector.idle
+
+    @property
+    def tangled(self) -> bool:
+        """Whether contents and buffers are not yet what the core takes them for."""
+        return self._tangled > self._durable
 
     async def wait_settled(self) -> None:
         """Wait until everything that was decided has been carried out."""
@@ -157,10 +166,15 @@ class Driver:
         if outcome.deadline != self._deadline:
             self._deadline = outcome.deadline
             self._alarm(outcome.deadline)
+        wait = outcome.wait_for
+        if self._tangled > self._durable and touches_contents(outcome.after):
+            wait = max(wait, self._tangled)
         if outcome.persist:
             self._staging.stage(outcome, payloads)
-        if outcome.wait_for > self._durable:
-            self._held.append(_Held(outcome.wait_for, outcome.after, payloads, self._steps))
+        if wait > self._durable:
+            self._held.append(_Held(wait, outcome.after, payloads, self._steps))
+            if wait > outcome.wait_for or tangles(outcome.after):
+                self._tangled = max(self._tangled, wait)
         elif outcome.after:
             self._effector.run(outcome.after, payloads, self._steps)
 
@@ -193,7 +207,7 @@ class Driver:
         error = result.error
         if error is None:
             return
-        _log.error("the store refused changes", extra={"why": error.message})
+        _log.warning("the store refused changes", extra={"why": error.message})
         self.feed(PersistFailed(self._now(), result.first, result.last, int(error.code), error.message))
         failure = Failure(int(error.code), error.message, error.fingerprint)
         self._stepping = True
@@ -202,6 +216,6 @@ class Driver:
                 if held.ticket < result.first:
                     self._effector.run(held.effects, held.payloads, held.step)
                 else:
-                    self._effector.run_failed(held.effects, failure)
+                    self._effector.run_failed(Rest(held.effects, 0, held.payloads, held.step), failure)
         finally:
             self._stepping = False

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 from dios.core import effects as fx
 from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
 from dios.errors import DiosError
+from dios.host import kinds
 from dios.host.buffers import Answered, Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
@@ -22,7 +23,7 @@ from dios.host.deliver import Outbox
 from dios.host.publicpage import PublicPages
 from dios.host.staging import Staging
 from dios.host.streams import Streams
-from dios.host.vectors import Vectors, failure_of, with_data
+from dios.host.vectors import Vectors, do_at_once, failure_of, with_data
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
 from dios.wire.messages import Failure, Info, Welcome
 from dios.wire.types import Cause
@@ -33,26 +34,6 @@ Payloads: TypeAlias = Mapping[PayloadId, bytes]
 Handler: TypeAlias = Callable[[fx.Effect], Work | None]
 
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
-
-_ANSWERS: Final = (
-    fx.Answer,
-    fx.AnswerRead,
-    fx.AnswerWrite,
-    fx.AnswerBytes,
-    fx.AnswerConsole,
-    fx.AnswerVector,
-    fx.AnswerAttach,
-)
-_DONE_EVEN_IN_FAILURE: Final = (
-    fx.CloseBuffer,
-    fx.UnbindSlot,
-    fx.PublishCounters,
-    fx.CloseStreamEnd,
-    fx.Kill,
-    fx.CloseConnection,
-    fx.BeginShutdown,
-    fx.Audit,
-)
 
 
 class Tasks(Protocol):
@@ -189,40 +170,56 @@ class Effector:
                 failure = failure_of(error)
                 if self._refused(effect, failure):
                     continue
-                self.run_failed(effects, failure, index, content_lost=False)
+                self.run_failed(Rest(effects, index, payloads, step), failure, content_lost=False)
                 return
             if work is not None:
                 self._begin(work, effect, Rest(effects, index, payloads, step))
                 return
 
-    def run_failed(
-        self, effects: list[fx.Effect], failure: Failure, index: int = 0, *, content_lost: bool = True
-    ) -> None:
+    def run_failed(self, rest: Rest, failure: Failure, *, content_lost: bool = True) -> None:
         """Do what is left of a step that could not be made durable: free, and refuse.
 
         ``content_lost`` says that the durable writes among the effects did not take place.
         """
-        for effect in effects[index:]:
-            if isinstance(effect, _DONE_EVEN_IN_FAILURE):
+        self._payloads, self._step = rest.payloads, rest.step
+        for effect in rest.effects[rest.place :]:
+            if isinstance(effect, kinds.DONE_EVEN_IN_FAILURE):
                 self._handlers[type(effect)](effect)
             elif isinstance(effect, fx.Answer) and isinstance(effect.result, Welcome):
                 if effect.seq:
                     self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, _ANSWERS):
+            elif isinstance(effect, kinds.ANSWERS):
                 self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, fx.ApplyWrite) and effect.durable:
-                version = self._parts.staging.take(effect.object)
-                if not content_lost:
-                    self._parts.contents.set_durable(effect.object, version)
+            elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
+                self._content_in_failure(effect, content_lost=content_lost)
             elif isinstance(effect, fx.Spawn):
                 self._never_started(effect.task, failure.message)
+
+    def _content_in_failure(
+        self, effect: fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent, *, content_lost: bool
+    ) -> None:
+        """What was not durable is as the core has it all the same: only the store's part did not happen."""
+        contents = self._parts.contents
+        if isinstance(effect, fx.ApplyWrite) and effect.durable:
+            version = self._parts.staging.take(effect.object)
+            if not content_lost:
+                contents.set_durable(effect.object, version)
+            return
+        if isinstance(effect, fx.DiscardContent) and contents.is_durable(effect.object):
+            return
+        try:
+            work = self._handlers[type(effect)](effect)
+            if work is not None:
+                do_at_once(work)
+        except (DiosError, OSError) as error:
+            _log.error("content of an object could not be made", extra={"why": str(error)})
 
     def _refused(self, effect: fx.Effect, failure: Failure) -> bool:
         """Tell whoever waits that the effect failed; False when the step's other answers must fail too."""
         if isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
             self._reply(effect.task, effect.seq, failure)
             self._effect_failed(effect, failure)
-        elif isinstance(effect, _ANSWERS):
+        elif isinstance(effect, kinds.ANSWERS):
             self._reply(effect.task, effect.seq, failure)
         elif isinstance(effect, fx.Spawn):
             self._never_started(effect.task, failure.message)
@@ -278,7 +275,7 @@ class Effector:
             if self._refused(effect, failure):
                 self.run(rest.effects, rest.payloads, rest.step, rest.place)
             else:
-                self.run_failed(rest.effects, failure, rest.place, content_lost=False)
+                self.run_failed(rest, failure, content_lost=False)
         while waiting:
             paused = waiting.popleft()
             again = self._gates.get(work.target)
@@ -294,7 +291,7 @@ class Effector:
     def _must_pause(self, effect: fx.Effect, rest: Rest) -> bool:
         if isinstance(effect, fx.CloseBuffer):
             return False
-        for target in _objects(effect):
+        for target in kinds.objects_of(effect):
             waiting = self._gates.get(target)
             if waiting is not None:
                 waiting.append(rest)
@@ -413,19 +410,3 @@ class Effector:
 
     def _audit(self, effect: fx.Audit) -> None:
         self._parts.journal.append(effect)
-
-
-def _objects(effect: fx.Effect) -> tuple[ObjectId, ...]:
-    """The objects whose content or counters an effect touches."""
-    if isinstance(effect, fx.DuplicateContent):
-        return (effect.object, effect.source)
-    if isinstance(effect, fx.ApplyWrite):
-        origin = effect.source.content_of
-        return (effect.object, origin) if origin else (effect.object,)
-    if isinstance(effect, fx.AnswerRead | fx.AnswerWrite | fx.DiscardContent | fx.PublishCounters):
-        return (effect.object,)
-    if isinstance(effect, fx.BindSlot):
-        return (ObjectId(effect.reference.object),)
-    if isinstance(effect, fx.AnswerVector):
-        return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
-    return ()

@@ -42,11 +42,15 @@ Step: TypeAlias = Change | Composed
 
 
 class Job(NamedTuple):
-    """One ticket's operations, and the contents that are kept until they are done."""
+    """One ticket's operations, and the contents that are kept until they are done.
+
+    With ``error`` it fails in its place, without being tried.
+    """
 
     ticket: Ticket
     changes: list[Step]
     kept: list[Content]
+    error: DiosError | None = None
 
 
 class Settled(NamedTuple):
@@ -139,6 +143,9 @@ class Persister:
 
     def _apply(self, batch: list[Job]) -> DiosError | None:
         temporary: list[int] = []
+        refused = next((job.error for job in batch if job.error is not None), None)
+        if refused is not None:
+            return refused
         try:
             changes = [
                 self._composed(step, temporary) if isinstance(step, Composed) else step

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dios import limits
-from dios.core.effects import Outcome, PutObject, StoreOperation, WriteSource
+from dios.core.effects import ApplyWrite, Outcome, PutObject, StoreOperation, WriteSource
+from dios.errors import DiosError, InvalidError
 from dios.host.buffers import Buffers
 from dios.host.contents import Content, Contents, Source, compose_bytes, keep, new_size, read_from, size_of
 from dios.host.persister import Composed, Job, Persister, Step
@@ -26,21 +27,29 @@ class _Waiting(NamedTuple):
     ticket: Ticket
     operations: list[StoreOperation]
     payloads: dict[PayloadId, bytes]
+    error: DiosError | None
 
 
 class Staging:
     """What was handed to the writer thread and is not yet the current content.
 
-    ``idle`` says that no effect of an earlier step is being carried out in a thread.
+    ``idle`` says that no effect of an earlier step is being carried out in a thread; ``tangled`` that
+    some are held which change contents or buffers.
     """
 
     def __init__(
-        self, contents: Contents, buffers: Buffers, persister: Persister, idle: Callable[[], bool]
+        self,
+        contents: Contents,
+        buffers: Buffers,
+        persister: Persister,
+        idle: Callable[[], bool],
+        tangled: Callable[[], bool],
     ) -> None:
         self._contents: Final = contents
         self._buffers: Final = buffers
         self._persister: Final = persister
         self._idle: Final = idle
+        self._tangled: Final = tangled
         self._versions: Final[dict[ObjectId, deque[bytes | None]]] = {}
         self._waiting: Final[deque[_Waiting]] = deque()
 
@@ -50,19 +59,20 @@ class Staging:
     def stage(self, outcome: Outcome, payloads: dict[PayloadId, bytes]) -> None:
         """Hand a step's operations on, now or when the steps before it are done."""
         ticket, operations = outcome.ticket, outcome.persist
-        if self._waiting or (self._must_wait(operations) and not self._earlier_done()):
-            self._waiting.append(_Waiting(ticket, operations, payloads))
+        error = _refusal(outcome)
+        if self._waiting or (error is None and self._must_wait(operations) and not self._earlier_done()):
+            self._waiting.append(_Waiting(ticket, operations, payloads, error))
             return
-        self._submit(ticket, operations, payloads)
+        self._submit(ticket, operations, payloads, error)
 
     def pump(self) -> None:
         """Earlier steps may be done now: hand on what waited for them."""
         while self._waiting:
             first = self._waiting[0]
-            if self._must_wait(first.operations) and not self._earlier_done():
+            if first.error is None and self._must_wait(first.operations) and not self._earlier_done():
                 return
             self._waiting.popleft()
-            self._submit(first.ticket, first.operations, first.payloads)
+            self._submit(*first)
 
     def take(self, target: ObjectId) -> bytes | None:
         """The content that the oldest write of ``target`` not yet taken has made; None for a large one."""
@@ -84,14 +94,19 @@ class Staging:
 
     # -- whether to wait ----------------------------------------------------------------------------
     def _must_wait(self, operations: list[StoreOperation]) -> bool:
-        return any(self._is_large(operation) for operation in operations)
+        return any(self._builds_on_earlier(operation) for operation in operations)
 
-    def _is_large(self, operation: StoreOperation) -> bool:
+    def _builds_on_earlier(self, operation: StoreOperation) -> bool:
         if not isinstance(operation, PutObject):
             return self._latest_is_large(operation.object)
         source = operation.source
         if source is None:
             return False
+        if source.buffer and not self._buffers.has(source.buffer, source.length):
+            # Its own opening is still held: a task may use a buffer's number before it was told of it.
+            return True
+        if self._tangled() and (source.buffer or source.content_of):
+            return True
         if source.content_of and self._latest_is_large(source.content_of):
             return True
         return self._latest_is_large(operation.record.object)
@@ -105,7 +120,11 @@ class Staging:
 
     # -- handing on ---------------------------------------------------------------------------------
     def _submit(
-        self, ticket: Ticket, operations: list[StoreOperation], payloads: dict[PayloadId, bytes]
+        self,
+        ticket: Ticket,
+        operations: list[StoreOperation],
+        payloads: dict[PayloadId, bytes],
+        error: DiosError | None,
     ) -> None:
         kept: list[Content] = []
         changes: list[Step] = []
@@ -115,8 +134,15 @@ class Staging:
             elif operation.source is None:
                 changes.append(Put(operation.record))
             else:
-                changes.append(self._put(operation, operation.source, payloads, kept))
-        self._persister.submit(Job(ticket, changes, kept))
+                try:
+                    if error is None:
+                        changes.append(self._put(operation, operation.source, payloads, kept))
+                        continue
+                except DiosError as refused:
+                    # The buffer could not be made, and so was never there.
+                    error = refused
+                self._versions.setdefault(operation.record.object, deque()).append(None)
+        self._persister.submit(Job(ticket, changes, kept, error))
 
     def _put(
         self, operation: PutObject, order: WriteSource, payloads: dict[PayloadId, bytes], kept: list[Content]
@@ -161,3 +187,20 @@ class Staging:
             content = self._latest(order.content_of)
             return None if content is None else Source(content, 0, min(order.length, size_of(content)))
         return self._buffers.source(order, payloads.get(order.payload) if order.payload else None)
+
+
+def _refusal(outcome: Outcome) -> DiosError | None:
+    """Why a step cannot be stored: it copies volatile bytes that it writes itself, only afterwards."""
+    copied = {
+        operation.source.content_of
+        for operation in outcome.persist
+        if isinstance(operation, PutObject) and operation.source is not None and operation.source.content_of
+    }
+    if copied and any(
+        isinstance(effect, ApplyWrite) and not effect.durable and effect.object in copied
+        for effect in outcome.after
+    ):
+        return InvalidError(
+            "the calls of a vector must be independent; copy the object in a message of its own"
+        )
+    return None

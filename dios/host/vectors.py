@@ -77,14 +77,18 @@ class Vectors:
         return failure
 
 
-def _at_once(work: Work) -> Answered:
-    """Do a work here: nothing else of its vector may come before the reply."""
+def do_at_once(work: Work) -> Answered | None:
+    """Do a work here, where nothing else may come before it."""
     try:
         work.run()
     except BaseException:
         work.failed()
         raise
-    answered = work.done()
+    return work.done()
+
+
+def _at_once(work: Work) -> Answered:
+    answered = do_at_once(work)
     if answered is None:
         raise DamagedError("the bytes were gone before they could be sent")
     return answered

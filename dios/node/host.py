@@ -97,7 +97,13 @@ class NodeHost:
             nursery, spawner, tasks_max=settings.tasks_max, memory_bytes=settings.task_memory_bytes
         )
         self.outbox: Final = Outbox(self.tasks.overrun)
-        self.staging: Final = Staging(self.contents, self.buffers, self.persister, lambda: self.effector.idle)
+        self.staging: Final = Staging(
+            self.contents,
+            self.buffers,
+            self.persister,
+            lambda: self.effector.idle,
+            lambda: self.driver.tangled,
+        )
         self.contents.in_use = self.staging.is_staged
         self.effector: Final = Effector(
             Parts(

@@ -12,7 +12,6 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from importlib.metadata import version
 from typing import Final
 
 import trio
@@ -88,7 +87,7 @@ async def _serve(
             host.recover(Recovered(host.clock.now(), records))
             nursery.start_soon(host.alarm.run, host.driver.feed)
             nursery.start_soon(_keep_audit_synced, audit)
-            nursery.start_soon(_obey_signals, host)
+            await nursery.start(_obey_signals, host)
             async with _listening(settings, host, nursery):
                 _log.info("the node serves", extra={"objects": len(records), "socket": str(settings.socket)})
                 _calm_collector()
@@ -121,8 +120,11 @@ async def _end_everything(host: NodeHost) -> None:
     await host.settle()
 
 
-async def _obey_signals(host: NodeHost) -> None:
+async def _obey_signals(
+    host: NodeHost, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for number in signals:
             if host.stopping.is_set():
                 # Everything acknowledged is on the disk already: ending like this loses nothing.
@@ -191,6 +193,9 @@ def _tell_of_machine(mechanisms: Mapping[str, Mechanism], settings: Settings) ->
 
 
 def _completed(info: Info, settings: Settings, mechanisms: Mapping[str, Mechanism]) -> Info:
+    # Late: it costs a tenth of a node's start, and few ask.
+    from importlib.metadata import version  # noqa: PLC0415 - see above
+
     guarantees = {
         name: mechanism.detail if mechanism.available else f"missing: {mechanism.detail}"
         for name, mechanism in mechanisms.items()

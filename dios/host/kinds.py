@@ -1,0 +1,75 @@
+"""Kinds of effects, by what they touch: what order they must keep, and what a failure leaves of them.
+
+Not for: carrying them out (``dios.host.effector``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios.core import effects as fx
+from dios.ids import ObjectId
+
+ANSWERS: Final = (
+    fx.Answer,
+    fx.AnswerRead,
+    fx.AnswerWrite,
+    fx.AnswerBytes,
+    fx.AnswerConsole,
+    fx.AnswerVector,
+    fx.AnswerAttach,
+)
+OF_CONTENTS: Final = (
+    fx.AnswerRead,
+    fx.AnswerWrite,
+    fx.AnswerVector,
+    fx.ApplyWrite,
+    fx.DuplicateContent,
+    fx.DiscardContent,
+    fx.CloseBuffer,
+)
+DONE_EVEN_IN_FAILURE: Final = (
+    fx.CloseBuffer,
+    fx.UnbindSlot,
+    fx.PublishCounters,
+    fx.CloseStreamEnd,
+    fx.Kill,
+    fx.CloseConnection,
+    fx.BeginShutdown,
+    fx.Audit,
+)
+
+
+def touches_contents(effects: list[fx.Effect]) -> bool:
+    """Whether any of the effects reads, changes or frees contents or buffers."""
+    return any(isinstance(effect, OF_CONTENTS) for effect in effects)
+
+
+def tangles(effects: list[fx.Effect]) -> bool:
+    """Whether effects change or open what the objects' own tickets do not tell of, when they are held."""
+    for effect in effects:
+        if isinstance(effect, fx.ApplyWrite):
+            if not effect.durable:
+                return True
+        elif isinstance(effect, fx.AnswerVector):
+            if any(isinstance(part, fx.AnswerRead | fx.AnswerWrite) for part in effect.parts):
+                return True
+        elif isinstance(effect, fx.DuplicateContent):
+            return True
+    return False
+
+
+def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
+    """The objects whose content or counters an effect touches."""
+    if isinstance(effect, fx.DuplicateContent):
+        return (effect.object, effect.source)
+    if isinstance(effect, fx.ApplyWrite):
+        origin = effect.source.content_of
+        return (effect.object, origin) if origin else (effect.object,)
+    if isinstance(effect, fx.AnswerRead | fx.AnswerWrite | fx.DiscardContent | fx.PublishCounters):
+        return (effect.object,)
+    if isinstance(effect, fx.BindSlot):
+        return (ObjectId(effect.reference.object),)
+    if isinstance(effect, fx.AnswerVector):
+        return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
+    return ()
