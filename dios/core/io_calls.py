@@ -425,9 +425,13 @@ def commit_acquire_read(step: Step, task: Task, seq: int, call: messages.CommitA
     reference = access.for_io(task, call.ref, Mode.READ)
     buffer = _buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.READ)
     valid = _settle(step, buffer)
-    if not valid or not admits(buffer.object, call.semantics):
-        # The commit has its own answer; that nothing was acquired shows in there being no buffer.
-        _answer_commit(step, buffer.object, task, seq, valid=valid)
+    if not valid:
+        _answer_commit(step, buffer.object, task, seq, valid=False)
+        return
+    if not admits(buffer.object, call.semantics):
+        # Busy, and not the commit's own Conflict: what was read is good, only nothing new was begun.
+        said = "the read held, but the next is not admitted beside the requests active now; acquire again"
+        step.refuse(task, seq, Busy(said, fingerprint=buffer.object.fingerprint))
         return
     buffer.length = min(buffer.length, max(buffer.object.size - buffer.offset, 0))
     _begin(step, buffer, call.semantics)

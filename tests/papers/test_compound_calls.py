@@ -91,12 +91,19 @@ def test_commit_acquire_write(client: Client, ref: int) -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_commit_that_held_says_so(client: Client, ref: int, mode: Mode) -> None:
-    """When the commit held and the next acquire is not admitted, the answer is the commit's."""
+    """When the commit held and the next acquire is not admitted, the answer is no conflict: a write's
+    versions, a read's EBUSY.
+    """
     kind = messages.AcquireRead if mode is Mode.READ else messages.AcquireWrite
     buffer = client.ask(messages.Buffer, kind(ref)).buffer
     client.call(messages.AcquireRead(ref))
     again = messages.CommitAcquireRead if mode is Mode.READ else messages.CommitAcquireWrite
-    client.ask(messages.Committed, again(ref, buffer, semantics=Semantics.EXCL))
+    answer = client.call(again(ref, buffer, semantics=Semantics.EXCL))
+    if mode is Mode.READ:
+        assert isinstance(answer, messages.Failure)
+        assert answer.code == Code.EBUSY
+    else:
+        assert isinstance(answer, messages.Committed)
     assert client.counters(ref) == (1, 0, mode is Mode.READ, mode is Mode.WRITE)
     release = messages.ReleaseRead if mode is Mode.READ else messages.ReleaseWrite
     client.ask(messages.Done, release(ref, buffer))
