@@ -20,6 +20,7 @@ from dios.cli.output import (
     JsonOption,
     NodeOption,
     facts,
+    plain,
     reporting,
     say,
     time_text,
@@ -46,12 +47,15 @@ def log_folder(data: Path | None, node: str | None) -> Path:
     return folder
 
 
-def _line(entry: Entry) -> str:
+def entry_line(entry: Entry) -> str:
+    """One record as a line of the table."""
     record = entry.record
-    return (
+    # The table has one line for each record; --json shows a detail whole.
+    detail = record.detail.split("\n", 1)[0]
+    return plain(
         f"{entry.index:>7}  {time_text(record.now)}  {record.action:<10} {record.outcome:<8} "
-        f"{record.principal:<10} {record.task or '-':<12} {record.subject or '-':<12}  {record.detail}"
-    ).rstrip()
+        f"{record.principal:<10} {record.task or '-':<12} {record.subject or '-':<12}  {detail}".rstrip()
+    )
 
 
 def _json_line(entry: Entry) -> str:
@@ -157,7 +161,7 @@ def audit(
                 and record.subject.startswith(subject)
             )
 
-        show = _json_line if as_json else _line
+        show = _json_line if as_json else entry_line
         skip = 0
         if last:
             seen = [entry.index for entry in _records(folder, since, follow=False) if matches(entry)]

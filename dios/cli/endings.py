@@ -1,6 +1,6 @@
-"""How a task ended, as an exit status and as sentences for people.
+"""How a task ended, as sentences for people.
 
-Not for: finding out; the node tells it in a Status.
+Not for: finding out, or its exit status; the node tells the one and ``Status`` the other.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import signal
 from typing import Final
 
+from dios.cli.output import plain
 from dios.client.status import Status
-from dios.wire.types import Cause
+from dios.wire.types import Brand, Cause
 
-NOT_STARTED: Final = 126
-_BY_SIGNAL: Final = 128
 _LAST_LINES: Final = "Last lines:\n"
 """What the node puts between the cause and the console's last lines in a status's detail."""
 
@@ -28,19 +27,9 @@ _TRY: Final = {
     Cause.NODE: "`dios-node start` starts the node again; durable objects are as they were last acknowledged",
 }
 
-
-def exit_status(task: Status) -> int:
-    """The status a shell would give: the program's own, or 128 and the signal that ended it."""
-    if task.cause is Cause.EXITED:
-        return task.exit_code
-    if task.cause is Cause.EXCEPTION:
-        return task.exit_code or 1
-    if task.cause is Cause.SPAWN:
-        return NOT_STARTED
-    number = task.signal
-    if not number:
-        number = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXCPU}.get(task.cause, signal.SIGKILL)
-    return _BY_SIGNAL + number
+# Exceptions that tell of the task's surroundings rather than of a mistake in it.
+_NEEDS_THE_SYSTEM: Final = frozenset({"PermissionError", "FileNotFoundError", "OSError", "BlockingIOError"})
+_NEEDS_A_PACKAGE: Final = frozenset({"ModuleNotFoundError"})
 
 
 def _signal_name(number: int) -> str:
@@ -70,22 +59,34 @@ def cause_text(task: Status) -> str:
     }.get(task.cause, "ended")
 
 
-def explain(task: Status, *, last_lines: bool = True) -> list[str]:
-    """What to say about a task that failed: cause, last lines, what to try; empty when it did not.
+def _advice(task: Status, first: str) -> str:
+    """What to try; ``first`` is the line that names the exception, if one ended the task."""
+    if task.cause is not Cause.EXCEPTION:
+        return _TRY.get(task.cause, "")
+    kind = first.partition(":")[0]
+    if kind == "MemoryError":
+        return _TRY[Cause.MEMORY]
+    if kind in _NEEDS_A_PACKAGE:
+        return "install it beside the node, where it was started from, and start the node again"
+    if kind in _NEEDS_THE_SYSTEM and task.brand is Brand.PURE:
+        return _TRY[Cause.SANDBOX]
+    return _TRY[Cause.EXCEPTION]
 
-    ``last_lines`` leaves them out for who has just seen them.
+
+def explain(task: Status) -> list[str]:
+    """What to say about a task that failed, to who has just seen its console: cause and what to try.
+
+    Empty when it did not fail.
     """
     if task.ok:
         return []
-    why, _, last = task.detail.partition(_LAST_LINES)
-    first, *rest = [line for line in why.splitlines() if line.strip()] or [""]
-    name = f"{task.label} ({task.fingerprint})" if task.label else task.fingerprint
+    why = task.detail.partition(_LAST_LINES)[0]
+    first, *rest = [plain(line) for line in why.split("\n") if line.strip()] or [""]
+    name = f"{plain(task.label)} ({task.fingerprint})" if task.label else task.fingerprint
     lines = [f"task {name}: {cause_text(task)}{': ' + first if first else ''}"]
     lines += [f"  {line}" for line in rest]
-    if last_lines and last.strip():
-        lines.append("  its last lines:")
-        lines += [f"    {line}" for line in last.strip("\n").splitlines()]
-    if task.cause in _TRY:
-        lines.append(f"  try:  {_TRY[task.cause]}")
+    advice = _advice(task, first)
+    if advice:
+        lines.append(f"  try:  {advice}")
     lines.append(f"  logs: dios logs {task.fingerprint}")
     return lines

@@ -163,12 +163,19 @@ def list_objects(
             place.group(alias)
         found = place.catalogued(group)
         if as_json:
-            write_json([{"group": item.group, **_described(item.entry)} for item in found])
+            write_json([_listed(item, names=names) for item in found])
         elif not found:
             say("nothing was put yet; next: dios put FILE --group ALIAS")
         else:
             head = ("FILE", "SIZE", "PUT", "GROUP", "FINGERPRINT", *(("NAME",) if names else ()))
             table(head, [_row(item, names=names) for item in found], right=("SIZE",), whole=names)
+
+
+def _listed(item: Found, *, names: bool) -> dict[str, str | int]:
+    described = {"group": item.group, **_described(item.entry)}
+    if not names:
+        del described["name"]
+    return described
 
 
 def _row(item: Found, *, names: bool) -> tuple[str, ...]:
@@ -212,6 +219,15 @@ def _destination(output: Path | None) -> Iterator[BinaryIO]:
     if output is None or str(output) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
+        return
+    # Whoever gives a link means the file behind it.
+    output = output.resolve()
+    if output.is_dir():
+        raise InvalidError(f"{output} is a directory; say which file in it")
+    if output.exists() and not output.is_file():
+        # A device or a pipe is written to; to rename a file over it would take it from everybody.
+        with output.open("wb") as device:
+            yield device
         return
     fd, temporary = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
     try:

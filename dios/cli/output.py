@@ -61,6 +61,7 @@ _NEXT: Final[dict[type[DiosError], str]] = {
     errors.NotExecutableError: "a program is a UTF-8 Python file; `dios run --help` shows one",
     errors.NotSupportedError: "`dios-node status` shows what this machine can enforce",
     errors.TimeLimitError: "the node's log says more; `dios-node stop` ends also a node that hangs",
+    errors.ClosedError: "`dios-node status` says whether the node still runs; what was acknowledged is kept",
     errors.ProtocolError: "client and node differ in version; update the older one",
 }
 
@@ -85,6 +86,15 @@ def write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
+def plain(text: str) -> str:
+    """Text of somebody else's choosing for one line of a terminal: control characters are spelled out."""
+    return text if text.isprintable() else "".join(map(_harmless, text))
+
+
+def _harmless(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+
+
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), whole: bool = False
 ) -> None:
@@ -92,6 +102,7 @@ def table(
 
     On a terminal only the first column is folded; with ``whole`` nothing is.
     """
+    rows = [[plain(cell) for cell in row] for row in rows]
     if whole or not sys.stdout.isatty():
         widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
         for row in (columns, *rows):
@@ -116,7 +127,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
     """Named values, one a line."""
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
-        sys.stdout.write(f"{name.ljust(width)}  {value}\n")
+        sys.stdout.write(f"{name.ljust(width)}  {plain(value)}\n")
 
 
 def size_text(size: int) -> str:
@@ -199,7 +210,7 @@ def report(error: DiosError, *, as_json: bool, doing: str) -> None:
         sys.stderr.write(json.dumps(told) + "\n")
         return
     place = " ".join(part for part in (error.call, error.fingerprint and f"on {error.fingerprint}") if part)
-    say(f"{doing}: {error.message}")
+    say("\n".join(plain(line) for line in f"{doing}: {error.message}".split("\n")))
     say(f"  where: {place + ', ' if place else ''}{error.code.name}")
     if hint:
         say(f"  next:  {hint}")

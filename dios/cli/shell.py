@@ -21,6 +21,7 @@ import typer
 
 from dios.cli.output import NodeOption, report, reporting, say, size_text, table
 from dios.cli.place import Place, opened
+from dios.client.attributes import rights_text
 from dios.client.blocking import Reference
 from dios.client.locate import config_directory
 from dios.errors import DiosError, InvalidError
@@ -192,7 +193,7 @@ class Shell(cmd.Cmd):
                     held.fingerprint,
                     str(held.size),
                     *(str(count) for count in (held.v_r, held.v_w, held.a_r, held.a_w)),
-                    "".join(right.name[0].lower() for right in held.permissions if right.name),
+                    rights_text(held.permissions),
                 )
                 for label, held in self._held.items()
             ],
@@ -202,10 +203,8 @@ class Shell(cmd.Cmd):
     def do_read(self, arg: str) -> None:
         """``read REF [SIZE [OFFSET]]``: its bytes, as text or hex; the first 1024 unless you say."""
         words = _words(arg, 1, 3)
-        size, offset = (
-            (int(words[1]) if len(words) > 1 else SHOWN_BYTES),
-            (int(words[2]) if len(words) > 2 else 0),
-        )
+        size = _number(words[1]) if len(words) > 1 else SHOWN_BYTES
+        offset = _number(words[2]) if len(words) > 2 else 0
         sys.stdout.write(
             shown_bytes(self._reference(words[0]).read_bytes(size, offset, Semantics.ANY)) + "\n"
         )
@@ -237,7 +236,7 @@ class Shell(cmd.Cmd):
         """``select SECONDS REF...``: wait until one of the references can be read."""
         seconds, *labels = _words(arg, 2, 256)
         ready = self._place.node.select(
-            [self._reference(label) for label in labels], mode="read", timeout=float(seconds)
+            [self._reference(label) for label in labels], mode="read", timeout=_seconds(seconds)
         )
         say(next((label for label in labels if self._held[label] is ready), "none became ready in time"))
 
@@ -250,6 +249,8 @@ class Shell(cmd.Cmd):
         """``exit``: end the session (Ctrl-D does too)."""
         del arg
         return True
+
+    do_quit = do_exit
 
     def do_EOF(self, arg: str) -> bool:  # noqa: N802 - cmd.Cmd calls it so
         """``Ctrl-D``: end the session."""
@@ -267,9 +268,36 @@ def _words(arg: str, least: int, most: int) -> list[str]:
     return words
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidError(f"{text!r} is no count of bytes")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidError(f"{text!r} is no number of seconds") from None
+
+
 def history_path() -> Path:
     """Where lines are kept from one shell to the next, readable by their owner only."""
     return config_directory() / "shell_history"
+
+
+def _take_lines(interpreter: Shell) -> None:
+    """Take lines until one ends the session; Ctrl-C drops the line that was being typed, as shells do."""
+    while True:
+        try:
+            interpreter.cmdloop()
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+            interpreter.intro = ""
+            sys.stdout.write("\n")
+        else:
+            return
 
 
 @contextlib.contextmanager
@@ -316,4 +344,4 @@ def shell(context: typer.Context, *, node: NodeOption = None) -> None:
         interpreter = Shell(place, run_command)
         if not sys.stdin.isatty():
             interpreter.prompt, interpreter.intro, interpreter.use_rawinput = "", "", False
-        interpreter.cmdloop()
+        _take_lines(interpreter)

@@ -6,21 +6,28 @@ Not for: how an end is worded (``dios.cli.endings``).
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from types import FrameType
+from typing import Annotated, BinaryIO, Final, NoReturn
 
 import typer
 
-from dios.cli.endings import cause_text, exit_status, explain
+from dios import limits
+from dios.cli.endings import cause_text, explain
 from dios.cli.output import (
+    FAILED,
     INTERRUPTED,
     JsonOption,
     NodeOption,
     facts,
+    plain,
     reporting,
     say,
+    size_text,
     span_text,
     table,
     time_text,
@@ -33,9 +40,11 @@ from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskErr
 from dios.node.settings import parse_size
 from dios.wire.messages import Limits
 from dios.wire.nametext import format_name
-from dios.wire.types import Brand, TaskState
+from dios.wire.types import Brand
 
 RUN_FAILED: Final = 125
+_BY_SIGNAL: Final = 128
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -82,7 +91,8 @@ def run(
     """Run a Python program as a task; its console is streamed, its exit status is passed on.
 
     A task is pure unless you say --limbo: it has its inputs, its groups and its memory, and no files, network
-    or other programs. Ctrl-C kills it.
+    or other programs. Its standard input is empty in either case. Ctrl-C kills it, and so does the end of
+    this command by SIGTERM or a closed terminal; one started with --detach goes on.
     """
     with reporting("dios run", as_json=as_json, status=RUN_FAILED), opened(node) as place:
         task = place.node.run(
@@ -102,18 +112,22 @@ def run(
         if as_json:
             write_json(_described(ended))
         else:
-            for line in explain(ended, last_lines=not sys.stdout.isatty()):
+            for line in explain(ended):
                 say(line)
-        raise typer.Exit(exit_status(ended))
+        raise typer.Exit(ended.exit_status)
 
 
 def _memory(text: str) -> int:
     if not text:
         return 0
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except ValueError as error:
         raise InvalidError(f"--memory must be {error}, not {text!r}") from None
+    least, most = limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX
+    if not least <= size <= most:
+        raise InvalidError(f"--memory must be from {size_text(least)} to {size_text(most)}, not {text!r}")
+    return size
 
 
 def _show_started(task: Task, label: str, *, as_json: bool) -> None:
@@ -125,19 +139,49 @@ def _show_started(task: Task, label: str, *, as_json: bool) -> None:
         say(f"next: dios logs {task.fingerprint} --follow")
 
 
-def _attend(task: Task, output: BinaryIO) -> Status:
-    """Stream the console until the task has ended; on Ctrl-C kill it first."""
-    console = task.console()
+class _Stopped(BaseException):
+    """This command was told to end by a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_status: Final = _BY_SIGNAL + number
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise _Stopped for what would end this command and leave its task behind."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        raise _Stopped(number)
+
+    # One that is ignored stays so: whoever types nohup wants the task to go on.
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number in _ENDING:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
-        _pour(console, output)
-        return task.wait()
-    except (KeyboardInterrupt, BrokenPipeError) as stopped:
-        say(f"killing task {task.fingerprint}")
+        yield
+    finally:
+        for number in _ENDING:
+            signal.signal(number, before[number])
+
+
+def _attend(task: Task, output: BinaryIO) -> Status:
+    """Stream the console until the task has ended; what ends this command kills it first."""
+    try:
+        with _stopped_by_signals():
+            _pour(task.console(), output)
+            return task.wait()
+    except (KeyboardInterrupt, _Stopped, OSError) as stopped:
+        with contextlib.suppress(OSError):
+            say(f"killing task {task.fingerprint}")
         with contextlib.suppress(DiosError):
             task.kill()
-        if isinstance(stopped, BrokenPipeError):
+        if isinstance(stopped, OSError):
             raise
-        raise typer.Exit(INTERRUPTED) from None
+        status = stopped.exit_status if isinstance(stopped, _Stopped) else INTERRUPTED
+        raise typer.Exit(status) from None
 
 
 def _pour(console: Console, output: BinaryIO) -> None:
@@ -159,7 +203,7 @@ def _described(task: Status) -> dict[str, object]:
         "started": task.started_ns,
         "ended": task.ended_ns,
         "cause": task.cause.name.lower(),
-        "exit_status": exit_status(task) if task.ended else None,
+        "exit_status": task.exit_status if task.ended else None,
         "signal": task.signal,
         "detail": task.detail,
         "parent": task.parent,
@@ -239,7 +283,10 @@ def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = 
     """Suspend a task: it keeps everything it has and does nothing until it is resumed."""
     with reporting("dios pause", as_json=as_json), opened(node) as place:
         handle, status = _task(place, task)
-        _told(status, "paused", done=handle.pause(), as_json=as_json, otherwise="has ended")
+        done = handle.pause()
+        _tell(status, "paused", done=done, as_json=as_json, otherwise="has ended")
+        if not done:
+            raise typer.Exit(FAILED)
 
 
 @app.command(epilog="\b\nExamples:\n  dios resume job.py")
@@ -247,7 +294,11 @@ def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption =
     """Let a paused task run on."""
     with reporting("dios resume", as_json=as_json), opened(node) as place:
         handle, status = _task(place, task)
-        _told(status, "resumed", done=handle.resume(), as_json=as_json, otherwise="was not paused")
+        done = handle.resume()
+        otherwise = "has ended" if status.ended else "was not paused"
+        _tell(status, "resumed", done=done, as_json=as_json, otherwise=otherwise)
+        if not done:
+            raise typer.Exit(FAILED)
 
 
 @app.command(epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a")
@@ -255,16 +306,17 @@ def kill(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = F
     """End a task at once. What it committed stays; nothing else of it is left."""
     with reporting("dios kill", as_json=as_json), opened(node) as place:
         handle, status = _task(place, task)
-        if not status.ended:
-            handle.kill()
-        done = not status.ended
-        _told(status, "killed", done=done, as_json=as_json, otherwise="had ended already")
+        if status.ended:
+            # What was asked for holds, so that this is no failure.
+            _tell(status, "killed", done=False, as_json=as_json, otherwise="had ended already")
+            return
+        handle.kill()
+        _tell(status, "killed", done=True, as_json=as_json)
 
 
-def _told(status: Status, what: str, *, done: bool, otherwise: str, as_json: bool) -> None:
+def _tell(status: Status, what: str, *, done: bool, as_json: bool, otherwise: str = "") -> None:
     if as_json:
         write_json({"fingerprint": status.fingerprint, "label": status.label, what: done})
     else:
-        say(f"task {status.label or 'without label'} ({status.fingerprint}) {what if done else otherwise}")
-    if not done and status.state is not TaskState.ENDED:
-        raise typer.Exit(1)
+        label = plain(status.label) or "without label"
+        say(f"task {label} ({status.fingerprint}) {what if done else otherwise}")

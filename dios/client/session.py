@@ -64,9 +64,8 @@ class Session:
             frame = encode_request(seq, call)
             if type(call) not in _BUILT_FROM_ANSWERS:
                 decode_request(memoryview(frame)[4:])
-        except (ProtocolError, TypeError, OverflowError) as error:
-            reason = error.message if isinstance(error, ProtocolError) else str(error)
-            raise InvalidError(reason, call=type(call).__name__.lower()) from None
+        except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as error:
+            raise InvalidError(_in_words(error, call), call=type(call).__name__.lower()) from None
         return seq, frame
 
     def reply(self, body: bytes, fds: tuple[int, ...]) -> tuple[int, AnyResult]:
@@ -95,6 +94,20 @@ class Session:
             pairs = zip(call.calls, result.results, strict=False)
             return [undo for inner, part in pairs for undo in undoing(inner, part)]
         return undoing(call, result)
+
+
+def _in_words(error: Exception, call: AnyCall) -> str:
+    """What is wrong with a call's arguments, by the argument's name rather than its place on the wire."""
+    if isinstance(error, UnicodeEncodeError):
+        return "an argument holds bytes that are no UTF-8 text"
+    reason = error.message if isinstance(error, ProtocolError) else str(error)
+    # Where the codec found the fault: `$[1][FIELD]…`, the call's tag being field 0.
+    fault, _, place = reason.removeprefix("malformed request: ").partition(" - at `$[1][")
+    field, _, within = place.removesuffix("`").partition("]")
+    names = call.__struct_fields__
+    if not field.isdecimal() or not 0 < int(field) <= len(names):
+        return reason
+    return f"{names[int(field) - 1]}{within}: {fault}"
 
 
 def undoing(call: AnyCall, result: AnyResult) -> list[PlainCall]:

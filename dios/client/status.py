@@ -5,6 +5,7 @@ Not for: the records on the wire (``dios.wire.messages``), whose names would sho
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -13,8 +14,11 @@ from dios.wire.types import Brand, Cause, TaskState
 
 R = TypeVar("R")
 
-_SIGNALLED: Final = 128
+_BY_SIGNAL: Final = 128
 _FAILED: Final = 1
+_NOT_STARTED: Final = 126
+_SIGNAL_OF_CAUSE: Final = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXCPU}
+"""What ended a task where its status names no signal; else it was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,18 @@ class Status:
 
     @property
     def exit_status(self) -> int:
-        """Its end as shells write it: the exit code, 128 and the signal's number, or 1 for other causes."""
-        if self.signal:
-            return _SIGNALLED + self.signal
-        return self.exit_code or (0 if self.ok or not self.ended else _FAILED)
+        """Its end as a shell would give it: the program's own status, 126 when it never started, else 128
+        and the number of the signal that ended it. 0 for a task that still runs.
+        """
+        if not self.ended:
+            return 0
+        if self.cause is Cause.EXITED:
+            return self.exit_code
+        if self.cause is Cause.EXCEPTION:
+            return self.exit_code or _FAILED
+        if self.cause is Cause.SPAWN:
+            return _NOT_STARTED
+        return _BY_SIGNAL + (self.signal or _SIGNAL_OF_CAUSE.get(self.cause, signal.SIGKILL))
 
 
 def status_of(row: TaskRow) -> Status:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_a_failure_tells_its_cause(person: Person) -> None:
     done = person.types("dios run broken.py", status=1)
     assert "on purpose" in done.stdout
     assert "dios logs" in done.stderr
+    assert "Traceback" not in done.stderr, "the console was streamed already"
 
 
 def test_a_detached_task_is_watched_paused_resumed_and_killed(person: Person) -> None:
@@ -115,21 +117,57 @@ def test_a_detached_task_is_watched_paused_resumed_and_killed(person: Person) ->
     assert state() == "paused"
     person.types("dios resume", mark)
     assert state() == "running"
+    person.types("dios resume", mark, status=1)
     person.types("dios kill", mark)
     while state() != "ended":
         assert time.monotonic() < deadline
+    person.types("dios kill", mark)
+    person.types("dios pause", mark, status=1)
 
 
-def test_ctrl_c_kills_the_task(person: Person) -> None:
-    """An interrupted `dios run` ends with 130 and leaves no task running."""
+def test_arguments_that_are_no_text_are_refused(person: Person) -> None:
+    """Bytes that are no UTF-8 among a task's arguments give a sentence and no stack trace."""
+    person.writes("never.py", "")
+    told = person.types("dios run never.py --", "\udcff\udcfe", status=125).stderr
+    assert "no UTF-8" in told
+    assert "Traceback" not in told
+
+
+def test_get_writes_to_a_pipe_and_never_in_its_place(person: Person) -> None:
+    """What is no ordinary file is written to, not replaced; a directory is refused."""
+    person.writes("piped.txt", "through")
+    person.types("dios put piped.txt --group analytics")
+    pipe = person.home / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        person.types("dios get piped.txt --output pipe")
+        assert reader.communicate(timeout=DEADLINE_SECONDS)[0] == b"through"
+    assert pipe.is_fifo()
+    assert "directory" in person.types("dios get piped.txt --output .", status=1).stderr
+
+
+def test_names_are_listed_on_demand_only(person: Person) -> None:
+    """`dios ls` shows names, which are secrets, only with --names, as JSON too."""
+    person.writes("secret.txt", "x")
+    name = json.loads(person.types("dios put secret.txt --group analytics --json").stdout)[0]["name"]
+    for option in ("", "--json"):
+        assert name not in person.types(f"dios ls {option}").stdout
+        assert name in person.types(f"dios ls --names {option}").stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_what_ends_dios_run_ends_its_task(person: Person, number: int, status: int) -> None:
+    """Ctrl-C, SIGTERM and a closed terminal end `dios run` as shells say, and leave no task running."""
     person.writes("endless.py", "import time\nprint('going', flush=True)\ntime.sleep(600)\n")
     running = person.starts("dios run endless.py --label endless")
     with running:
         assert running.stdout is not None
         assert running.stdout.readline() == "going\n"
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         _, told = running.communicate(timeout=DEADLINE_SECONDS)
-    assert running.returncode == 130, told
+    assert running.returncode == status, told
     deadline = time.monotonic() + DEADLINE_SECONDS
     while "endless" in person.types("dios ps").stdout:
         assert time.monotonic() < deadline

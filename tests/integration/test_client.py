@@ -322,11 +322,11 @@ def test_running_task_is_paused_resumed_and_killed(node: Node) -> None:
         task.wait(0.01)
     assert task.pause()
     assert task.resume()
-    watcher = task.copy()
-    assert isinstance(watcher, Task)
     task.kill()
-    status = watcher.wait(30)
+    status = task.wait(30)
     assert status.cause is dios.Cause.KILLED
+    assert task.status() == status
+    task.kill()
     assert list(console) == []
 
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dios.cli.endings import cause_text, exit_status, explain
+from dios.cli.endings import cause_text, explain
 from dios.client.status import Status
 from dios.wire.types import Cause, TaskState
 
@@ -39,7 +39,7 @@ def row(cause: Cause, exit_code: int = 0, signal_number: int = 0, detail: str = 
 )
 def test_a_status_is_what_a_shell_would_give(ended: Status, status: int) -> None:
     """The program's own status is passed on; a signal gives 128 and its number."""
-    assert exit_status(ended) == status
+    assert ended.exit_status == status
 
 
 def test_success_needs_no_words() -> None:
@@ -47,15 +47,34 @@ def test_success_needs_no_words() -> None:
     assert explain(row(Cause.EXITED)) == []
 
 
-def test_a_failure_tells_cause_last_lines_and_what_to_try() -> None:
-    """The sentences name the task, why it ended, its last lines, a remedy, and where its console is."""
+def test_a_failure_tells_cause_and_what_to_try() -> None:
+    """The sentences name the task, why it ended, a remedy, and where its console is, which was just seen."""
     ended = row(Cause.SANDBOX, detail="not allowed\n\nLast lines:\none\n  two\n")
     told = explain(ended)
     assert told[0] == "task job.py (00aa11bb22cc): stopped by the sandbox: not allowed"
-    assert told[1:4] == ["  its last lines:", "    one", "      two"]
-    assert "--limbo" in told[4]
-    assert told[5] == "  logs: dios logs 00aa11bb22cc"
-    assert explain(ended, last_lines=False) == [told[0], *told[4:]]
+    assert "--limbo" in told[1]
+    assert told[2:] == ["  logs: dios logs 00aa11bb22cc"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "word"),
+    [
+        ("MemoryError", "--memory"),
+        ("PermissionError: [Errno 1] Operation not permitted", "--input"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'x'", "--input"),
+        ("ModuleNotFoundError: No module named 'numpy'", "install"),
+        ("ValueError: 3", "traceback"),
+    ],
+)
+def test_an_exception_decides_what_to_try(detail: str, word: str) -> None:
+    """What the sandbox, a limit or a missing package causes is told apart from a mistake in the program."""
+    assert word in explain(row(Cause.EXCEPTION, 1, detail=detail))[1]
+
+
+def test_what_a_task_chose_cannot_garble_the_terminal() -> None:
+    """A control character in a label or in an exception's text is spelled out."""
+    ended = row(Cause.EXCEPTION, 1, detail="ValueError: \x1b[31m")
+    assert "\x1b" not in "".join(explain(ended))
 
 
 @pytest.mark.parametrize("cause", list(Cause))

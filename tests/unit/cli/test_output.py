@@ -74,3 +74,9 @@ def test_a_table_in_a_pipe_is_not_cut(capsys: pytest.CaptureFixture[str]) -> Non
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "x" * 200 + "     1"
     assert lines[2].split() == ["y", "22"]
+
+
+def test_a_table_shows_control_characters_and_obeys_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text that somebody else chose cannot move the cursor, end a row or colour the terminal."""
+    output.table(("LABEL",), [("a\nb\x1b[31mc",)])
+    assert capsys.readouterr().out == "LABEL\na\\nb\\x1b[31mc\n"

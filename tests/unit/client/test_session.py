@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 
 import pytest
 from fake_node import reference
 
 from dios import limits
 from dios.client.session import Answer, Operation, Session, expect_buffer, split, undoing, vector
-from dios.errors import Conflict, DiosError, ProtocolError
+from dios.errors import Conflict, DiosError, InvalidError, ProtocolError
 from dios.wire import messages
 from dios.wire.codec import decode_request, encode_reply
 from dios.wire.messages import AnyCall, Mapping, PlainCall
-from dios.wire.types import Flag, ObjectType
+from dios.wire.types import Flag, Mode, ObjectType
 
 
 def fds(count: int) -> list[int]:
@@ -41,6 +42,23 @@ def test_requests_are_numbered() -> None:
         seqs.append(seq)
     assert len(set(seqs)) == 3
     assert session.reply(encode_reply(2, messages.Done(1))[4:], ()) == (2, messages.Done(1))
+
+
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        (messages.Run(1, label="x" * 5000), "^label: Expected `str` of length <= 4096$"),
+        (messages.Run(1, arguments=("x" * 5000,)), r"^arguments\[0\]: Expected `str`"),
+        (messages.Run(1, label="\udcff"), "no UTF-8 text"),
+        (messages.Select((), Mode.READ), "^refs: Expected `array` of length >= 1$"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_its_name(call: AnyCall, fault: str) -> None:
+    """What the node would not take is refused before it is sent, and says which argument it was."""
+    with pytest.raises(InvalidError) as refused:
+        Session().request(call)
+    assert re.search(fault, refused.value.message)
+    assert refused.value.call in {"run", "select"}
 
 
 def test_malformed_reply_closes_its_descriptors() -> None:
