@@ -123,6 +123,16 @@ class Groups:
         else:
             yield from self._sums.items() if self._totals else self._lists.items()
 
+    def sums(self, *, ordered: bool) -> Iterator[Table]:
+        """Every key and its sum, in tables; in whole columns unless something was spilled."""
+        if self._runs or ordered:
+            yield from tables_of(self.pairs(ordered=ordered))
+            return
+        keys, values = list(self._sums), list(self._sums.values())
+        for start in range(0, len(keys), JOB_CHUNK_PAIRS):
+            stop = start + JOB_CHUNK_PAIRS
+            yield keys[start:stop], cast("list[Value]", values[start:stop])
+
     def close(self) -> None:
         """Give the space of all runs back."""
         for run in self._runs:

@@ -135,8 +135,11 @@ class Intake:
 
     def results(self) -> Iterator[Table]:
         """The reduced pairs, in tables. A reduce function that gives None leaves its key out."""
-        grouped = self._groups.pairs(ordered=self._order.ordered)
-        yield from tables_of(grouped if self._functions.totals else self._reduced(grouped))
+        ordered = self._order.ordered
+        if self._functions.totals:
+            yield from self._groups.sums(ordered=ordered)
+        else:
+            yield from tables_of(self._reduced(self._groups.pairs(ordered=ordered)))
 
     def _reduced(self, grouped: Iterator[Pair]) -> Iterator[Pair]:
         reduce = self._functions.reduce
