@@ -5,6 +5,7 @@ Not for: what is written (``dios.host.staging`` makes the jobs), or what waits f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -125,7 +126,9 @@ class Persister:
             going = job is not None
             if batch:
                 results = self._write(batch)
-                self._token.run_sync_soon(self._report, batch, results)
+                # A loop that has crashed waits for no results; what is durable stays so.
+                with contextlib.suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self._report, batch, results)
 
     def _write(self, batch: list[Job]) -> list[Settled]:
         error = self._apply(batch)
