@@ -232,6 +232,29 @@ def reduce(key, values):
     assert found == {"inputs": ["1"], "outputs": ["2"], "groups": ["1"]}
 
 
+def test_the_controller_may_be_a_pure_task(node: dios.Node) -> None:
+    """A controller that is itself confined runs a job over references it was handed, as in §5.4.2."""
+    controller = b"""
+import dios
+from dios.lib import mapreduce
+node = dios.connect()
+job = node.input("job").read_bytes()
+with mapreduce.run(node, job, [node.input("text")], reducers=1) as result:
+    node.output("counts").write_bytes(b" ".join(b"%s=%d" % pair for pair in sorted(result)))
+"""
+    job = node.create(dios.SHMEM_BLOB, data=COUNT, naming=dios.ANONYMOUS)
+    text = node.create(dios.SHMEM_BLOB, data=TEXT, naming=dios.ANONYMOUS)
+    counts = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS)
+    task = node.run(
+        controller,
+        inputs={"job": job.restrict("read"), "text": text.restrict("read", "delegate")},
+        outputs={"counts": counts.restrict("write")},
+    )
+    status = task.wait(timeout=60)
+    assert status.ok, status.detail
+    assert counts.read_bytes() == b" ".join(b"%s=%d" % pair for pair in sorted(COUNTS.items()))
+
+
 def test_an_inverted_index_of_a_directory(node: dios.Node, tmp_path: Path) -> None:
     """The example finds each word's documents, in sorted outputs that are durable and named in a group."""
     (tmp_path / "deep").mkdir()

@@ -111,7 +111,7 @@ def decode_pairs(message: bytes | memoryview) -> Table:
     """Read a PAIRS or TUPLES message; raises ProtocolError when its two columns do not match."""
     try:
         tag, keys, values = cast("tuple[object, object, object]", _decode(message))
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"a chunk of pairs is damaged: {error}") from error
     if tag not in {Tag.PAIRS, Tag.TUPLES}:
         raise ProtocolError(f"a chunk of pairs has tag {tag!r}")
