@@ -83,6 +83,12 @@ def _brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
             raise NotPermittedError("a pure task starts pure tasks only")
         if step.state.restricted:
             return Brand.PURE
+        if not _is_nodes_own(step, task):
+            # Unconfined, it would have the rights of the node's user, which are not the caller's.
+            raise NotPermittedError(
+                "only the node's own user and root may start tasks outside the sandbox; run it pure, "
+                "or start a node of your own"
+            )
     return wanted
 
 
@@ -361,7 +367,7 @@ def shutdown(step: Step, task: Task, seq: int, call: messages.Shutdown) -> None:
     """End the node; for the principal that runs it, and root."""
     del call
     _refuse_pure(task)
-    if task.principal not in {step.state.node_owner, "uid:0"}:
+    if not _is_nodes_own(step, task):
         raise NotPermittedError("only the node's own user and root may stop it")
     step.audit(task, "shutdown", "ok", task.object.fingerprint)
     step.answer(task, seq, messages.Done(1))
@@ -375,6 +381,11 @@ def cancel(step: Step, task: Task, seq: int, call: messages.Cancel) -> None:
         step.state.pending.remove(row)
         step.answer(task, call.seq, messages.Failure(int(Code.ECANCELED), "cancelled by the caller"))
     step.answer(task, seq, messages.Done(0 if row is None else 1))
+
+
+def _is_nodes_own(step: Step, task: Task) -> bool:
+    """Whether the task is there for the principal that runs the node, or for root."""
+    return task.principal in {step.state.node_owner, "uid:0"}
 
 
 def _refuse_pure(task: Task) -> None:

@@ -8,7 +8,7 @@ from core_harness import Client, Node
 from dios import limits
 from dios.core import effects, events
 from dios.errors import Code
-from dios.ids import TaskId
+from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.types import (
     Brand,
@@ -367,6 +367,19 @@ def test_row_of_a_brand(by: str, wanted: Brand, liberal: object, strict: object,
     welcome = node.answers[spawn.task, 0]
     assert isinstance(welcome, messages.Welcome)
     assert welcome.brand is expected
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_limbo_is_for_the_nodes_own_user(*, restricted: bool) -> None:
+    """Table 4.7, limbo: it has the rights of the node's user, so nobody else can start one."""
+    stranger = Node(restricted=restricted).session(Principal("uid:4711"))
+    call = messages.Run(program(stranger), brand=Brand.LIMBO, flags=int(Flag.NON_BLOCKING))
+    if not restricted:
+        assert stranger.refused(call) == Code.EPERM
+        return
+    stranger.ask(messages.Created, call)
+    (spawn,) = (effect for effect in stranger.node.outcome.after if isinstance(effect, effects.Spawn))
+    assert spawn.brand is Brand.PURE
 
 
 def test_legacy_is_started_by_the_host(client: Client) -> None:
