@@ -61,7 +61,8 @@ def functions_of(module: ModuleType) -> Functions:
 
     ``map(record[, label])`` gives pairs, ``map_keys(record[, label])`` gives keys that count one each,
     ``map_block(block[, label])`` gives a mapping or pairs for many records at once. ``reduce`` and
-    ``combine`` take a key and the list of its values, or are one of the builtins sum, min and max.
+    ``combine`` take a key and the list of its values, or are one of the builtins sum, min and max; where
+    reduce is one of these, values are combined by it unless the job says otherwise.
     With ``text = True`` records are str instead of bytes.
     """
     found = {kind: _callable(module, kind.value) for kind in Kind}
@@ -73,7 +74,10 @@ def functions_of(module: ModuleType) -> Functions:
     reduce, combine = _callable(module, "reduce"), _callable(module, "combine")
     if reduce is None:
         raise InvalidError("a job's module defines reduce(key, values), or says reduce = sum")
-    if kind is Kind.KEYS and combine is not None and combine is not sum:
+    if combine is None and reduce in FOLDS:
+        # Part by part they give what they give at once, so nothing is lost by combining early.
+        combine = reduce
+    if kind is Kind.KEYS and combine in {min, max}:
         raise InvalidError("map_keys counts keys: combine is sum, or left out")
     for name, function in (("reduce", reduce), ("combine", combine)):
         if function is not None and function not in FOLDS and not _takes(function, 2):
@@ -84,7 +88,7 @@ def functions_of(module: ModuleType) -> Functions:
         text=bool(vars(module).get("text", False)),
         reduce=_with_key(reduce),
         combine=None if combine is None else _with_key(combine),
-        sums=combine is sum or (kind is Kind.KEYS and reduce is sum),
+        sums=combine is sum,
         totals=reduce is sum,
     )
 

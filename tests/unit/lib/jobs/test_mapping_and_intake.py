@@ -27,7 +27,8 @@ def map(line):
         yield word, 1
 combine = reduce = sum
 """
-COUNT_LOOSELY = COUNT_PAIRS.replace("combine = ", "")
+COUNT_LOOSELY = COUNT_PAIRS.replace("combine = reduce = sum", "def reduce(key, values): return sum(values)")
+COUNT_BY_SUM = COUNT_PAIRS.replace("combine = ", "")
 COUNT_KEYS = "def map_keys(line): return line.split()\nreduce = sum\n"
 COUNT_BLOCKS = """
 from collections import Counter
@@ -41,7 +42,7 @@ def map(line):
 def combine(key, values): return sum(values)
 def reduce(key, values): return sum(values)
 """
-PROGRAMS = [COUNT_PAIRS, COUNT_LOOSELY, COUNT_KEYS, COUNT_BLOCKS, COUNT_LISTS]
+PROGRAMS = [COUNT_PAIRS, COUNT_LOOSELY, COUNT_BY_SUM, COUNT_KEYS, COUNT_BLOCKS, COUNT_LISTS]
 
 
 class Kept:
@@ -225,11 +226,21 @@ def test_labels_reach_functions_that_ask() -> None:
 
 def test_a_reduce_that_gives_none_leaves_the_key_out() -> None:
     """Only keys whose reduce gave a value are in the output."""
-    source = COUNT_LOOSELY.replace(
+    source = COUNT_BY_SUM.replace(
         "reduce = sum", "def reduce(key, values): return max(values) if key == b'w0' else None"
     )
     streams = [to[0] for to in mapped(source, TEXT, 1, 1)]
     assert reduced(source, streams) == {b"w0": 1}
+
+
+def test_the_greatest_and_the_least() -> None:
+    """Min and max stand for reduce, and are combined on the way, whatever the memory."""
+    for fold, wanted in (("max", {"all": 199}), ("min", {"all": 0})):
+        source = f"def map(line): yield 'all', int(line)\nreduce = {fold}\ntext = True\n"
+        text = b"\n".join(b"%d" % number for number in range(200))
+        for memory_bytes in (ROOMY, TINY):
+            streams = [to[0] for to in mapped(source, text, 3, 1, memory_bytes)]
+            assert reduced(source, streams, memory_bytes=memory_bytes) == wanted
 
 
 @pytest.mark.parametrize(
