@@ -27,7 +27,7 @@ from dios.cli.output import (
     write_json,
 )
 from dios.client.blocking import connect
-from dios.client.locate import resolve_node
+from dios.client.locate import default_socket, resolve_node
 from dios.errors import TimeLimitError
 from dios.node import daemon
 from dios.node.settings import KEYS, SettingsError, load
@@ -127,6 +127,8 @@ def start(
                 ("socket", str(running.socket)),
             ]
         )
+        if default_socket().resolve() != running.socket.resolve():
+            say(f"another node is the default; for this one add --node {data}, or set DIOS_NODE")
         say("next: dios group create NAME, then dios put FILE --group NAME; dios --help shows the rest")
 
 

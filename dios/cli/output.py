@@ -41,7 +41,7 @@ NodeOption: TypeAlias = Annotated[
     typer.Option(
         "--node",
         metavar="PATH",
-        help="Data directory or socket of the node; default: DIOS_NODE, else the last started.",
+        help="Data directory or socket of the node; default: DIOS_NODE, else the first that runs.",
     ),
 ]
 

@@ -56,7 +56,7 @@ TaskArgument = Annotated[
 @app.command(
     epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
-    "  dios run --limbo tool.py          (outside the sandbox, with your own rights)\n"
+    "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n\n"
     "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
     "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
@@ -74,7 +74,7 @@ def run(
         list[str] | None,
         typer.Option("--input", "-i", metavar="NAME", help="An object it may read: node.inputs."),
     ] = None,
-    limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, with your own rights.")] = False,
+    limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it runs on.")] = False,
     label: Annotated[
         str, typer.Option("--label", metavar="TEXT", help="What `dios ps` calls it; default: FILE.")

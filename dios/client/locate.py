@@ -35,7 +35,10 @@ def config_directory() -> Path:
 
 
 def default_socket() -> Path:
-    """The link to the socket of the node that was started last, whether or not it exists."""
+    """The link to the socket of this user's default node, whether or not it exists.
+
+    A node takes the link when it starts and no other node answers there, and gives it up when it ends.
+    """
     text = os.environ.get("XDG_RUNTIME_DIR", "")
     if text.startswith("/"):
         return Path(text) / "dios" / "default.sock"

@@ -70,9 +70,11 @@ def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever left the program is shown, never handled
-        # The frame above the program's first is ours and says nothing to its author.
+        # The frames above the program's first are ours and say nothing to its author.
         trace = error.__traceback__
-        error.__traceback__ = None if trace is None else trace.tb_next
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error.__traceback__ = trace
         sys.stdout.flush()
         traceback.print_exception(error)
         return _FAILED

@@ -82,7 +82,7 @@ def start_detached(
     log.parent.mkdir(parents=True, exist_ok=True)
     ready, ready_far = os.pipe()
     try:
-        with log.open("ab") as output:
+        with open(log, "ab", opener=_for_its_owner) as output:
             process = subprocess.Popen(
                 command(data, config=config, flags=flags, ready=ready_far),
                 stdin=subprocess.DEVNULL,
@@ -101,6 +101,11 @@ def start_detached(
     # It is nobody's child from here on: this process ends before it does.
     process.returncode = 0
     return Running(process.pid, settings.socket)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else may read if it is new: a log tells who did what."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def command(
