@@ -29,9 +29,9 @@ DESCRIPTORS_QUEUED_MAX: Final = 256
 RECEIVE_BYTES: Final = 64 * KIB
 RECEIVE_LOOKS_MAX: Final = 6
 RECEIVE_NEAR_NS: Final = 50_000
-CALL_LOOK_NS: Final = 40_000
-CALLS_ASLEEP_MIN: Final = 16
-CALLS_ASLEEP_MAX: Final = 1_024
+LOOK_NS: Final = 40_000
+WAITS_ASLEEP_MIN: Final = 16
+WAITS_ASLEEP_MAX: Final = 1_024
 PENDING_PER_TASK_MAX: Final = 256
 REFERENCES_PER_TASK_MAX: Final = 16_384
 BUFFERS_PER_TASK_MAX: Final = 4_096
@@ -157,7 +157,7 @@ assert NAME_BYTES * GROUPS_PER_CALL_MAX < FRAME_BYTES_MAX, "groups travel in one
 assert SELECT_REFERENCES_MAX <= REFERENCES_PER_TASK_MAX, "one can only select what one holds"  # noqa: S101
 assert STREAM_RING_BYTES_MIN <= STREAM_RING_BYTES_DEFAULT <= STREAM_RING_BYTES_MAX, "ring sizes"  # noqa: S101
 assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "one reply always fits an empty queue"  # noqa: S101
-assert CALLS_ASLEEP_MIN <= CALLS_ASLEEP_MAX, "a pause grows"  # noqa: S101
+assert WAITS_ASLEEP_MIN <= WAITS_ASLEEP_MAX, "a pause grows"  # noqa: S101
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101

@@ -2,9 +2,8 @@
 
 Not for: moving data (``dios.transport.ring_writer``, ``dios.transport.ring_reader``).
 
-Nobody spins: an end with nothing to do looks a few times more, giving its processor away between two looks,
-but only if its last sleep was a short one; then it numbers its wait, looks once more, and sleeps on its event
-counter;
+Nobody spins: an end with nothing to do looks for a moment where that has paid lately
+(``dios.transport.looking``); then it numbers its wait, looks once more, and sleeps on its event counter;
 the other one, having published, looks for a wait that it has not yet rung for. Between a store and the look
 that decides about sleeping or ringing stands a full fence, on both sides.
 """
@@ -19,11 +18,10 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from mmap import PROT_READ, mmap
-from os import sched_yield
-from time import monotonic_ns
 from typing import Final, Self, TypeAlias, TypeVar
 
 from dios.errors import ProtocolError, TimeLimitError
+from dios.transport.looking import Looking
 from dios.transport.ring_memory import CLOSED, COMMITS, CONTROL_BYTES, STATE, WAITING, ring_event
 
 T = TypeVar("T")
@@ -31,12 +29,6 @@ E = TypeVar("E", bound="RingEnd")
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Steps: TypeAlias = Generator[bool, None, T]
 """Work that yields where it must sleep: True where giving up leaves the stream as it was."""
-
-_LOOKS_MAX: Final = 32
-"""Looks before a sleep, of less than a microsecond each, while the peer is known to be at work."""
-
-_NEAR_NS: Final = 50_000
-"""A sleep that was shorter than this cost more than it saved."""
 
 CLOSED_BIT: Final = 1 << 32
 _WAIT_MASK: Final = CLOSED_BIT - 1
@@ -77,7 +69,7 @@ class RingEnd:
         self._peer: Final = memoryview(self._peer_map)[:CONTROL_BYTES].cast("Q")
         self._wait_number = 0
         self._rung_for = 0
-        self._looks = 0
+        self._look: Final = Looking().pays
         self._commits = self._own[COMMITS]
         self._borrowed: memoryview | None = None
         self._aside: bytearray | None = None
@@ -116,24 +108,14 @@ class RingEnd:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wait_fd)
 
-    def _look(self) -> bool:
-        """Look for what an end at work will have done in a moment: waking a sleeper costs both of them."""
-        for _ in range(self._looks):
-            sched_yield()
-            if self._changed():
-                return True
-        return False
-
     def _asleep(self, harmless: bool) -> Steps[None]:  # noqa: FBT001 - handed on as it is
         """Sleep once, unless there is something after all."""
-        if self._look() or not self.arm():
+        if self._look(self._changed) or not self.arm():
             return
-        began = monotonic_ns()
         try:
             yield harmless
         finally:
             self.disarm()
-            self._looks = _LOOKS_MAX if monotonic_ns() - began < _NEAR_NS else 0
 
     def _notify(self, state: int) -> None:
         """Ring for the peer's present wait, once."""

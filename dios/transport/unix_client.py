@@ -16,9 +16,7 @@ import socket
 import struct
 from array import array
 from collections import deque
-from os import sched_yield
 from pathlib import Path
-from time import monotonic_ns
 from typing import Final, TypeAlias
 
 from dios import limits
@@ -29,6 +27,7 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
 )
+from dios.transport.looking import Looking
 from dios.transport.unix_path import socket_address
 
 Received: TypeAlias = tuple[bytes, tuple[int, ...]]
@@ -160,8 +159,7 @@ class ClientChannel:
         self._assembler: Final = FrameAssembler()
         self._poll: Final = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._sleeps = 0
-        self._sleeps_next = limits.CALLS_ASLEEP_MIN
+        self._look: Final = Looking().pays
 
     def fileno(self) -> int:
         """The socket's descriptor, to poll for ``receive``; -1 once closed."""
@@ -178,27 +176,11 @@ class ClientChannel:
         With several requests outstanding that is not always this one's reply. Errors as of ``receive``.
         """
         self.send(frame)
-        if self._sleeps:
-            self._sleeps -= 1
-        else:
-            self._look()
+        self._look(self._here)
         return self.receive()
 
-    def _look(self) -> None:
-        """Look for the answer for a moment instead of sleeping at once; give it up where that is in vain.
-
-        A processor that sleeps is slow to wake: on two of them this halves a call. Where both ends share
-        one, or the call takes its time, looking only costs, and is tried again after more and more calls.
-        """
-        poll = self._poll.poll
-        until = monotonic_ns() + limits.CALL_LOOK_NS
-        while not poll(0):
-            sched_yield()
-            if monotonic_ns() > until:
-                self._sleeps = self._sleeps_next
-                self._sleeps_next = min(2 * self._sleeps_next, limits.CALLS_ASLEEP_MAX)
-                return
-        self._sleeps_next = limits.CALLS_ASLEEP_MIN
+    def _here(self) -> object:
+        return self._poll.poll(0)
 
     def send(self, frame: bytes) -> None:
         """Send one whole frame, length included; waits while the node is slow.
