@@ -76,6 +76,9 @@ def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:
             trace = trace.tb_next
         error.__traceback__ = trace
         sys.stdout.flush()
+        if trace is None:
+            # A program that does not compile has no frames; the node knows an exception by this line.
+            sys.stderr.write("Traceback (most recent call last):\n")
         traceback.print_exception(error)
         return _FAILED
     return 0

@@ -86,6 +86,14 @@ print(dios.connect().inputs[0].read_bytes())
     assert run(source) == (0, "0\nb'bytes'\nb'bytes'\n", "")
 
 
+def test_a_program_that_does_not_compile_shows_its_own_line_only() -> None:
+    """A syntax error is told as an exception of the program's file, with no frame of ours."""
+    status, _, told = run(b"def f(:\n")
+    assert status == 1
+    assert told.startswith('Traceback (most recent call last):\n  File "worker.py", line 1\n')
+    assert "task_main" not in told
+
+
 def test_exit_status_is_the_programs() -> None:
     """SystemExit is honoured, with a number or with words."""
     assert run(b"raise SystemExit(7)")[0] == 7
