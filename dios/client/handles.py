@@ -147,7 +147,7 @@ class TaskOps(Handle, Generic[C]):
         return (yield from self._read_status(Flag.NONE))
 
     def status_op(self) -> Operation[Status]:
-        """How the task is now. Of one that still runs, only that it does is known."""
+        """How the task is now, without waiting. Of itself a task learns only that it runs."""
         try:
             return (yield from self._read_status(Flag.NON_BLOCKING))
         except WouldBlockError:

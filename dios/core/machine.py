@@ -92,22 +92,29 @@ class Core:
             case events.EffectFailed():
                 self._effect_failed(step, event)
             case events.Recovered():
-                self._recovered(event)
+                self._recovered(step, event)
             case events.ShutdownBegan():
                 self._shut_down(step)
             case _:
                 raise InvariantError(f"no handler for {type(event).__name__}")
 
     # -- what the store says ----------------------------------------------------------------------
-    def _recovered(self, event: events.Recovered) -> None:
+    def _recovered(self, step: Step, event: events.Recovered) -> None:
         for record in event.records:
-            target = PhysicalObject.from_record(record)
-            if target.type is ObjectType.GROUP and target.deletion is Deletion.IMMORTAL:
-                groups.adopt_home(self.state, target)
-                continue
-            self.state.add_object(target)
-            if target.type is ObjectType.GROUP and target.name is not None:
-                self.state.groups[target.name] = target
+            if record.name is None:
+                # Without a name, and with every reference gone, nobody can ever reach it again.
+                step.drop(PhysicalObject.from_record(record))
+            else:
+                self._reinstate(record)
+
+    def _reinstate(self, record: ObjectRecord) -> None:
+        target = PhysicalObject.from_record(record)
+        if target.type is ObjectType.GROUP and target.deletion is Deletion.IMMORTAL:
+            groups.adopt_home(self.state, target)
+            return
+        self.state.add_object(target)
+        if target.type is ObjectType.GROUP and target.name is not None:
+            self.state.groups[target.name] = target
 
     def _persisted(self, event: events.Persisted) -> None:
         self.state.settled = event.last
@@ -131,7 +138,7 @@ class Core:
         for ticket, target in self.state.dropped:
             before = _record_before(target, event)
             if event.first <= ticket <= event.last and before is not None:
-                self._recovered(events.Recovered(event.now, (before,)))
+                self._reinstate(before)
         self.state.dropped = [entry for entry in self.state.dropped if entry[0] < event.first]
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:

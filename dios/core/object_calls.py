@@ -135,8 +135,8 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
     if itself or (target is task.console and reference.provenance is Provenance.INITIAL):
         raise InvalidError("a task keeps the references to itself and its console until it ends")
     if target.type is ObjectType.TASK and flags & Flag.DESTROY:
+        # The reference stays: whoever ends a task may want to see how it ended.
         victim = step.state.tasks.get(TaskId(target.id))
-        step.drop_reference(reference)
         if victim is not None and victim.alive:
             end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
-from dios.core import delegation, io_calls, object_calls, resolution, task_calls
+from dios.core import compound_calls, delegation, io_calls, object_calls, resolution, task_calls
 from dios.core.effects import AnswerVector
 from dios.core.step import Step
 from dios.core.tasks import Task
@@ -34,10 +34,10 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.CommitWrite: io_calls.commit_write,
     messages.ReleaseWrite: io_calls.release,
     messages.Select: task_calls.select,
-    messages.ReadOnce: io_calls.read_once,
-    messages.WriteOnce: io_calls.write_once,
-    messages.CommitAcquireRead: io_calls.commit_acquire_read,
-    messages.CommitAcquireWrite: io_calls.commit_acquire_write,
+    messages.ReadOnce: compound_calls.read_once,
+    messages.WriteOnce: compound_calls.write_once,
+    messages.CommitAcquireRead: compound_calls.commit_acquire_read,
+    messages.CommitAcquireWrite: compound_calls.commit_acquire_write,
     messages.Attach: task_calls.attach,
     messages.Stat: object_calls.stat,
     messages.ConsoleOf: task_calls.console_of,

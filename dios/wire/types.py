@@ -128,7 +128,7 @@ class Flag(enum.IntFlag):
     BLANK = 32  # acquire_write: do not fill the buffer with the object's bytes
     REPLACE = 64  # commit_write: the object ends where the written range ends
     LOCAL_ONLY = 128  # lookup: never ask other nodes
-    DESTROY = 256  # delete: destroy the object now whatever its deletion mode; a task is ended
+    DESTROY = 256  # delete: destroy it now whatever its deletion mode; a task is ended, the reference kept
 
 
 class Brand(Named):

@@ -216,8 +216,6 @@ class CoreMachine(Driver):
         if self._granted(client, messages.Done, messages.Delete(handle.id, flags), fine=fine) is None:
             return
         if thing.type is ObjectType.TASK and (own_end or destroy):
-            if not own_end:
-                self.model.drop(handle)
             self._condemn(thing.id)
             return
         self.model.drop(handle)

@@ -9,6 +9,7 @@ from dios.core.names import special_name
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
+from dios.wire.codec import decode_event, decode_status
 from dios.wire.types import (
     Brand,
     Cause,
@@ -174,8 +175,6 @@ def test_parent_reads_status_and_event(node: Node) -> None:
     assert isinstance(selected, messages.Selected)
     answer = client.call(messages.ReadOnce(child.reference.ref))
     assert isinstance(answer, effects.AnswerBytes)
-    from dios.wire.codec import decode_event, decode_status
-
     status = decode_status(answer.data)
     assert (status.state, status.exit_code, status.cause) == (TaskState.ENDED, 3, Cause.EXITED)
     event = client.call(messages.ReadOnce(client.self_ref))
@@ -308,3 +307,36 @@ def test_other_principals_see_nothing(node: Node) -> None:
     assert made.name is not None
     assert stranger.ask(messages.References, messages.Lookup(made.name)).references == ()
     assert Principal("uid:7") != OWNER
+
+
+def test_ended_task_can_be_looked_at_by_who_ended_it(node: Node) -> None:
+    """DESTROY on a task keeps the reference: its holder reads how the task ended."""
+    client = node.session()
+    child = client.run()
+    client.ask(messages.Done, messages.Delete(child.reference.ref, int(Flag.DESTROY)))
+    node.end(child.task, Cause.SIGNAL)
+    answer = client.call(messages.ReadOnce(child.reference.ref))
+    assert isinstance(answer, effects.AnswerBytes)
+    assert decode_status(answer.data).cause is Cause.KILLED
+
+
+def test_running_task_has_a_status(node: Node) -> None:
+    """A read of a task's status that may not wait tells how it is now."""
+    client = node.session()
+    child = client.run()
+    answer = client.call(messages.ReadOnce(child.reference.ref, flags=int(Flag.NON_BLOCKING)))
+    assert isinstance(answer, effects.AnswerBytes)
+    assert decode_status(answer.data).state is TaskState.RUNNING
+
+
+def test_unreachable_durable_objects_are_collected() -> None:
+    """A durable object without a name is dropped from the store at the next start."""
+    first = Node()
+    client = first.session()
+    client.create(ObjectType.DURABLE_BLOB, name_kind=NameKind.ANONYMOUS, data=b"x")
+    client.create(ObjectType.DURABLE_BLOB, data=b"x")
+    second = Node(seed=1)
+    second.step(events.Recovered(second.now, tuple(first.stored.values())))
+    (dropped,) = second.outcome.persist
+    assert isinstance(dropped, effects.DropObject)
+    assert first.stored[dropped.object].name is None
