@@ -209,7 +209,7 @@ def release_everything(step: Step, task: Task) -> None:
 def _finish(step: Step, task: Task) -> None:
     task.state = TaskState.ENDED
     task.ended_ns = step.now
-    step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, task.detail[:200])
+    step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, _of_the_node(task))
     release_everything(step, task)
     console = task.console
     if isinstance(console.state, ConsoleState):
@@ -224,6 +224,13 @@ def _finish(step: Step, task: Task) -> None:
     step.state.ended.append(task)
     while len(step.state.ended) > limits.ENDED_TASKS_KEPT:
         forget_task(step, step.state.ended.popleft())
+
+
+def _of_the_node(task: Task) -> str:
+    """What the node itself says of a task's end. A program's own words may hold names: they stay out of
+    the audit log.
+    """
+    return "" if task.cause is Cause.EXCEPTION else task.detail.split("\n", 1)[0][:200]
 
 
 def _tell_parent(step: Step, task: Task) -> None:

@@ -40,6 +40,10 @@ class Console:
         end = max(position + length - kept, 0)
         return bytes(self._tail[start:end])
 
+    def text(self) -> str:
+        """All that is kept, as text."""
+        return self._tail.decode(errors="replace")
+
     def last_lines(self, count: int = limits.LAST_LINES_KEPT) -> list[str]:
         """The last non-empty lines as text, each cut to what a message can hold."""
         text = self._tail[-limits.TEXT_BYTES_MAX :].decode(errors="replace")

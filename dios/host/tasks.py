@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 from typing import Final, NamedTuple, Protocol
 
@@ -21,6 +20,7 @@ from dios.host.clock import Clock
 from dios.host.consoles import Console, Consoles
 from dios.host.deliver import Outbox
 from dios.host.driver import Driver
+from dios.host.last_words import exception_told
 from dios.host.memories import translated
 from dios.host.persister import Persister
 from dios.host.publicpage import PublicPages
@@ -33,7 +33,6 @@ from dios.wire.types import Brand, Cause
 
 _log: Final = logging.getLogger(__name__)
 
-_EXCEPTION_LINE: Final = re.compile(r"([A-Za-z_][\w.]*)(: .*)?")
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
 
 
@@ -239,10 +238,10 @@ class TaskHost:
         lines = console.last_lines()
         cause = end.cause
         text = "\n".join(lines)
-        if cause is Cause.EXITED and end.exit_code == 1 and "Traceback (most recent call last):" in text:
-            last = lines[-1]
-            if _EXCEPTION_LINE.fullmatch(last):
-                return Cause.EXCEPTION, f"{last}\n\nLast lines:\n{text}"
+        if cause is Cause.EXITED and end.exit_code == 1:
+            told = exception_told(console.text())
+            if told:
+                return Cause.EXCEPTION, f"{told[: limits.TEXT_BYTES_MAX // 4]}\n\nLast lines:\n{text}"
         return cause, f"{end.detail}\nLast lines:\n{text}".strip() if lines else end.detail
 
     # -- one session --------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from person import DEADLINE_SECONDS, Person
 
+from dios.wire.nametext import parse_name
+
 
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
@@ -212,12 +214,39 @@ def test_objects_and_catalogues_survive_the_node(person: Person) -> None:
 
 
 def test_names_are_in_no_log(person: Person) -> None:
-    """Neither the node's log nor the audit log holds a name that the keyring holds."""
+    """No log holds a name, in any spelling, even of a task that prints one and dies of another."""
+    person.writes(
+        "blabs.py",
+        "import dios, sys\n"
+        "with dios.connect() as node:\n"
+        "    name = node.groups[0].read_name()\n"
+        "print(dios.format_name(name), name, name.hex(), flush=True)\n"
+        "raise SystemExit(1) if sys.argv[1:] else ValueError(dios.format_name(name))\n",
+    )
+    person.types("dios run blabs.py --group analytics", status=1)
+    person.types("dios run blabs.py --group analytics x", status=1)
     keyring = (person.home / ".config" / "dios" / "keyring.toml").read_text()
-    secrets = [word.strip('"') for word in keyring.split() if word.strip('"').startswith("dios1")]
-    assert secrets
-    logs = (person.home / "node0" / "node.log").read_text() + person.types("dios audit").stdout
-    assert not [secret for secret in secrets if secret in logs]
+    words = [word.strip('"') for word in keyring.split() if word.strip('"').startswith("dios1")]
+    names = [parse_name(word) for word in words]
+    assert names
+    secrets = [
+        *(word.encode() for word in words),
+        *names,
+        *(name.hex().encode() for name in names),
+        *(repr(bytes(name))[2:-1].encode() for name in names),
+    ]
+    logs = [person.home / "node0" / "node.log", *(person.home / "node0" / "audit").iterdir()]
+    for log in logs:
+        held = log.read_bytes()
+        assert not [secret for secret in secrets if secret in held], log
+
+
+def test_nothing_of_a_person_or_a_node_is_open_to_others(person: Person) -> None:
+    """Keyring, history, runtime folder and everything below a data directory have no bit for others."""
+    mine = [person.home / ".config" / "dios", person.home / "run" / "dios", person.home / "node0"]
+    found = [path for top in mine for path in (top, *top.rglob("*")) if not path.is_symlink()]
+    assert len(found) > 10
+    assert not [path for path in found if path.stat().st_mode & 0o077]
 
 
 @pytest.mark.slow
