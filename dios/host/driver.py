@@ -16,6 +16,7 @@ import trio
 from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed
 from dios.core.syscalls import carried_bytes
+from dios.errors import DiosError
 from dios.host.clock import Clock
 from dios.host.effector import NO_PAYLOADS, Effector, Rest
 from dios.host.kinds import tangles, touches_contents
@@ -63,6 +64,7 @@ class Driver:
         self._alarm: Final = alarm
         self._deadline: int | None = None
         self._durable = Ticket(0)
+        self._issued = Ticket(0)
         self._steps = 0
         self._next_payload = 1
         self._held: deque[_Held] = deque()
@@ -170,6 +172,7 @@ class Driver:
         if self._tangled > self._durable and touches_contents(outcome.after):
             wait = max(wait, self._tangled)
         if outcome.persist:
+            self._issued = outcome.ticket
             self._staging.stage(outcome, payloads)
         if wait > self._durable:
             self._held.append(_Held(wait, outcome.after, payloads, self._steps))
@@ -179,21 +182,29 @@ class Driver:
             self._effector.run(outcome.after, payloads, self._steps)
 
     # -- from the disk ------------------------------------------------------------------------------
-    def persisted(self, results: list[Settled]) -> None:
-        """The writer thread is done with these tickets: carry out what waited for them, in step order."""
+    def persisted(self, results: list[Settled]) -> Ticket:
+        """The writer thread is done with these tickets: carry out what waited for them, in step order.
+
+        Returns the last ticket issued: after a failure, everything up to it was undone.
+        """
         for result in results:
-            self._durable = max(self._durable, result.last)
-            ready = [held for held in self._held if held.ticket <= result.last]
-            self._held = deque(held for held in self._held if held.ticket > result.last)
             if result.error is None:
+                ready = self._no_longer_held(result.last)
                 self.feed(Persisted(self._now(), result.last))
                 self._carry_out(ready)
             else:
-                self._fail(ready, result)
+                self._fail(result.first, result.error)
         self._staging.pump()
         self._work_off()
         if self.settled:
             self._quiet.set()
+        return self._issued
+
+    def _no_longer_held(self, last: Ticket) -> list[_Held]:
+        self._durable = max(self._durable, last)
+        ready = [held for held in self._held if held.ticket <= last]
+        self._held = deque(held for held in self._held if held.ticket > last)
+        return ready
 
     def _carry_out(self, ready: list[_Held]) -> None:
         self._stepping = True
@@ -203,17 +214,17 @@ class Driver:
         finally:
             self._stepping = False
 
-    def _fail(self, ready: list[_Held], result: Settled) -> None:
-        error = result.error
-        if error is None:
-            return
+    def _fail(self, first: Ticket, error: DiosError) -> None:
+        """Everything issued since ``first`` builds on what did not take place, and fails with it."""
+        last = self._issued
+        ready = self._no_longer_held(last)
         _log.warning("the store refused changes", extra={"why": error.message})
-        self.feed(PersistFailed(self._now(), result.first, result.last, int(error.code), error.message))
+        self.feed(PersistFailed(self._now(), first, last, int(error.code), error.message))
         failure = Failure(int(error.code), error.message, error.fingerprint)
         self._stepping = True
         try:
             for held in ready:
-                if held.ticket < result.first:
+                if held.ticket < first:
                     self._effector.run(held.effects, held.payloads, held.step)
                 else:
                     self._effector.run_failed(Rest(held.effects, 0, held.payloads, held.step), failure)

@@ -62,18 +62,28 @@ class Settled(NamedTuple):
     error: DiosError | None = None
 
 
+class Resume(NamedTuple):
+    """The core knows of a failure now, and has undone everything up to the ticket ``issued``."""
+
+    issued: Ticket
+
+
 class Persister:
     """One thread that owns the store's writes.
 
-    ``settled`` is called in the loop, with consecutive ranges of tickets in order. Jobs come in the order
-    of their tickets.
+    ``settled`` is called in the loop, with consecutive ranges of tickets in order, and answers the last
+    ticket that the core has issued. Jobs come in the order of their tickets. When one fails, so do all that
+    the core issued before it knew: they build on what did not take place (ADR 0007). These are dropped
+    without another word.
     """
 
-    def __init__(self, store: Store, contents: Contents, settled: Callable[[list[Settled]], None]) -> None:
+    def __init__(self, store: Store, contents: Contents, settled: Callable[[list[Settled]], Ticket]) -> None:
         self._store: Final = store
         self._contents: Final = contents
         self._settled: Final = settled
-        self._queue: Final[SimpleQueue[Job | None]] = SimpleQueue()
+        self._queue: Final[SimpleQueue[Job | Resume | None]] = SimpleQueue()
+        self._failed = False  # the writer thread's own, like the next one
+        self._undone_to = Ticket(0)
         self._token: Final = trio.lowlevel.current_trio_token()
         self._thread: Final = threading.Thread(target=self._write_all, name="store writer", daemon=True)
         self._backlog = 0
@@ -110,27 +120,39 @@ class Persister:
 
     # -- in the writer thread -----------------------------------------------------------------------
     def _write_all(self) -> None:
-        get, get_nowait = self._queue.get, self._queue.get_nowait
-        going = True
-        while going:
-            job = get()
-            batch: list[Job] = []
-            while job is not None:
-                batch.append(job)
-                if len(batch) == limits.STORE_BATCH_MAX:
-                    break
-                try:
-                    job = get_nowait()
-                except Empty:
-                    break
-            going = job is not None
+        while True:
+            batch, behind = self._next_batch()
             if batch:
                 results = self._write(batch)
                 # A loop that has crashed waits for no results; what is durable stays so.
                 with contextlib.suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._report, batch, results)
+            if isinstance(behind, Resume):
+                self._failed, self._undone_to = False, behind.issued
+            elif behind is None:
+                return
+
+    def _next_batch(self) -> tuple[list[Job], Job | Resume | None]:
+        """All jobs that are there, waiting for the first; with what ended the batch, a job if nothing did."""
+        batch: list[Job] = []
+        item = self._queue.get()
+        while isinstance(item, Job):
+            batch.append(item)
+            if len(batch) == limits.STORE_BATCH_MAX:
+                break
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                break
+        return batch, item
 
     def _write(self, batch: list[Job]) -> list[Settled]:
+        batch = [] if self._failed else [job for job in batch if job.ticket > self._undone_to]
+        results = self._settle(batch) if batch else []
+        self._failed = self._failed or any(result.error is not None for result in results)
+        return results
+
+    def _settle(self, batch: list[Job]) -> list[Settled]:
         error = self._apply(batch)
         if error is None:
             return [Settled(batch[0].ticket, batch[-1].ticket)]
@@ -198,4 +220,6 @@ class Persister:
                 let_go(content)
         if not self._backlog:
             self._empty.set()
-        self._settled(results)
+        issued = self._settled(results)
+        if any(result.error is not None for result in results):
+            self._queue.put(Resume(issued))
