@@ -41,6 +41,9 @@ _BUILT_FROM_ANSWERS: Final = frozenset(
 )
 """Calls that hold only what the node gave before, and need no look before they are sent."""
 
+_OF_NO_REQUEST: Final = 0
+"""The number of a reply that answers no request in particular; requests are numbered from 1."""
+
 _CALL_OVERHEAD_BYTES: Final = 128
 """More than any call without inline bytes, text or lists takes; only a guide for splitting vectors."""
 
@@ -84,10 +87,13 @@ class Session:
     def late(self, seq: int, result: AnyResult, fds: tuple[int, ...]) -> list[PlainCall]:
         """A reply that nobody waits for: the calls that undo what it granted.
 
-        Raises ProtocolError when it answers nothing that was asked.
+        Raises ProtocolError when it answers nothing that was asked, and the node's own reason when it
+        speaks of the connection as a whole: it turns us away.
         """
         close_all(fds)
         call = self._given_up.pop(seq, None)
+        if seq == _OF_NO_REQUEST and isinstance(result, Failure):
+            raise error_for(result.code, result.message, call="connect", fingerprint=result.fingerprint)
         if call is None:
             raise ProtocolError(f"the node answered request {seq}, which was not asked")
         if isinstance(call, messages.Vector) and isinstance(result, messages.Results):

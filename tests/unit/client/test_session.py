@@ -11,7 +11,7 @@ from fake_node import reference
 
 from dios import limits
 from dios.client.session import Answer, Operation, Session, expect_buffer, split, undoing, vector
-from dios.errors import Conflict, DiosError, InvalidError, ProtocolError
+from dios.errors import Code, Conflict, DiosError, InvalidError, NotPermittedError, ProtocolError
 from dios.wire import messages
 from dios.wire.codec import decode_request, encode_reply
 from dios.wire.messages import AnyCall, Mapping, PlainCall
@@ -42,6 +42,12 @@ def test_requests_are_numbered() -> None:
         seqs.append(seq)
     assert len(set(seqs)) == 3
     assert session.reply(encode_reply(2, messages.Done(1))[4:], ()) == (2, messages.Done(1))
+
+
+def test_a_node_that_turns_one_away_says_why() -> None:
+    """A refusal that answers no request is about the connection, and is told as it is."""
+    with pytest.raises(NotPermittedError, match="may not connect"):
+        Session().late(0, messages.Failure(int(Code.EPERM), "user 7 may not connect"), ())
 
 
 @pytest.mark.parametrize(

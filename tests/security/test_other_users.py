@@ -1,0 +1,136 @@
+"""What another user of the machine can do to a node, and to whoever else uses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from running_node import RunningNode, exists, running_node
+
+import dios
+from dios.client.blocking import Node, Task, connect
+
+FRIEND = 65_533
+STRANGER = 65_532
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RunningNode]:
+    """A node of root's whose socket one other user may use, in a folder that everybody can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="dios-"))
+    folder.chmod(0o711)
+    try:
+        _as_user(FRIEND, lambda: None)
+        with running_node(
+            folder / "data", socket=str(folder / "open.sock"), allowed_uids=str(FRIEND)
+        ) as started:
+            yield started
+    except PermissionError as error:
+        pytest.skip(f"this user cannot become another: errno {error.errno}")
+    finally:
+        shutil.rmtree(folder)
+
+
+def _as_user(uid: int, work: Callable[[], None]) -> str:
+    """What went wrong with ``work`` in a process of another user; empty when nothing did."""
+    into, out = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        told, status = "", 0
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            work()
+        except PermissionError as error:
+            status, told = error.errno or 1, str(error)
+        except BaseException as error:  # noqa: BLE001 - the parent tells it
+            told = repr(error)
+        os.write(out, told.encode())
+        os._exit(status)
+    os.close(out)
+    with os.fdopen(into) as words:
+        told = words.read()
+    if status := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise PermissionError(status, told)
+    return told
+
+
+def _friend(node: RunningNode, work: Callable[[Node], None], *, groups: tuple[bytes, ...] = ()) -> str:
+    def connected() -> None:
+        with connect(node.place, groups=groups) as theirs:
+            work(theirs)
+
+    return _as_user(FRIEND, connected)
+
+
+def test_who_is_not_named_in_the_settings_is_turned_away(node: RunningNode) -> None:
+    """A user whom allowed_uids does not name gets no session, though the socket's mode lets them knock."""
+    told = _as_user(STRANGER, lambda: connect(node.place, groups=()).close())
+    assert told.startswith("NotPermittedError")
+    assert "may not connect" in told
+
+
+def test_the_data_directory_is_closed(node: RunningNode) -> None:
+    """Not even the listing of a node's files is for others."""
+
+    def look() -> None:
+        assert list(node.data.iterdir())
+
+    with pytest.raises(PermissionError):
+        _as_user(FRIEND, look)
+
+
+def test_a_group_is_of_no_use_to_another_principal(node: RunningNode) -> None:
+    """Who learned the names of another's group and object, and presents both, finds nothing."""
+    with connect(node.place, groups=()) as mine:
+        group = mine.create_group()
+        blob = mine.create(dios.DURABLE_BLOB, groups=[group], data=b"private")
+        group_name, name = group.name, blob.name
+        assert group_name is not None
+        assert name is not None
+        secrets = (group_name, name)
+
+        def look(theirs: Node) -> None:
+            assert theirs.lookup(secrets[1]) == []
+            assert [found.fingerprint for found in theirs.groups] == [theirs.groups[0].fingerprint]
+
+        assert _friend(node, look, groups=(secrets[0],)) == ""
+        assert mine.lookup(secrets[1])[0].read_bytes() == b"private"
+
+
+def test_tasks_of_another_principal_are_not_seen(node: RunningNode) -> None:
+    """Tasks are listed for their own principal only, and a task's name alone opens nothing."""
+    with connect(node.place, groups=()) as mine:
+        task = mine.run(b"import time\ntime.sleep(600)")
+        name = task.name
+        assert name is not None
+
+        def look(theirs: Node) -> None:
+            assert all(row.principal == f"uid:{FRIEND}" for row in theirs.tasks())
+            assert theirs.find(name) is None
+
+        assert _friend(node, look) == ""
+        task.kill()
+        assert isinstance(task, Task)
+
+
+@pytest.mark.parametrize("what", ["limbo", "shutdown"])
+def test_what_is_the_nodes_own_is_refused(node: RunningNode, what: str) -> None:
+    """A guest starts no task with the rights of the node's user, and does not stop the node."""
+
+    def ask(theirs: Node) -> None:
+        if what == "limbo":
+            theirs.run(b"", brand="limbo")
+        else:
+            theirs.shutdown()
+
+    assert "NotPermittedError" in _friend(node, ask)
+    assert exists(node.running.pid)
+    with pytest.raises(PermissionError):
+        _as_user(FRIEND, lambda: os.kill(node.running.pid, signal.SIGTERM))
