@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -299,6 +301,22 @@ def test_a_block_function_may_use_numpy(node: dios.Node) -> None:
     words = TEXT + b"\nextraordinarily long words are counted one by one\n"
     with mapreduce.run(node, EXAMPLES / "wordcount_numpy.py", [words]) as result:
         assert dict(result) == Counter(words.split())
+
+
+def test_tasks_of_a_killed_controller_end(node: dios.Node, started: RunningNode, tmp_path: Path) -> None:
+    """When the controller is killed without a word, its tasks notice and end by themselves."""
+    program = (
+        "import sys, dios\n"
+        "from dios.lib import mapreduce\n"
+        "with dios.connect(sys.argv[1], groups=()) as node:\n"
+        f"    mapreduce.run(node, {COUNT_SLOWLY!r}, [sys.argv[2]], block_bytes=500)\n"
+    )
+    text = tmp_path / "text"
+    text.write_bytes(TEXT * 50)
+    with subprocess.Popen([sys.executable, "-c", program, started.place, str(text)]) as controller:
+        wait_until(lambda: sum(not task.ended for task in node.tasks()) == 4, "the job's tasks run")
+        controller.kill()
+    wait_until(lambda: all(task.ended for task in node.tasks()), "its tasks have ended")
 
 
 def test_an_interrupted_job_leaves_nothing(node: dios.Node) -> None:

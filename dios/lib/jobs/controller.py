@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 from msgspec import Struct
 
@@ -188,6 +188,8 @@ class Controller:
         node = self._node
         words = node.create(ObjectType.SHMEM_BLOB, data=encode(order), naming=NameKind.ANONYMOUS)
         reports = node.create_stream(ring_bytes=JOB_REPORT_RING_BYTES)
+        # Before the task begins: an end that was never taken could not tell it that we are gone.
+        _ = reports.reader
         task = node.run(
             self._program,
             inputs=[words.restrict("read", label="order"), *inputs],
@@ -325,11 +327,9 @@ class Controller:
 
 
 def _end(running: Running) -> None:
-    """End a task, and keep a reference to it: its end is waited for like any other."""
+    """End a task; the reference stays, and its end is waited for like any other."""
     with suppress(DiosError):
-        kept = cast("Task", running.task.copy())
         running.task.destroy()
-        running.task = kept
 
 
 def _failure_of(status: Status, finished: Finished | None) -> str:

@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from dios.client.blocking import Node, Reference, Stream, connect
 from dios.client.status import Delegated, Lost
-from dios.errors import ClosedError, EndOfStreamError, OutOfMemoryError, ProtocolError
+from dios.errors import ClosedError, EndOfStreamError, OutOfMemoryError, ProtocolError, TimeLimitError
 from dios.lib.jobs import chunks
 from dios.lib.jobs.functions import Functions, functions_of
 from dios.lib.jobs.intake import Intake
@@ -90,12 +90,21 @@ def _finished(pairs: int, spilled: int = 0) -> Finished:
 class _StreamOutlet:
     """The writing end of a stream to one reducer."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, reporter: Reporter) -> None:
         self._stream: Final = stream
         self._writer: Final = stream.writer
+        self._reporter: Final = reporter
 
     def send(self, data: bytes) -> None:
-        self._writer.send(data)
+        while True:
+            try:
+                self._writer.send(data, JOB_HEARTBEAT_MS / 1000)
+            except TimeLimitError:
+                # Nothing of it was sent. The reducer is slow, or nobody is left to give it this stream: then
+                # the report tells.
+                self._reporter.send(Progress(0))
+            else:
+                return
 
     def close(self) -> None:
         self._stream.detach()
@@ -104,7 +113,9 @@ class _StreamOutlet:
 def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) -> Finished:
     with ExitStack() as requests:
         views = [requests.enter_context(blob.read(Semantics.ANY)).view for blob in node.inputs[1:]]
-        outlets: list[Outlet] = [_StreamOutlet(cast("Stream", stream)) for stream in node.outputs[1:]]
+        outlets: list[Outlet] = [
+            _StreamOutlet(cast("Stream", stream), reporter) for stream in node.outputs[1:]
+        ]
         pages = [_Pages(view) for view in views]
 
         def progress(number: int, start: int, stop: int) -> None:
