@@ -15,6 +15,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT /
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
+NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 TREE_PATH = re.compile(r"`((?:dios|tests|docs|examples|benchmarks)/[\w/.-]+\.(?:py|md))`")
 
 
@@ -46,6 +47,17 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 def test_every_file_named_exists(document: Path) -> None:
     """A path written as code in a document exists in the tree."""
     gone = [path for path in TREE_PATH.findall(document.read_text()) if not (ROOT / path).exists()]
+    assert not gone, gone
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_test_named_exists(document: Path) -> None:
+    """A test that a document calls on, as `FILE::TEST`, is in that file."""
+    gone = [
+        f"{path}::{name}"
+        for path, name in NAMED_TEST.findall(document.read_text())
+        if not (ROOT / path).exists() or f"def {name}(" not in (ROOT / path).read_text()
+    ]
     assert not gone, gone
 
 
