@@ -67,6 +67,7 @@ MEMORY_POOL_ENTRIES_MAX: Final = 64
 COPY_BLOCK_BYTES: Final = 256 * KIB
 CONSOLE_TAIL_BYTES: Final = 256 * KIB
 CONSOLE_READ_BYTES: Final = 64 * KIB
+CONSOLE_PATIENCE_MS: Final = 1_000
 CONSOLE_ENDED_BYTES_MAX: Final = 32 * MIB
 CONTENT_CACHE_BYTES: Final = 64 * MIB
 CONTENT_CACHE_FILES_MAX: Final = 256
@@ -161,3 +162,4 @@ assert WAITS_ASLEEP_MIN <= WAITS_ASLEEP_MAX, "a pause grows"  # noqa: S101
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
+assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "a mapper is handed them"  # noqa: S101
