@@ -186,10 +186,19 @@ def _attend(task: Task, output: BinaryIO) -> Status:
 
 def _pour(console: Console, output: BinaryIO) -> None:
     """Everything from a console to a stream of ours, until it is closed."""
+    poured = 0
     with contextlib.suppress(EndOfStreamError):
         while True:
-            output.write(console.receive())
+            data = console.receive()
+            output.write(data)
             output.flush()
+            poured += len(data)
+    _tell_lost(console, poured)
+
+
+def _tell_lost(console: Console, seen: int) -> None:
+    if console.size > seen:
+        say(f"{size_text(console.size - seen)} of its output are missing: the node did not keep them")
 
 
 def _described(task: Status) -> dict[str, object]:
@@ -259,7 +268,10 @@ def logs(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what a task wrote, from the beginning of what the node keeps (the last 256 KiB)."""
+    """Print what a task wrote, from the beginning of what the node keeps (the last 256 KiB).
+
+    A task that prints waits for who reads along with it, for a second at most.
+    """
     with reporting("dios logs", as_json=as_json), opened(node) as place:
         handle, status = _task(place, task)
         console = handle.console()
@@ -276,6 +288,7 @@ def logs(
         else:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
+            _tell_lost(console, len(data))
 
 
 @app.command(epilog="\b\nExamples:\n  dios pause job.py\n  dios resume job.py")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+import trio
+
 from dios import limits
 from dios.ids import TaskId
 
@@ -15,11 +17,28 @@ from dios.ids import TaskId
 class Console:
     """A bounded tail of a stream of bytes that began at position 0."""
 
-    __slots__ = ("_tail", "arrived")
+    __slots__ = ("_followed", "_moved", "_read_to", "_tail", "arrived")
 
     def __init__(self) -> None:
         self._tail: Final = bytearray()
         self.arrived = 0
+        self._read_to = 0
+        # Whoever starts a task has not read yet when it prints its first lines.
+        self._followed = True
+        self._moved: trio.Event | None = None
+
+    async def room(self) -> None:
+        """Wait until the next read of CONSOLE_READ_BYTES makes nobody who reads along miss anything.
+
+        A reader that does not come within CONSOLE_PATIENCE_MS is waited for no more until it reads again:
+        a task is not held up by somebody who went away.
+        """
+        most = limits.CONSOLE_TAIL_BYTES - limits.CONSOLE_READ_BYTES
+        while self._followed and self.arrived - self._read_to > most:
+            self._moved = trio.Event()
+            with trio.move_on_after(limits.CONSOLE_PATIENCE_MS / 1000) as patience:
+                await self._moved.wait()
+            self._followed = not patience.cancelled_caught
 
     def append(self, data: bytes) -> None:
         """Take more bytes; the oldest beyond CONSOLE_TAIL_BYTES are forgotten."""
@@ -38,6 +57,10 @@ class Console:
         kept = self.arrived - len(self._tail)
         start = max(position - kept, 0)
         end = max(position + length - kept, 0)
+        self._read_to = max(self._read_to, position + length)
+        self._followed = True
+        if self._moved is not None:
+            self._moved.set()
         return bytes(self._tail[start:end])
 
     def text(self) -> str:

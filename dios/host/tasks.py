@@ -219,6 +219,8 @@ class TaskHost:
         console = desk.consoles.of(task)
         os.set_blocking(fd, False)
         while True:
+            # Until then the pipe fills, and what prints faster than it is read waits.
+            await console.room()
             try:
                 data = os.read(fd, limits.CONSOLE_READ_BYTES)
             except BlockingIOError:

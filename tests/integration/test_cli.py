@@ -93,6 +93,15 @@ def test_a_tasks_output_and_status_are_passed_on(person: Person) -> None:
     assert "exited 7" in done.stderr
 
 
+def test_long_output_arrives_whole(person: Person) -> None:
+    """A task that prints faster than it is read waits; nothing of its output is lost."""
+    person.writes("wordy.py", "import sys\nfor number in range(300_000):\n    print(number, 'is a line')\n")
+    told = person.types("dios run wordy.py")
+    assert told.stdout == "".join(f"{number} is a line\n" for number in range(300_000))
+    assert not told.stderr
+    assert "missing" in person.types("dios logs wordy.py").stderr
+
+
 def test_a_failure_tells_its_cause(person: Person) -> None:
     """An exception in the task gives status 1, its traceback, and what to try."""
     person.writes("broken.py", "raise ValueError('on purpose')\n")

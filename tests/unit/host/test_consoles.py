@@ -1,3 +1,6 @@
+import trio
+import trio.testing
+
 from dios import limits
 from dios.host.consoles import Console, Consoles
 from dios.ids import TaskId
@@ -22,6 +25,39 @@ def test_only_the_tail_is_kept() -> None:
     assert console.read(0, 2) == b""
     assert console.read(1, 3) == b"aa"
     assert console.read(console.arrived - 2, 2) == b"bc"
+
+
+async def test_printing_waits_for_who_reads_along() -> None:
+    """While a reader comes on there is room only for what it will not miss."""
+    console = Console()
+    chunk = b"x" * limits.CONSOLE_READ_BYTES
+    seen = 0
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                for _ in range(40):
+                    await console.room()
+                    console.append(chunk)
+
+            nursery.start_soon(write)
+            while seen < 40 * len(chunk):
+                got = console.read(seen, 10_000)
+                seen += len(got)
+                if not got:
+                    await trio.lowlevel.checkpoint()
+    assert seen == console.arrived
+
+
+async def test_nobody_who_went_away_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    """A reader that stays away is waited for once, and again only after it has read again."""
+    console = Console()
+    began = trio.current_time()
+    for _ in range(100):
+        await console.room()
+        console.append(b"x" * limits.CONSOLE_READ_BYTES)
+    assert trio.current_time() - began == limits.CONSOLE_PATIENCE_MS / 1000
+    assert len(console) == limits.CONSOLE_TAIL_BYTES
 
 
 def test_last_lines() -> None:
