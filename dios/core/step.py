@@ -217,7 +217,7 @@ class Step:
                     abort(buffer)
         target.a_r = target.a_w = 0
         if isinstance(target.state, StreamState):
-            for mode in list(target.state.holder):
+            for mode in [mode for mode in Mode if mode not in target.state.gone]:
                 self._close_stream_end(target, target.state, mode)
         self.changed(target)
         self.drop(target)
@@ -229,13 +229,19 @@ class Step:
         state = reference.object.state
         if not isinstance(state, StreamState):
             return
-        for mode, holder in list(state.holder.items()):
-            if holder == (reference.task.id, reference.id):
-                self._close_stream_end(reference.object, state, mode)
+        target = reference.object
+        for mode, right in ((Mode.READ, Permission.READ), (Mode.WRITE, Permission.WRITE)):
+            holder = state.holder.get(mode)
+            taken = holder is not None and holder != (reference.task.id, reference.id)
+            could_be = holder is None and any(
+                other.permissions & right for other in target.references.values()
+            )
+            if mode not in state.gone and not taken and not could_be:
+                self._close_stream_end(target, state, mode)
 
     def _close_stream_end(self, target: PhysicalObject, state: StreamState, mode: Mode) -> None:
-        """The end is gone for good; the other one learns it through the ring."""
-        del state.holder[mode]
+        """The end is gone for good, or nobody can take it; the other one learns it through the ring."""
+        state.holder.pop(mode, None)
         state.gone.add(mode)
         self.after.append(effects.CloseStreamEnd(target.id, mode))
         self.changed(target)

@@ -340,3 +340,14 @@ def test_unreachable_durable_objects_are_collected() -> None:
     (dropped,) = second.outcome.persist
     assert isinstance(dropped, effects.DropObject)
     assert first.stored[dropped.object].name is None
+
+
+def test_stream_end_that_nobody_can_take_is_gone(node: Node) -> None:
+    """When the last reference that could attach an end goes, the attached other end is told."""
+    client = node.session()
+    stream = client.create(ObjectType.SHMEM_STREAM, name_kind=NameKind.ANONYMOUS).reference.ref
+    reader = client.run(inputs=(messages.Handed(stream, int(Permission.READ)),))
+    reader.ask(messages.Attached, messages.Attach(reader.welcome.inputs[0].ref, Mode.READ))
+    client.ask(messages.Done, messages.Delete(stream))
+    gone = [effect for effect in node.outcome.after if isinstance(effect, effects.CloseStreamEnd)]
+    assert [effect.mode for effect in gone] == [Mode.WRITE]
