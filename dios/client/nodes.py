@@ -124,7 +124,7 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
         large = view is not None and view.nbytes > INLINE_BYTES_MAX
         call = messages.Create(
             object_type,
-            tuple(group.ref for group in groups),
+            refs_of(groups),
             naming,
             deletion,
             size,
@@ -153,13 +153,13 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
         the node; a task without a home makes one that lives as long as it is referred to.
         """
         home = self.home
-        refs = (home.ref,) if parents is None and home is not None else tuple(g.ref for g in parents or ())
+        refs = (home.ref,) if parents is None and home is not None else refs_of(parents or ())
         created = expect(messages.Created, (yield messages.Create(ObjectType.GROUP, refs)))
         return cast("G", self.handle(created.reference, created.name))
 
     def create_stream_op(self, *, groups: Iterable[Handle] = (), ring_bytes: int = 0) -> Operation[S]:
         """Create a stream in shared memory between two tasks; anonymous when it is in no group."""
-        refs = tuple(group.ref for group in groups)
+        refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
         call = messages.Create(ObjectType.SHMEM_STREAM, refs, naming, size=ring_bytes)
         created = expect(messages.Created, (yield call))
@@ -187,7 +187,7 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
         """
         raw = name_bytes(name)
         flags = int(Flag.LOCAL_ONLY) if local_only else 0
-        call = messages.Lookup(raw, 0 if group is None else group.ref, limit, flags)
+        call = messages.Lookup(raw, 0 if group is None else refs_of((group,))[0], limit, flags)
         found = expect(messages.References, (yield call))
         return [cast("R", self.handle(info, raw)) for info in found.references]
 
@@ -242,19 +242,19 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
             if isinstance(program, Handle):
                 raise InvalidError("a program is a path, source, or a reference")
             executable = yield from self.create_program_op(program, modules=modules)
-        call = messages.Run(
-            executable.ref,
-            tuple(group.ref for group in groups),
-            _handed(inputs),
-            _handed(outputs),
-            tuple(args),
-            label or _label_of(program),
-            Brand[brand.upper()] if isinstance(brand, str) else brand,
-            limits=messages.Limits() if limits is None else limits,
-            flags=0 if wait else int(Flag.NON_BLOCKING),
-        )
         drop = messages.Delete(executable.ref, int(Flag.HANDLE_ONLY))
         try:
+            call = messages.Run(
+                executable.ref,
+                refs_of(groups),
+                _handed(inputs),
+                _handed(outputs),
+                tuple(args),
+                label or _label_of(program),
+                _brand_of(brand),
+                limits=messages.Limits() if limits is None else limits,
+                flags=0 if wait else int(Flag.NON_BLOCKING),
+            )
             created = expect(messages.Created, (yield call))
         except DiosError:
             if own:
@@ -327,7 +327,7 @@ def mode_of(mode: str | Mode) -> Mode:
 
 def select_op(references: Sequence[Handle], mode: Mode, timeout: float | None) -> Operation[int]:
     """The index of a reference that is ready for I/O, -1 after ``timeout`` seconds (B.1.13)."""
-    call = messages.Select(tuple(item.ref for item in references), mode, nanoseconds(timeout))
+    call = messages.Select(refs_of(references), mode, nanoseconds(timeout))
     return expect(messages.Selected, (yield call)).index
 
 
@@ -338,8 +338,28 @@ def _labelled(references: tuple[R, ...], label: str, what: str) -> R:
     raise InvalidError(f"this task was handed no {what} labelled {label!r}")
 
 
+def _brand_of(brand: Brand | str) -> Brand:
+    if isinstance(brand, Brand):
+        return brand
+    try:
+        return Brand[brand.upper()]
+    except KeyError:
+        raise InvalidError(f"a program runs as 'pure' or 'limbo', not as {brand!r}") from None
+
+
 def _label_of(program: object) -> str:
     return Path(program).name if isinstance(program, str | Path) else ""
+
+
+def refs_of(handles: Iterable[Handle]) -> tuple[int, ...]:
+    """The numbers of references that a call names; InvalidError when one is a name or an alias instead."""
+    try:
+        return tuple([handle.ref for handle in handles])
+    except AttributeError:
+        raise InvalidError(
+            "a call takes references, not names or aliases: `node.groups` are those of your groups, "
+            "and `node.lookup` gives those of a name"
+        ) from None
 
 
 def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:
@@ -351,4 +371,5 @@ def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:
 def _one_handed(item: Given, label: str) -> Handed:
     if isinstance(item, Handed):
         return Handed(item.reference, item.permissions, label or item.label)
+    refs_of((item,))
     return Handed(item, item.permissions & Permission.ALL, label)

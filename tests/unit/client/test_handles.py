@@ -193,6 +193,23 @@ def test_wait_has_a_time_limit() -> None:
         assert fake.calls == [messages.Select((1,), timeout_ns=500_000_000)]
 
 
+def test_mistaken_arguments_are_refused_in_words() -> None:
+    """What a call cannot take, as a name for a reference, is refused in words and leaves no program behind."""
+
+    def script(call: AnyCall) -> AnyResult:
+        return messages.Created(None, reference(20)) if isinstance(call, messages.Create) else DONE
+
+    with FakeNode(script) as fake:
+        node = fake.connect()
+        with pytest.raises(InvalidError, match="not names or aliases"):
+            node.create(ObjectType.DURABLE_BLOB, groups=["analytics"])  # type: ignore[list-item]
+        with pytest.raises(InvalidError, match="not names or aliases"):
+            node.run(b"", inputs=[bytes(32)])  # type: ignore[list-item]
+        with pytest.raises(InvalidError, match="'pure' or 'limbo'"):
+            node.run(b"", brand="wild")
+        assert fake.calls[-1] == messages.Delete(20, int(Flag.HANDLE_ONLY))
+
+
 def test_status_of_a_running_task_does_not_wait() -> None:
     """``status`` of a task that runs says so at once."""
     with FakeNode(lambda _: messages.Failure(int(Code.EAGAIN), "nothing to read yet")) as fake:
