@@ -54,9 +54,11 @@ def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         raise TooLargeError(
             f"arguments take more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
+    # Ended tasks and sessions stand in the table too: it is counted only when it could be full.
+    tasks = step.state.tasks
     if (
-        sum(1 for other in step.state.tasks.values() if other.alive and not other.is_session)
-        >= limits.TASKS_MAX
+        len(tasks) >= limits.TASKS_MAX
+        and sum(1 for other in tasks.values() if other.alive and not other.is_session) >= limits.TASKS_MAX
     ):
         raise OutOfMemoryError(f"{limits.TASKS_MAX} tasks run on this node already; wait for some to end")
     task.table.require_room()

@@ -5,12 +5,14 @@ Not for: the layout of a slot (``dios.wire.page``), or when something is publish
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from typing import Final
 
 from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
+from dios.errors import DiosError
 from dios.ids import ObjectId, TaskId
 from dios.transport.memory import create_memory, reopen_read_only, seal_future_write
 from dios.wire.page import PageWriter
@@ -61,6 +63,7 @@ class PublicPages:
 
     def __init__(self) -> None:
         self._pages: Final[dict[TaskId, _Page]] = {}
+        self._spare: _Page | None = None
         self._objects: Final[dict[ObjectId, _Published]] = {}
 
     def __len__(self) -> int:
@@ -68,7 +71,8 @@ class PublicPages:
 
     def open(self, task: TaskId) -> None:
         """Make the page of a new task; raises OSError without memory or descriptors."""
-        self._pages[task] = _Page()
+        spare, self._spare = self._spare, None
+        self._pages[task] = _Page() if spare is None else spare
 
     def descriptor(self, task: TaskId) -> int | None:
         """What the task maps, which stays ours to close; None when the task is gone already."""
@@ -83,11 +87,18 @@ class PublicPages:
         for slot, bound in page.bound.items():
             self._forget(task, slot, bound)
         page.close()
+        if self._spare is None:
+            # A fresh one, for the next task: it is waited for then, and nobody waits now.
+            with contextlib.suppress(OSError, DiosError):
+                self._spare = _Page()
 
     def close_all(self) -> None:
         """Let go of every page."""
         for task in list(self._pages):
             self.close(task)
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
 
     def bind(self, effect: BindSlot, step: int) -> None:
         """Show a reference in its slot from now on."""

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +120,37 @@ def test_page_is_read_only(pages: PublicPages) -> None:
     with pytest.raises(OSError, match=r"ermi"):
         mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
     assert pages.descriptor(TaskId(99)) is None
+
+
+def test_a_page_kept_ready_is_nobody_elses(pages: PublicPages) -> None:
+    """The page made when a task ends is a fresh one, given to one task, and closed with the others."""
+    first = pages.descriptor(ONE)
+    assert first is not None
+    before = os.fstat(first).st_ino
+    pages.bind(bind(ONE, 0, 7), 1)
+    pages.close(ONE)
+    pages.open(TaskId(3))
+    pages.open(TaskId(4))
+    found = [pages.descriptor(TaskId(number)) for number in (2, 3, 4)]
+    inodes = {os.fstat(fd).st_ino for fd in found if fd is not None}
+    assert len(inodes) == 3
+    assert before not in inodes
+    third = pages.descriptor(TaskId(3))
+    assert third is not None
+    with (
+        mmap.mmap(third, limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        assert not read_slot(view, 0).used
+
+
+def test_nothing_is_left_open() -> None:
+    """After closing all pages the process has the descriptors it had before."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    made = PublicPages()
+    for number in range(5):
+        made.open(TaskId(number))
+    for number in range(3):
+        made.close(TaskId(number))
+    made.close_all()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
