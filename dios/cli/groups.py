@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from dios.cli.output import JsonOption, NodeOption, facts, reporting, say, table, write_json
-from dios.cli.place import opened
-from dios.wire.nametext import fingerprint, format_name
+from dios.cli.place import groups_of_keyring, opened
+from dios.wire.nametext import format_name
 
 app: Final = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Groups: the namespaces that objects are in."
@@ -42,9 +42,8 @@ def create(
 @app.command("ls", epilog="\b\nExamples:\n  dios group ls\n  dios group ls --json")
 def list_groups(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """List the groups of your keyring, and whether this node knows them."""
-    with reporting("dios group ls", as_json=as_json), opened(node) as place:
-        known = set(place.reachable_groups())
-        rows = [(alias, fingerprint(name), alias in known) for alias, name in place.keyring.groups.items()]
+    with reporting("dios group ls", as_json=as_json):
+        rows = [(alias, mark, here) for alias, (mark, here) in groups_of_keyring(node).items()]
         if as_json:
             write_json([{"alias": alias, "fingerprint": mark, "here": here} for alias, mark, here in rows])
         elif rows:

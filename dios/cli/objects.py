@@ -99,7 +99,7 @@ def put(
             raise InvalidError("--as names one file; put the others by themselves")
         labels = [checked_file(label or str(path)) for path in files]
         sizes = [_size_of(path) for path in files]
-        with opened(node) as place:
+        with opened(node, [group]) as place:
             target = place.group(group)
             stored: list[Entry] = []
             try:
@@ -158,7 +158,7 @@ def list_objects(
 
     A node itself never lists names: whoever has none learns of nothing.
     """
-    with reporting("dios ls", as_json=as_json), opened(node) as place:
+    with reporting("dios ls", as_json=as_json), opened(node, group or ()) as place:
         for alias in group or ():
             place.group(alias)
         found = place.catalogued(group)

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dios.cli.output import size_text, time_text
+from dios.cli.output import say, size_text, time_text
 from dios.client.blocking import Group, Node, Reference, connect
-from dios.client.keyring import Keyring
+from dios.client.keyring import Keyring, check_alias
 from dios.client.status import Status
 from dios.errors import Conflict, ExistsError, InvalidError
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.lib.catalogue import Entry
+from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
 from dios.wire.types import ObjectType, Semantics
 
@@ -79,6 +80,7 @@ class Place:
 
     def make_group(self, alias: str) -> Group:
         """A new group, its name kept in the keyring under ``alias``."""
+        check_alias(alias)
         if alias in self.keyring.groups:
             raise ExistsError(f"your keyring has a group {alias!r} already; choose another alias")
         group = self.node.create_group()
@@ -209,9 +211,29 @@ class Place:
         return fitting[0]
 
 
+def groups_of_keyring(node: str | None) -> dict[str, tuple[str, bool]]:
+    """Each alias of the keyring with its group's fingerprint and whether the node knows the group."""
+    groups = Keyring.load().groups
+    names = [bytes(name) for name in groups.values()]
+    known: set[str] = set()
+    # At least once: without any group, too, the node must be there.
+    for start in range(0, max(len(names), 1), GROUPS_PER_CALL_MAX):
+        with connect(node, groups=names[start : start + GROUPS_PER_CALL_MAX]) as connected:
+            known.update(group.fingerprint for group in connected.groups)
+    marks = {alias: fingerprint(name) for alias, name in groups.items()}
+    return {alias: (mark, mark in known) for alias, mark in marks.items()}
+
+
 @contextlib.contextmanager
-def opened(node: str | None) -> Iterator[Place]:
-    """Connect as the person who runs the command, with every group of their keyring."""
+def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[Place]:
+    """Connect as the person who runs the command, with ``groups`` and the others of their keyring.
+
+    A session takes GROUPS_PER_CALL_MAX of them, the newest first; what is left out is told.
+    """
     keyring = Keyring.load()
-    with connect(node) as connected:
+    wanted = dict.fromkeys([*map(keyring.name_of, groups), *keyring.presented()])
+    with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX]) as connected:
         yield Place(connected, keyring)
+    left_out = len(set(keyring.groups.values())) - GROUPS_PER_CALL_MAX
+    if left_out > 0:
+        say(f"{left_out} older groups of your keyring were left out; name the one you mean with --group")

@@ -94,7 +94,7 @@ def run(
     or other programs. Its standard input is empty in either case. Ctrl-C kills it, and so does the end of
     this command by SIGTERM or a closed terminal; one started with --detach goes on.
     """
-    with reporting("dios run", as_json=as_json, status=RUN_FAILED), opened(node) as place:
+    with reporting("dios run", as_json=as_json, status=RUN_FAILED), opened(node, group or ()) as place:
         task = place.node.run(
             file,
             groups=[place.group(alias) for alias in group or ()],

@@ -34,6 +34,15 @@ def default_path() -> Path:
     return Path(chosen).expanduser() if chosen else config_directory() / "keyring.toml"
 
 
+def check_alias(alias: str) -> None:
+    """InvalidError for what no keyring takes as an alias."""
+    if not _ALIAS.fullmatch(alias) or alias.lower().startswith(PREFIX):
+        raise InvalidError(
+            f"{alias!r} cannot be an alias; use letters, digits and . _ / @ + -, at most 128,"
+            f" beginning with a letter or digit and not with {PREFIX}"
+        )
+
+
 class Keyring:
     """Aliases of one person, as they stand in the file.
 
@@ -75,11 +84,7 @@ class Keyring:
 
     def add(self, alias: str, name: Name, *, section: Section = "groups", replace: bool = False) -> None:
         """Keep ``name`` under ``alias``; ExistsError when the alias stands for another name."""
-        if not _ALIAS.fullmatch(alias) or alias.lower().startswith(PREFIX):
-            raise InvalidError(
-                f"{alias!r} cannot be an alias; use letters, digits and . _ / @ + -, at most 128,"
-                f" beginning with a letter or digit and not with {PREFIX}"
-            )
+        check_alias(alias)
         with self._changing() as sections:
             known = sections[section].get(alias)
             if known is not None and known != name and not replace:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from person import DEADLINE_SECONDS, Person
 
+from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import parse_name
 
 
@@ -256,6 +257,19 @@ def test_nothing_of_a_person_or_a_node_is_open_to_others(person: Person) -> None
     found = [path for top in mine for path in (top, *top.rglob("*")) if not path.is_symlink()]
     assert len(found) > 10
     assert not [path for path in found if path.stat().st_mode & 0o077]
+
+
+def test_a_keyring_may_hold_more_groups_than_a_session(person: Person, tmp_path: Path) -> None:
+    """Every group of a long keyring can be listed and, when it is named, used; what is left out is told."""
+    other = Person(tmp_path)
+    other.environment["DIOS_NODE"] = str(person.home / "node0")
+    count = GROUPS_PER_CALL_MAX + 3
+    other.types("dios shell", typed="".join(f"newgroup g{number}\n" for number in range(count)))
+    assert all(row["here"] for row in json.loads(other.types("dios group ls --json").stdout))
+    other.writes("deep.txt", "x")
+    other.types("dios put deep.txt --group g0")
+    assert "deep.txt" in other.types("dios ls --group g0").stdout
+    assert "3 older groups" in other.types("dios ls").stderr
 
 
 @pytest.mark.slow

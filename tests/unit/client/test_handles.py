@@ -194,7 +194,7 @@ def test_wait_has_a_time_limit() -> None:
 
 
 def test_mistaken_arguments_are_refused_in_words() -> None:
-    """What a call cannot take, as a name for a reference, is refused in words and leaves no program behind."""
+    """What a call cannot take, as a name for a reference, is refused in words; no program stays behind."""
 
     def script(call: AnyCall) -> AnyResult:
         return messages.Created(None, reference(20)) if isinstance(call, messages.Create) else DONE
