@@ -17,16 +17,19 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from dios import limits
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
 from dios.node.settings import Settings, load
 from dios.transport.unix_path import socket_address
+
+T = TypeVar("T")
 
 LOG_NAME: Final = "node.log"
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -227,12 +230,28 @@ def pid_file(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def early(work: Callable[[], T]) -> Callable[[], T]:
+    """Begin ``work``, which must not raise, in a thread; what is returned waits for its result."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(work()), name="early work", daemon=True)
+    thread.start()
+
+    def result() -> T:
+        thread.join()
+        return results[0]
+
+    return result
+
+
 def run(settings: Settings, started: Callable[[], None]) -> None:
     """Be the node until it is stopped; ``started`` is called once it answers."""
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with pid_file(settings.pid_file):
         # Late, so that whoever only starts or stops a node imports no event loop and no store.
-        import trio  # noqa: PLC0415 - see above
+        from dios.host.sandbox.mechanisms import probe  # noqa: PLC0415 - see above
+
+        probed = early(probe)
+        import trio  # noqa: PLC0415 - the same; the probe runs meanwhile
 
         from dios.client.locate import default_socket  # noqa: PLC0415 - the same
         from dios.node.serve import serve  # noqa: PLC0415 - the same
@@ -245,7 +264,7 @@ def run(settings: Settings, started: Callable[[], None]) -> None:
             started()
 
         async def main() -> None:
-            await serve(settings, started=announce)
+            await serve(settings, started=announce, probed=probed)
 
         try:
             trio.run(main)

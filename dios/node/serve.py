@@ -36,10 +36,16 @@ _AUDIT_SYNC_S: Final = limits.AUDIT_SYNC_MS / 1000
 _log: Final = logging.getLogger(__name__)
 
 
-async def serve(settings: Settings, *, started: Callable[[], None] = lambda: None) -> None:
+async def serve(
+    settings: Settings,
+    *,
+    started: Callable[[], None] = lambda: None,
+    probed: Callable[[], Mapping[str, Mechanism]] = probe,
+) -> None:
     """Be a node until it is asked to stop, by a signal or by who may; a second signal ends it at once.
 
-    ``started`` is called once people can connect. Raises DiosError when it cannot begin.
+    ``started`` is called once people can connect. ``probed`` gives what the machine has, and may block for
+    it. Raises DiosError when it cannot begin.
     """
     handler = open_log(
         settings.log_level, as_json=settings.log_format is LogFormat.JSON, file=settings.log_file
@@ -48,7 +54,7 @@ async def serve(settings: Settings, *, started: Callable[[], None] = lambda: Non
         _raise_descriptor_limit()
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_store(settings) as store, _open_audit(settings) as audit:
-            mechanisms = await trio.to_thread.run_sync(probe)
+            mechanisms = await trio.to_thread.run_sync(probed)
             _tell_of_machine(mechanisms, settings)
             async with open_zygote(
                 entry=TASK_ENTRY,

@@ -143,3 +143,9 @@ def test_the_first_error_of_ours_is_told() -> None:
     group = BaseExceptionGroup("g", [ValueError("x"), BaseExceptionGroup("h", [wanted])])
     assert daemon.first_error(group) is wanted
     assert isinstance(daemon.first_error(BaseExceptionGroup("g", [ValueError("x")])), ValueError)
+
+
+def test_early_work_is_waited_for() -> None:
+    """What early work gives is there for whoever asks, however often."""
+    result = daemon.early(lambda: 42)
+    assert (result(), result()) == (42, 42)
