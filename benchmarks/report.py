@@ -59,6 +59,7 @@ class Section(msgspec.Struct):
     figures: list[Figure] = []
     trouble: list[str] = []
     seconds: float = 0.0
+    date: str = ""
 
     def figure(self, name: str, value: float, unit: str) -> float:
         """Note a number, and give it back; one that is missing is not noted."""
@@ -79,7 +80,12 @@ class Report(msgspec.Struct):
 
 def begin() -> Report:
     """An empty report with what must be known of the machine; no host name and no path."""
-    return Report(dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"), _machine(), _versions())
+    return Report(now(), _machine(), _versions())
+
+
+def now() -> str:
+    """The moment, to the minute."""
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _machine() -> dict[str, str]:
@@ -157,7 +163,7 @@ def as_markdown(report: Report) -> str:
     if trouble:
         lines += ["", "## Not measured", "", *trouble]
     for section in report.sections:
-        lines += ["", f"## All figures: {section.name} ({section.seconds:.0f} s)", ""]
+        lines += ["", f"## All figures: {section.name} ({section.date}, {section.seconds:.0f} s)", ""]
         lines += _table(
             ("figure", "value", "unit"), [(f.name, number(f.value), f.unit) for f in section.figures]
         )

@@ -100,7 +100,7 @@ def run_apart(name: str) -> Section:
             section = Section(name)
     if trouble:
         section.trouble.append(trouble)
-    section.seconds = time.monotonic() - began
+    section.seconds, section.date = time.monotonic() - began, report.now()
     return section
 
 
