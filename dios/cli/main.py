@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli import audit, groups, objects, shell, tasks
+from dios.cli import audit, doctor, groups, objects, shell, tasks
 
 app: Final = typer.Typer(
     help="Objects, groups and tasks of a DIOS node.\n\nEach command explains itself: dios COMMAND --help.",
@@ -22,7 +22,7 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(groups.app, name="group")
-for family in (objects, tasks, audit, shell):
+for family in (objects, tasks, audit, doctor, shell):
     app.add_typer(family.app)
 
 

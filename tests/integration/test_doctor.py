@@ -1,0 +1,122 @@
+"""``dios doctor`` on this machine, and on machines that lack something."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from person import Person
+
+from dios import limits
+from dios.host.sandbox.mechanisms import Mechanism, probe
+from dios.node.doctor import Diagnosis, Finding, Level, examine
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Mechanism]:
+    """What this machine has."""
+    return probe()
+
+
+@pytest.fixture(scope="module")
+def all_there(found: dict[str, Mechanism]) -> dict[str, Mechanism]:
+    """A machine that has everything."""
+    return {name: replace(mechanism, available=True) for name, mechanism in found.items()}
+
+
+def without(mechanisms: dict[str, Mechanism], name: str) -> dict[str, Mechanism]:
+    """The same machine without one mechanism."""
+    return {**mechanisms, name: replace(mechanisms[name], available=False, detail="was refused")}
+
+
+def finding(diagnosis: Diagnosis, name: str) -> Finding:
+    """What was found about one thing."""
+    return next(each for each in diagnosis.findings if each.name == name)
+
+
+def test_the_command_says_the_same_as_the_probe(found: dict[str, Mechanism], tmp_path: Path) -> None:
+    """Without a node, `dios doctor` names every mechanism; its exit status says if tasks are confined."""
+    confined = all(m.available for m in found.values() if m.needed_for_pure)
+    done = Person(tmp_path).types("dios doctor", status=0 if confined else 1)
+    assert all(f"  {name} " in done.stdout for name in found), done.stdout
+    assert "What a node here therefore guarantees" in done.stdout
+    assert ("Pure tasks are fully confined here." in done.stdout) is confined
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"], "it leaves nothing behind"
+
+
+def test_programs_get_the_same_as_json(found: dict[str, Mechanism], tmp_path: Path) -> None:
+    """`dios doctor --json` has each finding with its level, and the guarantees with whether they hold."""
+    confined = all(m.available for m in found.values() if m.needed_for_pure)
+    told = json.loads(Person(tmp_path).types("dios doctor --json", status=0 if confined else 1).stdout)
+    assert told["confined"] is confined
+    levels = {each["name"]: each["level"] for each in told["findings"]}
+    assert {name for name, level in levels.items() if level == "ok"} >= {
+        name for name, mechanism in found.items() if mechanism.available
+    }
+    assert {"python", "kernel", "store", "shared memory", "memory limits", "open files"} <= set(levels)
+    assert all(isinstance(each["holds"], bool) for each in told["guarantees"])
+
+
+def test_each_needed_mechanism_counts(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
+    """Without any one needed mechanism tasks are not confined; the reason and what to change are told."""
+    assert examine(tmp_path, mechanisms=all_there).confined
+    for name, mechanism in all_there.items():
+        diagnosis = examine(tmp_path, mechanisms=without(all_there, name))
+        assert diagnosis.confined is not mechanism.needed_for_pure, name
+        told = finding(diagnosis, name)
+        assert told.level is (Level.MISSING if mechanism.needed_for_pure else Level.WEAK), name
+        assert told.detail == "was refused"
+        assert told.advice, name
+        broken = [each for each in diagnosis.guarantees if not each.holds]
+        assert broken, f"nothing depends on {name}"
+        assert all(name in each.missing for each in broken), name
+
+
+def test_a_store_directory_is_tried_and_not_made(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
+    """A data directory that is not there yet is judged by where it would be, and is not made."""
+    wanted = tmp_path / "deep" / "node0"
+    told = finding(examine(wanted, mechanisms=all_there), "store")
+    assert told.level is not Level.MISSING, told.detail
+    assert str(tmp_path) in told.detail
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_no_store_directory(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
+    """A path through a file is refused with what to do, and durability is then not guaranteed."""
+    (tmp_path / "file").write_text("x")
+    diagnosis = examine(tmp_path / "file", mechanisms=all_there)
+    told = finding(diagnosis, "store")
+    assert told.level is Level.MISSING
+    assert "--data" in told.advice
+    assert any(not each.holds and each.missing == ("store",) for each in diagnosis.guarantees)
+    assert diagnosis.confined, "what the store lacks does not unlock a task"
+
+
+def test_a_directory_that_cannot_be_written_is_told(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
+    """A directory in which nothing can be made is refused with the system's reason."""
+    place = Path("/proc/self") if os.geteuid() == 0 else tmp_path / "locked"
+    if os.geteuid() != 0:
+        place.mkdir(mode=0o500)
+    told = finding(examine(place, mechanisms=all_there), "store")
+    assert told.level is Level.MISSING
+    assert str(place) in told.detail
+
+
+def test_memory_is_told_by_what_counts_it(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
+    """The memory limit's finding says whether a control group counts or each process does for itself."""
+    with_group = finding(examine(tmp_path, mechanisms=all_there), "memory limits")
+    alone = finding(examine(tmp_path, mechanisms=without(all_there, "cgroup_memory")), "memory limits")
+    assert "control group" in with_group.detail
+    assert "each process" in alone.detail
+    assert f"{limits.TASK_MEMORY_BYTES_DEFAULT // limits.GIB} GiB" in alone.detail
+
+
+def test_the_command_teaches(tmp_path: Path) -> None:
+    """`dios doctor --help` shows examples, and docs/command-line.md explains the command."""
+    told = Person(tmp_path).types("dios doctor --help").stdout
+    assert "dios doctor --json" in told.partition("Examples:")[2]
+    page = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
+    assert "## dios doctor" in page.read_text()
