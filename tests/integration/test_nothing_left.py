@@ -33,7 +33,7 @@ def _namespaces() -> set[str]:
 
 
 def _settle(node: RunningNode, processes: int) -> None:
-    wait_until(lambda: len(node.descendants()) <= processes, "the tasks' processes are gone")
+    wait_until(lambda: len(node.descendants()) == processes, "the zygote and its pool are left")
 
 
 @pytest.mark.slow
