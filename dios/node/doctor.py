@@ -112,6 +112,7 @@ _PROMISES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("A pure task reaches no network, in no way", ("user", "net", "seccomp")),
     ("A pure task sees, signals and traces no other process", ("user", "pid", "ipc", "seccomp")),
     ("A pure task starts no other program, and gains no right", ("user", "no_new_privs", "seccomp")),
+    ("A pure task neither learns nor changes the machine's name", ("user", "uts")),
     ("What a task may only read, it cannot write", ("memfd_seals",)),
     ("A task that is ended is gone, with all of its processes", ("pid", "pidfd")),
 )
