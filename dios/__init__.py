@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dios.client import syscalls
+    from dios import syscalls
     from dios.client.aio import (
         AsyncConsole,
         AsyncGroup,
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "dios.client": "syscalls",
+    "dios": "syscalls",
     "dios.client.aio": "AsyncConsole AsyncGroup AsyncNode AsyncReference AsyncStream AsyncTask open_node",
     "dios.client.attributes": "Handed Handle",
     "dios.client.blocking": "Batch Console Group Node ReadRequest Reference Stream Task WriteRequest connect",
@@ -210,7 +210,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module 'dios' has no attribute {name!r}")
     if name == "syscalls":
-        value: object = importlib.import_module("dios.client.syscalls")
+        value: object = importlib.import_module("dios.syscalls")
     else:
         value = getattr(importlib.import_module(home), name)
     globals()[name] = value
