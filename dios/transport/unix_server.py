@@ -64,6 +64,9 @@ def open_listener(path: Path, mode: int = 0o600) -> socket.socket:
             listener.bind(address)
             Path(address).chmod(mode)
         listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"no socket can be made there: {error.strerror}", str(path)) from None
     except BaseException:
         listener.close()
         raise
