@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dios import limits
 from dios.errors import InvalidError, NoSpaceError, OutOfMemoryError
 from dios.transport import memory
 from dios.transport.memory_pool import MemoryPool
@@ -221,3 +222,23 @@ def test_the_pool_is_bounded() -> None:
     assert [each.fd >= 0 for each in [*taken, huge]] == [False, True, True, False]
     pool.close()
     assert pool.free_bytes == 0
+
+
+def test_a_large_memory_is_read_whole(tmp_path: Path) -> None:
+    """What two threads read is what stands there, and a source that ends early is told by either."""
+    size = limits.COPY_SPLIT_BYTES_MIN + 3 * PAGE + 1
+    data = os.urandom(size)
+    (tmp_path / "file").write_bytes(data)
+    source = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        target = bytearray(size)
+        memory.read_into(source, 0, memoryview(target))
+        assert target == data
+        memory.read_into(source, 1, memoryview(target)[:-1])
+        assert target[:-1] == data[1:]
+        with pytest.raises(InvalidError):
+            memory.read_into(source, 1, memoryview(target))
+        with pytest.raises(InvalidError):
+            memory.read_into(source, size - 1, memoryview(target))
+    finally:
+        os.close(source)
