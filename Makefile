@@ -23,7 +23,7 @@ INPUT ?=
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test fmt fmt-check lint type imports sim bench docs changelog all clean
+.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench docs changelog all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ $(BENCH_STAMP): $(STAMP)
 
 demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
 	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)")
+
+demo-evil: setup ## Run a word count that tries to break out, and see what stops it.
+	@$(BIN)/python -m examples.demo_evil
 
 test: setup ## Run the whole test suite (TESTS=path for a part of it).
 	$(BIN)/python -m pytest $(TESTS)
