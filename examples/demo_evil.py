@@ -75,9 +75,10 @@ try where the first layer did not; that is how it is built, and not tried here.
 """
 
 RECORD: Final = """\
-Every call that reached the node and was refused, or found nothing, is in its audit log: by whom, on what,
-and why. Objects and tasks appear as fingerprints, for the log is no place for names. What the kernel
-refused never reached the node, and leaves no record, but for the end of a task. The first mapper's:
+Every call that reached the node and was denied, for want of a right or of the key itself, and every
+name that was looked up in vain, is in its audit log: by whom, on what, and why. Objects and tasks
+appear as fingerprints, for the log is no place for names. What the kernel refused never reached the
+node, and leaves no record, but for the end of a task. The first mapper's:
 """
 
 

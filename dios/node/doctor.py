@@ -99,7 +99,7 @@ _TOLD: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "memfd_seals": ("memory handed out to be read cannot be written", _NEWER_KERNEL + " (3.17 or newer)"),
     "pidfd": ("the node ends exactly the process that it means", _NEWER_KERNEL + " (5.4 or newer)"),
-    "cgroup_memory": ("memory is counted over all that a task has, shared memory too", _CGROUPS),
+    "cgroup_memory": ("memory is counted over all processes of a task", _CGROUPS),
     "cgroup_pids": ("threads and processes are counted for each task", _CGROUPS),
 }
 """For each mechanism: what it is good for, and what to change where it is missing."""
@@ -225,8 +225,8 @@ def _guarantees(found: Mapping[str, Mechanism]) -> list[Guarantee]:
         lacking = tuple(name for name in needs if not found[name].available)
         told.append(Guarantee(promise, not lacking, lacking))
     for name, promise in (
-        ("cgroup_memory", "A task's memory limit counts all of its memory together"),
-        ("cgroup_pids", "A task's limit of threads and processes is its own"),
+        ("cgroup_memory", "A memory limit counts all processes of a task together, limbo tasks too"),
+        ("cgroup_pids", "A limit of threads and processes holds for limbo tasks too"),
     ):
         available = found[name].available
         told.append(Guarantee(promise, available, () if available else (name,)))
