@@ -139,9 +139,13 @@ def tree_cpu_seconds(root: int) -> float:
 
 
 class PeakMemory:
-    """Watches the proportional memory of this process' tree from a thread; MB of a million bytes."""
+    """Watches the proportional memory of another process' tree from a thread; MB of a million bytes.
 
-    def __init__(self, period_s: float = 0.25) -> None:
+    Not of one's own: the watching would be counted, and would stop the process for each look.
+    """
+
+    def __init__(self, root: int, period_s: float = 0.25) -> None:
+        self._root: Final = root
         self._period_s: Final = period_s
         self._stop: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._watch, daemon=True)
@@ -157,7 +161,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._stop.wait(self._period_s):
-            self.peak_mb = max(self.peak_mb, tree_pss_mb(os.getpid()))
+            self.peak_mb = max(self.peak_mb, tree_pss_mb(self._root))
 
 
 @contextlib.contextmanager

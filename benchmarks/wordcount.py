@@ -93,24 +93,23 @@ def apart(contender: Contender, path: Path) -> Outcome:
         finally:
             os._exit(0)
     os.close(far)
-    with os.fdopen(near, "rb") as answers:
+    with os.fdopen(near, "rb") as answers, PeakMemory(pid) as memory:
         answer = answers.read()
     os.waitpid(pid, 0)
-    return (
-        msgspec.msgpack.decode(answer, type=Outcome) if answer else Outcome(trouble="it ended without a word")
-    )
+    if not answer:
+        return Outcome(trouble="it ended without a word")
+    return msgspec.structs.replace(msgspec.msgpack.decode(answer, type=Outcome), peak_mb=memory.peak_mb)
 
 
 def _measured(contender: Contender, path: Path) -> Outcome:
     watch = _Stopwatch()
     try:
-        with PeakMemory() as memory:
-            found = contender(path, watch.clocked)
+        found = contender(path, watch.clocked)
     except MissingPeerError as missing:
         return Outcome(trouble=str(missing))
     except Exception as error:  # noqa: BLE001 - whatever it is, the report says so
         return Outcome(trouble=f"{type(error).__name__}: {error}".splitlines()[0])
-    return Outcome(*found, watch.wall, watch.cpu, memory.peak_mb)
+    return Outcome(*found, watch.wall, watch.cpu)
 
 
 def ours(job: bytes | Path, *, block_bytes: int = JOB_BLOCK_BYTES_DEFAULT, preload: str = "") -> Contender:
