@@ -46,7 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="sections, with commas: " + ", ".join(SECONDS_MAX))
     parser.add_argument("--section", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for issue1.md and issue1.json")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for one-machine.md and one-machine.json")
     options = parser.parse_args()
     if options.section:
         return run_here(options.section, options.out)
@@ -57,14 +57,14 @@ def main() -> int:
     # What a section leaves behind becomes ours, so that it can be found and ended.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     found = report.begin()
-    before = report.load(options.out / "issue1.json")
+    before = report.load(options.out / "one-machine.json")
     kept = {} if before is None else {section.name: section for section in before.sections}
     for name in SECONDS_MAX:
         if name in chosen:
             kept[name] = run_apart(name)
             _show(kept[name])
         found.sections = [kept[key] for key in SECONDS_MAX if key in kept]
-        report.save(found, options.out / "issue1.md", options.out / "issue1.json")
+        report.save(found, options.out / "one-machine.md", options.out / "one-machine.json")
     print(report.as_markdown(found).partition("\n## ")[0])
     return 0
 
