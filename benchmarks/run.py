@@ -46,7 +46,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="sections, with commas: " + ", ".join(SECONDS_MAX))
     parser.add_argument("--section", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for one-machine.md and one-machine.json")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="the folder for one-machine.md and one-machine.json"
+    )
     options = parser.parse_args()
     if options.section:
         return run_here(options.section, options.out)
