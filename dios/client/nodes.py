@@ -6,6 +6,7 @@ their own. Operations are written once here for both faces.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
@@ -47,7 +48,7 @@ Given: TypeAlias = "Handle | Handed"
 HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
 
 
-class NodeBase:
+class NodeBase(ABC):
     """Who this task is and what it was handed at its start (§4.5.2)."""
 
     def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
@@ -71,9 +72,9 @@ class NodeBase:
         while self.ends:
             self.ends.pop().close()
 
+    @abstractmethod
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Handle:
         """The face's handle for a reference that came in a message."""
-        raise NotImplementedError
 
 
 class NodeOps(NodeBase, Generic[R, T, G, S, C]):

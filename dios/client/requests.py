@@ -6,6 +6,7 @@ streams, whose bytes never pass the node (``dios.client.streams``).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from dios.client.buffers import Memory, memory_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dios.client.attributes import Handle
 
 
-class RequestOps:
+class RequestOps(ABC):
     """What reads and writes share: the buffer, and where the request stands.
 
     ``v_r`` and ``v_w`` are the object's versions as of the last acquire or commit.
@@ -86,9 +87,9 @@ class RequestOps:
         if memory is not None:
             memory.close()
 
+    @abstractmethod
     def acquire_op(self) -> Operation[None]:
         """Register the request and get its buffer; Busy when it is not admitted (B.1.7, B.1.10)."""
-        raise NotImplementedError
 
     def release_op(self) -> Operation[None]:
         """Give the buffer back without committing; nothing when that was done before (B.1.9, B.1.12)."""
@@ -98,12 +99,13 @@ class RequestOps:
         if self._buffer:
             expect(messages.Done, (yield self._release_call()))
 
+    @abstractmethod
     def _release_call(self, flags: Flag = Flag.NONE) -> PlainCall:
-        raise NotImplementedError
+        """The call that gives the buffer back."""
 
+    @abstractmethod
     def finish_op(self) -> Operation[None]:
         """Commit what is not committed and release, in one message: the good end of a ``with``."""
-        raise NotImplementedError
 
 
 class ReadOps(RequestOps):

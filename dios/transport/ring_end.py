@@ -15,6 +15,7 @@ import platform
 import select
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from mmap import PROT_READ, mmap
@@ -50,7 +51,7 @@ def fence() -> None:
         release_lock()
 
 
-class RingEnd:
+class RingEnd(ABC):
     """What both ends have in common: mappings, control words, sleeping and waking."""
 
     def __init__(self, fds: Sequence[int], ring_bytes: int, own_bytes: int, peer_bytes: int) -> None:
@@ -85,8 +86,9 @@ class RingEnd:
         """Whether the other end is closed."""
         return self._peer[STATE] >= CLOSED_BIT
 
+    @abstractmethod
     def _changed(self) -> bool:
-        raise NotImplementedError
+        """Whether what this end waits for has come."""
 
     def arm(self) -> bool:
         """Announce a wait: True when there is nothing yet, and ``fileno`` will tell; then call ``disarm``."""
