@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import json
 import subprocess
 import sys
@@ -51,7 +52,10 @@ def test_every_attempt_is_stopped_and_the_count_is_right(story: subprocess.Compl
     assert f"All {len(ALL)} attempts were stopped" in story.stdout
     assert "another layer than expected" not in story.stdout
     assert all(chapter.title in story.stdout for chapter in CHAPTERS)
-    assert "the sandbox ended it for ptrace" in story.stdout
+    # Only who may read the kernel's log, which root may, learns which call it was.
+    ends = ["ptrace"] if os.geteuid() == 0 else ["ptrace", "a system call that only an attack"]
+    told = " ".join(story.stdout.split())
+    assert any(f"the sandbox ended it for {end}" in told for end in ends)
     assert "48,000 words" in story.stdout
     assert "processes is left" in story.stdout
 
