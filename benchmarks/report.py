@@ -22,7 +22,7 @@ PACKAGES: Final = (
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What the issue asks for; ``met`` None means that it could not be judged in this run."""
+    """What is asked for; ``met`` None means that it could not be judged in this run."""
 
     text: str
     met: bool | None = None
