@@ -92,11 +92,6 @@ def decode_open(message: bytes) -> Opening:
     return Opening(mapper, attempt)
 
 
-def decode_end(message: bytes) -> int:
-    """Read an END message: how many pairs the mapper sent."""
-    return _whole_numbers(message, 2)[1]
-
-
 def _whole_numbers(message: bytes, count: int) -> tuple[int, ...]:
     try:
         numbers = msgspec.msgpack.decode(message, type=tuple[int, ...])

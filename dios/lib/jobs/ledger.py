@@ -92,10 +92,6 @@ class Ledger:
         """How many of all mappers' parts are where they belong, for showing."""
         return sum(map(len, self._taken))
 
-    def attempts_of(self, role: Role, number: int) -> int:
-        """How often a task was started."""
-        return self._begun[role, number]
-
     # -- what happened ----------------------------------------------------------------------------
     def heard(self, reducer: int, attempt: int, mapper: int, mapper_attempt: int) -> None:
         """A reducer's attempt reads the stream of a mapper's attempt."""

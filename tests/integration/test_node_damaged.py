@@ -1,0 +1,54 @@
+"""A node whose disk was damaged: what does not match its digest is never served.
+
+Not for: nodes killed under load (``test_daemon_killed``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from node_process import LARGE, NodeProcess, RawClient, create, pattern, read, write
+
+from dios.errors import Code
+from dios.wire import messages
+from dios.wire.messages import Created, Failure, References
+from dios.wire.types import ObjectType
+
+
+def test_damage_is_reported_and_never_served(tmp_path: Path) -> None:
+    """A large value whose file was changed is refused by fingerprint; everything else is served."""
+    node = NodeProcess(tmp_path / "data", pool_size="0")
+    with node.client() as client:
+        made = [create(client, ObjectType.DURABLE_BLOB) for _ in range(2)]
+        for number, one in enumerate(made):
+            write(client, one.reference.ref, pattern(LARGE + number))
+    assert node.stop() == 0
+    (victim,) = [path for path in (tmp_path / "data" / "extents").rglob("*") if size_of(path) == LARGE]
+    victim.chmod(0o600)
+    with victim.open("r+b") as file:
+        file.seek(LARGE // 2)
+        file.write(b"\xff\x00\xff")
+    node.start()
+    try:
+        with node.client() as client:
+            first, second = (look_up(client, one) for one in made)
+            for _ in range(2):
+                refused = client.any(messages.AcquireRead(first.ref))
+                assert isinstance(refused, Failure)
+                assert refused.code == Code.EIO
+                assert first.fingerprint in refused.message + refused.fingerprint
+            assert read(client, second.ref) == pattern(LARGE + 1)
+            client.ask(messages.Delete(first.ref), messages.Done)
+    finally:
+        node.stop()
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; nothing of a folder."""
+    return path.stat().st_size if path.is_file() else -1
+
+
+def look_up(client: RawClient, made: Created) -> messages.Reference:
+    """A fresh reference to an object made in an earlier session."""
+    assert made.name is not None
+    return client.ask(messages.Lookup(made.name), References).references[0]
