@@ -148,16 +148,6 @@ def test_a_copy_is_whole_or_an_error(fd: int, other: int) -> None:
     os.close(target)
 
 
-def test_pages_can_be_had_in_advance(fd: int) -> None:
-    """A memory takes its pages before it is written, and a mapping its page tables."""
-    memory.preallocate(fd, 2 * PAGE)
-    assert os.fstat(fd).st_blocks * 512 == 2 * PAGE
-    with mmap.mmap(fd, 2 * PAGE) as mapping:
-        assert memory.populate(mapping) in {True, False}
-        assert memory.populate(mapping, writing=False) in {True, False}
-        assert mapping[:] == bytes(2 * PAGE)
-
-
 # -- the pool -------------------------------------------------------------------------------------
 def test_a_memory_nobody_saw_is_used_again() -> None:
     """A memory that never left the node comes back for the same number of pages, its tail zeroed."""
