@@ -5,8 +5,11 @@ Not for: what is in it (``lmdb_store``, ``extents``).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import pwd
+import stat
 from pathlib import Path
 
 from dios.errors import DiosError
@@ -24,17 +27,25 @@ def make_directory(path: Path) -> None:
         sync_folder(folder.parent)
 
 
-def lock_directory(path: Path) -> int:
+def lock_directory(path: Path, *, for_reading: bool = False) -> int:
     """Take the directory for this process and return the descriptor that holds it until it is closed.
 
-    A process forked afterwards must close the descriptor, or it holds the directory too. Raises
-    DiosError, naming the process, when another one has it.
+    A process forked afterwards must close the descriptor, or it holds the directory too. ``for_reading``
+    takes also a directory in which nothing can be written. Raises DiosError, naming the process, when
+    another one has it.
     """
-    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        if not for_reading:
+            raise
+        fd = _open_for_reading(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        # Who holds it is told for people only: a full disk must not keep a store from being read.
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
         holder = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
         os.close(fd)
@@ -44,3 +55,32 @@ def lock_directory(path: Path) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _open_for_reading(path: Path) -> int:
+    try:
+        return os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Never used by a node, like a copy on a read-only medium.
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def cannot_write(path: Path, reason: str) -> str:
+    """Why nothing can be written in ``path``, whose it is, and what to do: for an error's message."""
+    place = next((folder for folder in (path, *path.parents) if folder.exists()), path)
+    try:
+        info = place.stat()
+        whose = f"{place} belongs to {_user(info.st_uid)}, mode {stat.S_IMODE(info.st_mode):04o}"
+    except OSError as error:
+        whose = f"{place} cannot be looked at ({error.strerror})"
+    return (
+        f"nothing can be written in {path}: {reason}; {whose}, this process is {_user(os.geteuid())}. "
+        f"Mount it for writing, or give it to that user; `dios doctor --data {path}` then tries it"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return f"user {uid}"

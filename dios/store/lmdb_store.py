@@ -1,7 +1,7 @@
 """The durable store: rows in LMDB, large contents in extent files beside it.
 
-Not for: grouping changes of many callers into one ``apply``, which the host's writer thread does. The
-only module that imports ``lmdb``. ``docs/store-format.md`` tells what lies where.
+Not for: grouping changes of many callers into one ``apply``, which the host's writer thread does, or
+opening the database (``environment``). ``docs/store-format.md`` tells what lies where.
 
 The order that makes it safe: extents are written and synced under names nobody knows; one synced LMDB
 transaction names them and forgets the old ones; then the old files go. A crash before the transaction
@@ -10,11 +10,9 @@ leaves new files without a row, after it old files without a row; the next ``rec
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -25,15 +23,13 @@ from dios.core.events import ObjectRecord
 from dios.errors import (
     BadReferenceError,
     DamagedError,
-    DiosError,
     InvalidError,
-    NoSpaceError,
-    OutOfMemoryError,
 )
 from dios.ids import ObjectId
-from dios.store import schema
+from dios.store import environment, schema
 from dios.store.directory import lock_directory, make_directory
-from dios.store.extents import Extents, Written, digest_of_file, read_exactly, sync_folder
+from dios.store.environment import dios_error, translated
+from dios.store.extents import Extents, Written, digest_of_file, read_exactly
 from dios.store.protocol import (
     Change,
     Content,
@@ -47,11 +43,6 @@ from dios.store.protocol import (
 )
 from dios.store.recovery import collect, read_rows
 from dios.store.schema import Kind, Row
-
-_SCHEMA_KEY: Final = b"schema"
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NO_MEMORY: Final = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-_BAD_SOURCE: Final = frozenset({errno.EBADF, errno.EISDIR, errno.ESPIPE})
 
 _Prepared: TypeAlias = tuple[schema.Payload, bytes | memoryview] | None
 """What a change's payload became: its description, and its bytes when they stand behind the row."""
@@ -97,21 +88,21 @@ class LmdbStore:
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
         self._extents: Final = Extents(path / "extents")
-        with _translated():
+        with translated(self._path):
             make_directory(path)
             self._lock_fd = lock_directory(path)
         try:
-            with _translated():
+            with translated(self._path):
                 self._extents.prepare()
-                self._env: Final = self._open_environment()
+                self._env: Final = environment.open_environment(path, map_bytes=map_bytes)
         except BaseException:
             os.close(self._lock_fd)
             raise
         try:
-            with _translated():
-                self._meta: Final = self._env.open_db(b"meta")
+            with translated(self._path):
+                self._meta: Final = self._env.open_db(environment.META)
                 self._check_schema()
-                self._objects: Final = self._env.open_db(b"objects")
+                self._objects: Final = self._env.open_db(environment.OBJECTS)
         except BaseException:
             self.close()
             raise
@@ -121,7 +112,7 @@ class LmdbStore:
 
         A damaged row is reported in ``damaged`` and left out.
         """
-        with _translated(), self._map_lock:
+        with translated(self._path), self._map_lock:
             with self._env.begin(self._objects, None, False, True) as txn, txn.cursor() as cursor:
                 found = read_rows(cursor.iternext())
                 objects = txn.stat(self._objects)["entries"]
@@ -139,7 +130,7 @@ class LmdbStore:
         counts = self._ready()
         if not changes:
             return
-        with _translated():
+        with translated(self._path):
             prepared, written = self._prepare(changes)
             new = [extent.extent for extent in written]
             try:
@@ -147,7 +138,7 @@ class LmdbStore:
             except lmdb.Error as error:
                 # The fate of a commit that failed on the disk is known at the next start only; until
                 # then its extents must stay.
-                if _dios_error(error).code != DamagedError.code:
+                if dios_error(error, self._path).code != DamagedError.code:
                     self._extents.remove(new)
                 raise
             except BaseException:
@@ -165,7 +156,7 @@ class LmdbStore:
         self._ready()
         key = schema.key_of(object_id)
         lost = 0
-        with _translated():
+        with translated(self._path):
             while True:
                 with self._map_lock, self._env.begin(db=self._objects) as txn:
                     stored = txn.get(key)
@@ -202,29 +193,10 @@ class LmdbStore:
             raise InvalidError("the store is closed, or recover() was not called yet")
         return self._counts
 
-    def _open_environment(self) -> lmdb.Environment:
-        folder = self._path / "store"
-        fresh = not (folder / "data.mdb").exists()
-        # LMDB would make the folder with the files' mode, and only root can enter a folder without x.
-        folder.mkdir(mode=0o700, exist_ok=True)
-        # Memory stays initialised (the default), so that no secret of this process gets into free pages.
-        env = lmdb.open(
-            str(folder), map_size=self._map_bytes, max_dbs=2, mode=0o600, max_spare_txns=2, readahead=False
-        )
-        if fresh:
-            sync_folder(folder)
-            sync_folder(self._path)
-        return env
-
     def _check_schema(self) -> None:
         with self._env.begin(db=self._meta, write=True) as txn:
-            stored = txn.get(_SCHEMA_KEY)
-            if stored is not None:
-                schema.decode_schema(stored)
-            elif txn.stat(self._meta)["entries"] or self._env.stat()["entries"] > 1:
-                raise DamagedError(f"the store in {self._path} has lost its schema version")
-            else:
-                txn.put(_SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
+            if not environment.has_schema(self._env, txn, self._meta, self._path):
+                txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
 
     def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[Written]]:
         prepared: list[_Prepared] = []
@@ -343,23 +315,3 @@ def _readable(object_id: ObjectId, stored: bytes) -> Row | None:
         return schema.decode_row(object_id, stored)
     except DamagedError:
         return None
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, lmdb.Error) as error:
-        raise _dios_error(error) from error
-
-
-def _dios_error(error: OSError | lmdb.Error) -> DiosError:
-    number = error.errno if isinstance(error, OSError) else error.code
-    text = (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
-    if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError) or number in _NO_SPACE:
-        return NoSpaceError(f"the store is full ({text}): remove objects or give it more room")
-    if number in _NO_MEMORY:
-        return OutOfMemoryError(f"the store has no memory or descriptors left ({text})")
-    if isinstance(error, OSError) and number in _BAD_SOURCE:
-        return InvalidError(f"the file to store cannot be read ({text})")
-    return DamagedError(f"the store's device or database failed ({text})")
