@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     )
     from dios.client.keyring import Keyring
     from dios.client.program import Program
-    from dios.client.status import ChildEnded, Delegated, Lost, Status
+    from dios.client.status import ChildEnded, Delegated, Lost, Retired, Status
+    from dios.client.usage import Description, Usage
     from dios.errors import (
         BadReferenceError,
         Busy,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         EndOfStreamError,
         ExistsError,
         InvalidError,
+        LimitError,
         NoSpaceError,
         NoSuchTaskError,
         NotExecutableError,
@@ -90,6 +92,8 @@ if TYPE_CHECKING:
         Permission,
         Persistence,
         Proximity,
+        Resource,
+        Scope,
         Semantics,
         TaskState,
     )
@@ -105,18 +109,19 @@ _HOMES = {
     ),
     "dios.client.keyring": "Keyring",
     "dios.client.program": "Program",
-    "dios.client.status": "ChildEnded Delegated Lost Status",
+    "dios.client.status": "ChildEnded Delegated Lost Retired Status",
+    "dios.client.usage": "Description Usage",
     "dios.errors": (
         "BadReferenceError Busy ClosedError Conflict DamagedError DiosError EndOfStreamError ExistsError"
-        " InvalidError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError NotSupportedError"
-        " OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError UnreachableError"
-        " WouldBlockError"
+        " InvalidError LimitError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError"
+        " NotSupportedError OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError"
+        " UnreachableError WouldBlockError"
     ),
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",
     "dios.wire.types": (
-        "Brand Buffering Cause Deletion Mode NameKind ObjectType Permission Persistence Proximity Semantics"
-        " TaskState"
+        "Brand Buffering Cause Deletion Mode NameKind ObjectType Permission Persistence Proximity Resource"
+        " Scope Semantics TaskState"
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -157,6 +162,7 @@ __all__ = [
     "DamagedError",
     "Delegated",
     "Deletion",
+    "Description",
     "DiosError",
     "EndOfStreamError",
     "ExistsError",
@@ -165,6 +171,7 @@ __all__ = [
     "Handle",
     "InvalidError",
     "Keyring",
+    "LimitError",
     "Limits",
     "Lost",
     "Mode",
@@ -184,6 +191,9 @@ __all__ = [
     "Proximity",
     "ReadRequest",
     "Reference",
+    "Resource",
+    "Retired",
+    "Scope",
     "Semantics",
     "StaleError",
     "Status",
@@ -193,6 +203,7 @@ __all__ = [
     "TimeLimitError",
     "TooLargeError",
     "UnreachableError",
+    "Usage",
     "WouldBlockError",
     "WriteRequest",
     "connect",

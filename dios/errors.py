@@ -32,6 +32,7 @@ class Code(enum.IntEnum):
     ETIMEDOUT = 110
     EHOSTUNREACH = 113
     ESTALE = 116
+    EDQUOT = 122
     ECANCELED = 125
 
 
@@ -106,6 +107,15 @@ class NoSpaceError(DiosError):
     """The store's disk or a quota is full; nothing was changed, reading goes on."""
 
     code = Code.ENOSPC
+
+
+class LimitError(DiosError):
+    """A limit of the task, of a group or of the principal is reached; nothing was changed.
+
+    The message says which limit, how much of it is used, and who can raise it.
+    """
+
+    code = Code.EDQUOT
 
 
 class ClosedError(DiosError):

@@ -147,6 +147,7 @@ class AsyncReference(ReferenceOps["AsyncReference"]):
     delete = awaited(ReferenceOps["AsyncReference"].delete_op)
     destroy = awaited(ReferenceOps["AsyncReference"].destroy_op)
     delegate = awaited(ReferenceOps["AsyncReference"].delegate_op)
+    retire = awaited(ReferenceOps["AsyncReference"].retire_op)
     copy = awaited(ReferenceOps["AsyncReference"].copy_op)
 
     async def __aenter__(self) -> Self:
@@ -248,6 +249,9 @@ class AsyncNode(NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStrea
     vector = awaited(_Ops.vector_op)
     tasks = awaited(_Ops.tasks_op)
     info = awaited(_Ops.info_op)
+    describe = awaited(_Ops.describe_op)
+    limits = awaited(_Ops.limits_op)
+    set_limits = awaited(_Ops.set_limits_op)
     shutdown = awaited(_Ops.shutdown_op)
     pause = awaited(_Ops.pause_op)
 

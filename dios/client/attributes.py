@@ -5,6 +5,7 @@ Not for: doing anything with the object (``dios.client.handles``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -14,7 +15,7 @@ from dios.wire.page import PublicAttributes
 from dios.wire.types import Buffering, Deletion, ObjectType, Permission, Persistence, Proximity
 
 if TYPE_CHECKING:
-    from dios.client.nodes import NodeBase
+    from dios.client.node_base import NodeBase
     from dios.client.page import Page
 
 Rights: TypeAlias = "str | Permission"
@@ -37,21 +38,25 @@ class HasLink(Protocol):
 
 
 class Handed:
-    """A reference as it will be handed to a new task: narrowed, under a label."""
+    """A reference as it will be handed to a new task: narrowed, under a label, for ever or for a while."""
 
-    __slots__ = ("label", "permissions", "reference")
+    __slots__ = ("label", "lifetime_ns", "permissions", "reference")
 
-    def __init__(self, reference: Handle, permissions: Permission, label: str = "") -> None:
+    def __init__(
+        self, reference: Handle, permissions: Permission, label: str = "", lifetime_ns: int = 0
+    ) -> None:
         self.reference: Final = reference
         self.permissions: Final = permissions
         self.label: Final = label
+        self.lifetime_ns: Final = lifetime_ns
+        """So long from its start on the task has it; 0 for as long as it runs."""
 
     def __repr__(self) -> str:
         return f"<handed {self.reference.fingerprint} {rights_text(self.permissions)}>"
 
     def message(self) -> messages.Handed:
         """The form on the wire."""
-        return messages.Handed(self.reference.ref, int(self.permissions), self.label)
+        return messages.Handed(self.reference.ref, int(self.permissions), self.label, self.lifetime_ns)
 
 
 class Handle:
@@ -127,6 +132,13 @@ class Handle:
         return self._info.buffering
 
     @property
+    def expires(self) -> float | None:
+        """In how many seconds the node takes this reference back; 0 once it is over, None for never."""
+        if not self._info.expires_ns:
+            return None
+        return max(0, self._info.expires_ns - time.time_ns()) / 1e9
+
+    @property
     def size(self) -> int:
         """The object's size in bytes, as of now."""
         return self._live().size
@@ -170,11 +182,22 @@ class Handle:
         """Let go of what this process holds for the handle; the node is told by another way."""
         self._closed = True
 
-    def restrict(self, *rights: Rights, label: str = "") -> Handed:
+    def restrict(self, *rights: Rights, label: str = "", expires: float | None = None) -> Handed:
         """This reference with at most these rights ("read", "write", "execute", "delegate", "delete"),
         to be handed to a new task; a task can hand on only what it may delegate.
+
+        With ``expires`` the node takes it back that many seconds after the task's start.
         """
-        return Handed(self, rights_of(rights), label)
+        return Handed(self, rights_of(rights), label, lifetime_ns(expires))
+
+
+def lifetime_ns(expires: float | None) -> int:
+    """Seconds until a delegation ends as the wire counts them, 0 for None; InvalidError for none at all."""
+    if expires is None:
+        return 0
+    if not 0 < expires < float("inf"):
+        raise InvalidError(f"a delegation cannot expire after {expires:g} s; leave it out for never")
+    return min(max(1, int(expires * 1e9)), 2**62)
 
 
 def rights_of(rights: Sequence[Rights]) -> Permission:

@@ -133,6 +133,7 @@ class Reference(ReferenceOps["Reference"]):
     delete = blocking(ReferenceOps["Reference"].delete_op)
     destroy = blocking(ReferenceOps["Reference"].destroy_op)
     delegate = blocking(ReferenceOps["Reference"].delegate_op)
+    retire = blocking(ReferenceOps["Reference"].retire_op)
     copy = blocking(ReferenceOps["Reference"].copy_op)
 
     def __enter__(self) -> Self:
@@ -244,6 +245,9 @@ class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
     vector = blocking(_Ops.vector_op)
     tasks = blocking(_Ops.tasks_op)
     info = blocking(_Ops.info_op)
+    describe = blocking(_Ops.describe_op)
+    limits = blocking(_Ops.limits_op)
+    set_limits = blocking(_Ops.set_limits_op)
     shutdown = blocking(_Ops.shutdown_op)
     pause = blocking(_Ops.pause_op)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeAlias, TypeVar, cast
 
-from dios.client.attributes import Handle, Rights, rights_of
+from dios.client.attributes import Handle, Rights, lifetime_ns, rights_of
 from dios.client.buffers import memory_of
 from dios.client.requests import WriteOps
 from dios.client.session import Operation, expect, expect_buffer
@@ -105,13 +105,27 @@ class ReferenceOps(Handle, Generic[R]):
         self.detach()
         expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.DESTROY))))
 
-    def delegate_op(self, task: Handle, *rights: Rights) -> Operation[None]:
+    def delegate_op(self, task: Handle, *rights: Rights, expires: float | None = None) -> Operation[None]:
         """Give ``task`` a reference to this object with at most these rights, or all of this one's
         (§4.5.3). It learns of it by an event on its self-reference.
+
+        With ``expires`` the node takes it back that many seconds from now, and whatever was delegated
+        from it further on.
         """
-        call = messages.Copy(self._info.ref, task.ref, int(rights_of(rights)))
+        call = messages.Copy(
+            self._info.ref, task.ref, int(rights_of(rights)), lifetime_ns=lifetime_ns(expires)
+        )
         result, fds = yield call
         expect(object, (result, fds))
+
+    def retire_op(self, *, everyone: bool = False) -> Operation[int]:
+        """Take back every reference that was delegated from this one, by this task and further on; answers
+        how many. This one stays.
+
+        ``everyone`` takes back whatever was delegated of the object, by whomever; needs the right to delete.
+        """
+        flags = int(Flag.EVERYONE) if everyone else 0
+        return expect(messages.Done, (yield messages.Retire(self._info.ref, flags))).value
 
     def copy_op(
         self,

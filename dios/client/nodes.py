@@ -6,7 +6,6 @@ their own. Operations are written once here for both faces.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
@@ -17,15 +16,15 @@ from dios.client.handles import Data, nanoseconds, write_whole
 from dios.client.program import ProgramText, encode_program
 from dios.client.requests import WriteOps
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
-from dios.client.status import ChildEnded, Delegated, Lost, Status, status_of
+from dios.client.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
+from dios.client.usage import UsageOps
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
 from dios.limits import INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
-from dios.transport.ring_end import RingEnd
 from dios.wire import messages
 from dios.wire.codec import decode_event
 from dios.wire.messages import PlainCall
-from dios.wire.nametext import fingerprint, parse_name
+from dios.wire.nametext import parse_name
 from dios.wire.types import (
     Brand,
     Buffering,
@@ -48,36 +47,7 @@ Given: TypeAlias = "Handle | Handed"
 HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
 
 
-class NodeBase(ABC):
-    """Who this task is and what it was handed at its start (§4.5.2)."""
-
-    def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
-        self.link: Final = link
-        self.ambient: Final = ambient
-        """Whether this is the task's own node, which is not closed before the task ends."""
-        self.name: Final = welcome.name
-        """This task's own name. A secret."""
-        self.brand: Final = welcome.brand
-        self.label: Final = welcome.label
-        self.arguments: Final = welcome.arguments
-        self.self_info: Final = welcome.self_ref
-        self.ends: Final[set[RingEnd]] = set()
-        """The ends of streams that are attached now."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.brand.name.lower()} task {fingerprint(self.name)}>"
-
-    def close_ends(self) -> None:
-        """Close every end of a stream: without the connection their references are gone."""
-        while self.ends:
-            self.ends.pop().close()
-
-    @abstractmethod
-    def handle(self, info: messages.Reference, name: bytes | None = None) -> Handle:
-        """The face's handle for a reference that came in a message."""
-
-
-class NodeOps(NodeBase, Generic[R, T, G, S, C]):
+class NodeOps(UsageOps, Generic[R, T, G, S, C]):
     """What a node is asked; the type variables are the face's reference, task, group, stream and console."""
 
     def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
@@ -219,7 +189,7 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
 
     def run_op(
         self,
-        program: ProgramText | R,
+        program: ProgramText | R | None = None,
         *,
         groups: Iterable[Handle] = (),
         inputs: HandedOver = (),
@@ -229,6 +199,7 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
         brand: Brand | str = Brand.PURE,
         limits: messages.Limits | None = None,
         modules: Mapping[str, str | Path] | None = None,
+        like: Handle | None = None,
         wait: bool = True,
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references (B.1.5).
@@ -236,17 +207,24 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
         ``program`` is a path to a .py file, source as bytes, a ``Program``, or a reference to an
         executable object. With ``wait`` the task's process runs when this returns; otherwise a failure
         to start shows in its status.
+
+        ``like`` is a task to repeat, with the same program unless one is given; then ``inputs`` are added
+        to its own, and nothing else is chosen here.
         """
-        executable = program if isinstance(program, Handle) else None
-        own = executable is None
-        if executable is None:
-            if isinstance(program, Handle):
-                raise InvalidError("a program is a path, source, or a reference")
-            executable = yield from self.create_program_op(program, modules=modules)
-        drop = messages.Delete(executable.ref, int(Flag.HANDLE_ONLY))
+        if program is None and like is None:
+            raise InvalidError("say which program to run, or which task to repeat", call="run")
+        own = 0
+        if program is None:
+            executable = 0
+        elif isinstance(program, Handle):
+            executable = program.ref
+        else:
+            made = yield from self.create_program_op(program, modules=modules)
+            executable = own = made.ref
+        drop = messages.Delete(own, int(Flag.HANDLE_ONLY))
         try:
             call = messages.Run(
-                executable.ref,
+                executable,
                 refs_of(groups),
                 _handed(inputs),
                 _handed(outputs),
@@ -255,6 +233,7 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
                 _brand_of(brand),
                 limits=messages.Limits() if limits is None else limits,
                 flags=0 if wait else int(Flag.NON_BLOCKING),
+                like=0 if like is None else refs_of((like,))[0],
             )
             created = expect(messages.Created, (yield call))
         except DiosError:
@@ -267,8 +246,10 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
         return cast("T", self.handle(created.reference, created.name))
 
     # -- events -----------------------------------------------------------------------------------
-    def next_event_op(self, timeout: float | None = None) -> Operation[Delegated[R] | ChildEnded | Lost]:
-        """Wait for the next event on the self-reference: a delegation, or a child's end.
+    def next_event_op(
+        self, timeout: float | None = None
+    ) -> Operation[Delegated[R] | ChildEnded | Retired | Lost]:
+        """Wait for the next event on the self-reference: a delegation, its end, or a child's end.
 
         TimeLimitError after ``timeout`` seconds.
         """
@@ -285,6 +266,8 @@ class NodeOps(NodeBase, Generic[R, T, G, S, C]):
             return Delegated(cast("R", self.handle(event.reference, None)), event.sender)
         if isinstance(event, messages.ChildEnded):
             return ChildEnded(event.object, status_of(event.status))
+        if isinstance(event, messages.Retired):
+            return Retired(event.ref, event.object, event.fingerprint, event.label, event.expired)
         return Lost(event.count)
 
     # -- in bulk, and about the node --------------------------------------------------------------
@@ -371,6 +354,6 @@ def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:
 
 def _one_handed(item: Given, label: str) -> Handed:
     if isinstance(item, Handed):
-        return Handed(item.reference, item.permissions, label or item.label)
+        return Handed(item.reference, item.permissions, label or item.label, item.lifetime_ns)
     refs_of((item,))
     return Handed(item, item.permissions & Permission.ALL, label)

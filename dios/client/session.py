@@ -36,6 +36,8 @@ _BUILT_FROM_ANSWERS: Final = frozenset(
         messages.ReleaseWrite,
         messages.CommitAcquireRead,
         messages.Attach,
+        messages.Retire,
+        messages.Describe,
         messages.Cancel,
     }
 )

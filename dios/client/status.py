@@ -106,6 +106,20 @@ class ChildEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Retired:
+    """A reference of this task was taken back by who delegated it, or ``expired``; I/O on it fails from now.
+
+    ``ref`` is its number, as of ``Handle.ref``.
+    """
+
+    ref: int
+    object_id: int
+    fingerprint: str
+    label: str
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """So many events were dropped because this task did not read them in time."""
 

@@ -15,7 +15,7 @@ from dios.wire import messages
 from dios.wire.types import Mode
 
 if TYPE_CHECKING:
-    from dios.client.nodes import NodeBase
+    from dios.client.node_base import NodeBase
 
 H = TypeVar("H", bound=Handle)
 

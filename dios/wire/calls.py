@@ -24,6 +24,8 @@ from dios.wire.types import (
     Permission,
     Persistence,
     Proximity,
+    Resource,
+    Scope,
     Semantics,
 )
 
@@ -64,7 +66,10 @@ class Lookup(Call, frozen=True, tag=2):
 
 
 class Copy(Call, frozen=True, tag=3):
-    """dios_copy (B.1.3): delegate ``ref`` to ``task`` with no more than ``permissions``."""
+    """dios_copy (B.1.3): delegate ``ref`` to ``task`` with no more than ``permissions``.
+
+    ``lifetime_ns`` from now the receiver loses it; 0 means never.
+    """
 
     ref: U64
     task: U64
@@ -73,6 +78,7 @@ class Copy(Call, frozen=True, tag=3):
     proximity: Proximity | None = None
     buffering: Buffering | None = None
     flags: U64 = 0
+    lifetime_ns: U64 = 0
 
 
 class Delete(Call, frozen=True, tag=4):
@@ -83,23 +89,42 @@ class Delete(Call, frozen=True, tag=4):
 
 
 class Handed(Struct, frozen=True, array_like=True):
-    """One reference handed to a new task, narrowed to ``permissions``, under a label of its own."""
+    """One reference handed to a new task, narrowed to ``permissions``, under a label of its own.
+
+    ``lifetime_ns`` from the task's start it loses it; 0 means never.
+    """
 
     ref: U64
     permissions: U64
     label: Text = ""
+    lifetime_ns: U64 = 0
 
 
 class Limits(Struct, frozen=True, array_like=True):
-    """What one task may use; 0 means the node's default."""
+    """What one task may use; 0 means the node's default.
+
+    The first three are of its own process. The rest are of the task and everything it starts; a total
+    that is not given is the process's own, where that is given.
+    """
 
     memory_bytes: U64 = 0
     cpu_ms: U64 = 0
     processes: U64 = 0
+    objects: U64 = 0
+    bytes: U64 = 0
+    references: U64 = 0
+    requests: U64 = 0
+    tasks: U64 = 0
+    total_cpu_ms: U64 = 0
+    total_memory_bytes: U64 = 0
 
 
 class Run(Call, frozen=True, tag=5):
-    """dios_run (B.1.5): the executable, group memberships, and the task-describing structure."""
+    """dios_run (B.1.5): the executable, group memberships, and the task-describing structure.
+
+    ``like`` is a task to repeat: the same groups, inputs, outputs, arguments, brand and limits, to which
+    the call may only add inputs; ``executable`` 0 means the same program, too.
+    """
 
     executable: U64
     groups: Groups = ()
@@ -111,6 +136,7 @@ class Run(Call, frozen=True, tag=5):
     host: Text = ""
     limits: Limits = Limits()
     flags: U64 = 0
+    like: U64 = 0
 
 
 class Pause(Call, frozen=True, tag=6):
@@ -245,6 +271,14 @@ class Attach(Call, frozen=True, tag=24):
     flags: U64 = 0
 
 
+# -- beside the thesis: taking back what was delegated ---------------------------------------------
+class Retire(Call, frozen=True, tag=25):
+    """Take away every reference that was delegated from ``ref``, by its holder and further on."""
+
+    ref: U64
+    flags: U64 = 0
+
+
 # -- beside the thesis: introspection that grants nothing -----------------------------------------
 class Stat(Call, frozen=True, tag=30):
     """The public attributes of one reference, for who has no page mapped."""
@@ -276,6 +310,32 @@ class Shutdown(Call, frozen=True, tag=35):
     """End the node gracefully; only for the principal that runs it, or root."""
 
 
+class Describe(Call, frozen=True, tag=36):
+    """What a task was handed, what it may use and has used; for who may read the task."""
+
+    task: U64
+
+
+class ListLimits(Call, frozen=True, tag=37):
+    """Use and limits of the caller's principal, groups and tasks; of everybody for the node's own user."""
+
+
+class Bound(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """At most ``value`` of a resource; None lifts the limit."""
+
+    resource: Resource
+    value: U64 | None
+
+
+class SetLimits(Call, frozen=True, tag=38):
+    """Set limits of a principal, or of the group or task behind ``ref``; for the node's own user and root."""
+
+    scope: Scope
+    bounds: Annotated[tuple[Bound, ...], Meta(min_length=1, max_length=len(Resource))]
+    ref: U64 = 0
+    principal: Text = ""
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -296,12 +356,16 @@ PlainCall: TypeAlias = (
     | CommitAcquireRead
     | CommitAcquireWrite
     | Attach
+    | Retire
     | Stat
     | ConsoleOf
     | ListTasks
     | NodeInfo
     | Cancel
     | Shutdown
+    | Describe
+    | ListLimits
+    | SetLimits
 )
 
 

@@ -20,6 +20,7 @@ from dios.wire.types import (
     ObjectType,
     Persistence,
     Proximity,
+    Scope,
     TaskState,
 )
 
@@ -65,6 +66,7 @@ class Reference(Struct, frozen=True, array_like=True):
     a_w: int
     fingerprint: str
     label: str = ""
+    expires_ns: int = 0  # when the node takes it back, by the node's clock; 0 for never
 
 
 class Created(Struct, frozen=True, array_like=True, tag=2):
@@ -140,6 +142,61 @@ class Tasks(Struct, frozen=True, array_like=True, tag=8):
     tasks: tuple[TaskRow, ...]
 
 
+class LimitRow(Struct, frozen=True, array_like=True):
+    """Use and limits of one task, group or principal, a number for each ``Resource`` in its order.
+
+    ``subject`` is a principal or a fingerprint; a limit that is not set is None.
+    """
+
+    scope: Scope
+    subject: str
+    label: str
+    used: tuple[int, ...]
+    limits: tuple[int | None, ...]
+
+
+class LimitRows(Struct, frozen=True, array_like=True, tag=12):
+    """Answer to ListLimits and SetLimits: principals, then groups, then tasks."""
+
+    rows: tuple[LimitRow, ...]
+
+
+class HandedRow(Struct, frozen=True, array_like=True):
+    """One reference that a task was handed at its start.
+
+    ``gone`` says that the object is no more, ``changed`` that it was written since.
+    """
+
+    fingerprint: str
+    label: str
+    type: ObjectType
+    permissions: int
+    size: int
+    gone: bool
+    changed: bool
+
+
+class TaskDetail(Struct, frozen=True, array_like=True, tag=13):
+    """Answer to Describe. ``groups`` and ``executable`` are fingerprints; limits of 0 were not set.
+
+    ``cpu_ms`` and ``memory_bytes`` are what its process used, the second at its peak; 0 while it runs.
+    ``repeatable`` says why a run like it is impossible; empty when it is possible.
+    """
+
+    status: TaskRow
+    usage: LimitRow
+    memory_limit_bytes: int
+    cpu_limit_ms: int
+    cpu_ms: int
+    memory_bytes: int
+    groups: tuple[str, ...]
+    inputs: tuple[HandedRow, ...]
+    outputs: tuple[HandedRow, ...]
+    arguments: tuple[str, ...]
+    executable: str
+    repeatable: str
+
+
 class Info(Struct, frozen=True, array_like=True, tag=9):
     """Answer to NodeInfo: counts by name, and what the machine lets the node enforce."""
 
@@ -153,7 +210,19 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
     """Answer to a Vector."""
 
     results: tuple[
-        Failure | Done | Created | References | Buffer | Committed | Selected | Attached | Tasks | Info, ...
+        Failure
+        | Done
+        | Created
+        | References
+        | Buffer
+        | Committed
+        | Selected
+        | Attached
+        | Tasks
+        | Info
+        | LimitRows
+        | TaskDetail,
+        ...,
     ]
 
 
@@ -178,7 +247,18 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
 
 
 PlainResult: TypeAlias = (
-    Failure | Done | Created | References | Buffer | Committed | Selected | Attached | Tasks | Info
+    Failure
+    | Done
+    | Created
+    | References
+    | Buffer
+    | Committed
+    | Selected
+    | Attached
+    | Tasks
+    | Info
+    | LimitRows
+    | TaskDetail
 )
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 
@@ -211,4 +291,14 @@ class Lost(Struct, frozen=True, array_like=True, tag=3):
     count: int
 
 
-SelfEvent: TypeAlias = Delegated | ChildEnded | Lost
+class Retired(Struct, frozen=True, array_like=True, tag=4):
+    """On a self-reference: a reference of this task was taken back, or its lifetime is over."""
+
+    ref: int
+    object: int
+    fingerprint: str
+    label: str
+    expired: bool
+
+
+SelfEvent: TypeAlias = Delegated | ChildEnded | Lost | Retired

@@ -129,6 +129,7 @@ class Flag(enum.IntFlag):
     REPLACE = 64  # commit_write: the object ends where the written range ends
     LOCAL_ONLY = 128  # lookup: never ask other nodes
     DESTROY = 256  # delete: destroy it now whatever its deletion mode; a task is ended, the reference kept
+    EVERYONE = 512  # retire: whatever was delegated of the object, not only from this reference
 
 
 class Brand(Named):
@@ -162,3 +163,23 @@ class Cause(Named):
     PROTOCOL = 8  # it sent what is no message
     SPAWN = 9  # it could not be started
     NODE = 10  # the node shut down
+
+
+class Resource(Named):
+    """What is counted, and can be limited, for a task, a group and a principal."""
+
+    OBJECTS = 0
+    BYTES = 1  # of objects, of versions somebody still reads, and of buffers being written
+    REFERENCES = 2
+    REQUESTS = 3  # buffers held and calls that wait
+    TASKS = 4
+    CPU_MS = 5  # used, or set aside for tasks that run
+    MEMORY_BYTES = 6  # set aside for tasks that run
+
+
+class Scope(Named):
+    """Whose use of resources is counted together."""
+
+    TASK = 0  # a task and everything it starts
+    GROUP = 1  # the objects in a group, and the tasks that are members of it
+    PRINCIPAL = 2  # everything done for one infrastructure user

@@ -26,7 +26,15 @@ def members(alias: object) -> tuple[type[msgspec.Struct], ...]:
 CALLS = members(messages.AnyCall)
 RESULTS = members(messages.AnyResult)
 EVENTS = members(messages.SelfEvent)
-PARTS = (messages.Handed, messages.Limits, messages.Reference, messages.TaskRow)
+PARTS = (
+    messages.Handed,
+    messages.Limits,
+    messages.Bound,
+    messages.Reference,
+    messages.TaskRow,
+    messages.LimitRow,
+    messages.HandedRow,
+)
 
 
 def tag_of(kind: type[msgspec.Struct]) -> int:

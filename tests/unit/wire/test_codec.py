@@ -16,7 +16,13 @@ from dios.wire import codec, messages
 from dios.wire.types import ObjectType
 
 VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("vectors.json").read_text())
-KINDS = (*described.CALLS, *described.RESULTS, *described.EVENTS, messages.TaskRow)
+OLDER: dict[str, str] = json.loads(Path(__file__).with_name("vectors_older.json").read_text())
+KINDS: tuple[type[msgspec.Struct], ...] = (
+    *described.CALLS,
+    *described.RESULTS,
+    *described.EVENTS,
+    messages.TaskRow,
+)
 
 
 def body_of(frame: bytes) -> bytes:
@@ -76,6 +82,16 @@ def test_the_bytes_of_a_message_never_change(kind: type[msgspec.Struct]) -> None
         whole = [7, whole]
     assert msgpack.unpackb(frozen, strict_map_key=False) == whole
     assert msgpack.packb(whole) == frozen
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.__name__ in OLDER])
+def test_a_message_without_the_newest_fields_is_understood(kind: type[msgspec.Struct]) -> None:
+    """What was frozen before a message gained fields means the same message, those at their defaults."""
+    old = bytes.fromhex(OLDER[kind.__name__])
+    message = decoded(kind, old)
+    assert type(message) is kind
+    assert encoded(message) != old
+    assert decoded(kind, encoded(message)) == message
 
 
 def test_tags_are_unique() -> None:
