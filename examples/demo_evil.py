@@ -275,7 +275,7 @@ def show_audit(console: Console, scene: Scene, evidence: Evidence, killed: str) 
     for options in (["--task", first, "--outcome", "denied"], ["--task", first, "--outcome", "empty"]):
         dios_audit(console, scene, *options)
     dios_audit(console, scene, "--task", killed, "--action", "ended")
-    whole = dios_audit(console, scene, "--verify")
+    whole = dios_audit(console, scene, "verify")
     if missing:
         console.print(f"[red]Not in the log: {', '.join(missing)}")
     return whole and not missing
@@ -303,7 +303,7 @@ def unrecorded(scene: Scene, evidence: Evidence, killed: str) -> list[str]:
 def dios_audit(console: Console, scene: Scene, *options: str) -> bool:
     """Type `dios audit` with options, and show what it prints; whether it ended well."""
     console.print(f"[bold]$ dios audit {' '.join(options)}")
-    command = [sys.executable, "-m", "dios.cli.main", "audit", "--data", str(scene.data), *options]
+    command = [sys.executable, "-m", "dios.cli.main", "audit", *options, "--data", str(scene.data)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     console.print(escape(done.stdout), soft_wrap=True)
     return done.returncode == 0

@@ -22,7 +22,8 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(groups.app, name="group")
-for family in (objects, tasks, audit, doctor, shell):
+app.add_typer(audit.app, name="audit")
+for family in (objects, tasks, doctor, shell):
     app.add_typer(family.app)
 
 

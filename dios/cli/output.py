@@ -56,7 +56,7 @@ _NEXT: Final[dict[type[DiosError], str]] = {
     errors.NoSpaceError: "free space on the disk of the node's data directory",
     errors.OutOfMemoryError: "`dios ps` shows what runs; end something, "
     "or start the node with more --task-memory-bytes",
-    errors.DamagedError: "`dios audit --verify` checks the audit log; the node's log says more",
+    errors.DamagedError: "`dios audit verify` checks the audit log; the node's log says more",
     errors.NoSuchTaskError: "`dios ps --all` shows the tasks that the node still knows",
     errors.NotExecutableError: "a program is a UTF-8 Python file; `dios run --help` shows one",
     errors.NotSupportedError: "`dios-node status` shows what this machine can enforce",

@@ -323,6 +323,16 @@ def _keep_history(path: Path) -> None:
         readline.write_history_file(path)
 
 
+def _length_of_command(command: object, words: list[str]) -> int:
+    """How many words name the command: ``audit grep`` has two. Options stand behind them."""
+    for at, word in enumerate(words):
+        below = getattr(command, "commands", {})
+        if word not in below:
+            return at
+        command = below[word]
+    return len(words)
+
+
 @app.command(
     epilog="\b\nExamples:\n  dios shell\n  dios> create durable_blob analytics\n  dios> write r1 hello\n"
     "  dios> read r1\n  dios> ps\n\n  echo 'groups' | dios shell"
@@ -335,10 +345,11 @@ def shell(context: typer.Context, *, node: NodeOption = None) -> None:
     root = context.find_root().command
 
     def run_command(words: list[str]) -> None:
-        chosen = ["--node", node] if node and words[0] != "group" and "--help" not in words else []
+        chosen = ["--node", node] if node and "--help" not in words else []
+        at = _length_of_command(root, words)
         # Standalone, so that it tells its own errors; only its exit must not be ours.
         with contextlib.suppress(SystemExit):
-            root.main([words[0], *chosen, *words[1:]], prog_name="dios")
+            root.main([*words[:at], *chosen, *words[at:]], prog_name="dios")
 
     with reporting("dios shell"), opened(node) as place, _history():
         interpreter = Shell(place, run_command)

@@ -104,7 +104,7 @@ class AuditReader:
                 except (msgspec.DecodeError, msgspec.ValidationError) as error:
                     raise DamagedError(
                         f"{path}: record {index} at byte {base + offset} cannot be read: {error}; "
-                        "`dios audit --verify` says more"
+                        "`dios audit verify` says more"
                     ) from None
                 yield Entry(index, path.name, base + offset, digest, record)
 

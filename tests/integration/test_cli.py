@@ -210,7 +210,7 @@ def test_the_audit_log_is_listed_and_verified(person: Person) -> None:
         assert time.monotonic() < deadline
     row = json.loads(person.types("dios audit --action create --last 1 --json").stdout)
     assert row["action"] == "create"
-    assert json.loads(person.types("dios audit --verify --json").stdout)["ok"]
+    assert json.loads(person.types("dios audit verify --json").stdout)["ok"]
 
 
 def test_objects_and_catalogues_survive_the_node(person: Person) -> None:

@@ -62,7 +62,7 @@ def test_every_attempt_is_stopped_and_the_count_is_right(story: subprocess.Compl
 
 def test_the_audit_records_are_shown(story: subprocess.CompletedProcess[str]) -> None:
     """What the core refused, the names looked up in vain and the sandbox's end are shown by `dios audit`."""
-    assert "$ dios audit --verify" in story.stdout
+    assert "$ dios audit verify" in story.stdout
     shown = [line.split() for line in story.stdout.splitlines() if " uid:" in line]
     found = {(words[3], words[4]) for words in shown}
     wanted = {
