@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -36,12 +36,18 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a task's process ended; ``detail`` says what to try."""
+    """How a task's process ended; ``detail`` says what to try.
+
+    ``cpu_ms`` is what it used, ``memory_bytes`` its peak: of all its processes where a group counts
+    them, else of the one; 0 where nobody knows.
+    """
 
     cause: Cause
     exit_code: int = 0
     signal: int = 0
     detail: str = ""
+    cpu_ms: int = 0
+    memory_bytes: int = 0
 
 
 class TaskProcess:
@@ -123,7 +129,9 @@ class TaskProcess:
     def ended(self, message: Ended) -> None:
         """The process was reaped."""
         oom = self.group.oom_kills() if self.group else 0
-        self._finish(_explain(message, self.bounds, kill_asked=self._kill_asked, oom_kills=oom))
+        peak = self.group.peak_bytes() if self.group else 0
+        end = _explain(message, self.bounds, kill_asked=self._kill_asked, oom_kills=oom)
+        self._finish(replace(end, cpu_ms=message.cpu_ms, memory_bytes=peak or message.memory_bytes))
 
     def lost(self, why: str) -> None:
         """The zygote is gone, and with it, by the kernel's hand, every child of it."""

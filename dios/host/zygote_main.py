@@ -195,7 +195,8 @@ class Zygote:
             del self._pids[number]
             cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
-            self.send(Ended(number, status, cpu_ms, _refused_call(pid) if killed else ""))
+            refused = _refused_call(pid) if killed else ""
+            self.send(Ended(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
         if not self._pure:
             self._end_orphans()
 

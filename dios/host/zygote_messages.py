@@ -82,12 +82,15 @@ class Tightened(Struct, frozen=True, tag=14):
 
 
 class Ended(Struct, frozen=True, tag=15):
-    """Child ``id`` was reaped: its wait status, CPU time in ms, and what the kernel's log said of it."""
+    """Child ``id`` was reaped: its wait status, CPU time in ms, what the kernel's log said of it, and the
+    most memory that was its own at once.
+    """
 
     id: int
     status: int
     cpu_ms: int
     refused_call: str = ""
+    memory_bytes: int = 0
 
 
 ToZygote: TypeAlias = Setup | Make | Tighten

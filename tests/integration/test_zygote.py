@@ -103,15 +103,17 @@ def status_of(pid: int) -> str:
 async def test_an_end_is_reported_with_its_cause(
     mechanisms: dict[str, Mechanism], brand: Brand, command: str, cause: Cause, code: int, number: int
 ) -> None:
-    """Exit codes, exceptions, signals and the CPU limit are told apart for both brands."""
+    """Exit codes, exceptions, signals and the CPU limit are told apart for both brands; use is told."""
     async with zygote_of(mechanisms) as zygote:
         await zygote.wait_pool_full()
         task = await zygote.spawn(brand, Limits(cpu_ms=1000))
         await task.socket.send(command.encode())
         end = await task.wait()
         assert (end.cause, end.exit_code) == (cause, code), end
+        assert end.memory_bytes > 0
         if cause is Cause.CPU:
             assert end.signal in {signal.SIGKILL, signal.SIGXCPU}
+            assert end.cpu_ms > 0
         else:
             assert end.signal == number
         assert bool(end.detail) == ((cause, code) != (Cause.EXITED, 0))

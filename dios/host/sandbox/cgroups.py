@@ -16,6 +16,7 @@ from typing import Final
 
 _MEMORY_FILES: Final = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _OOM_FILES: Final = {1: "memory.oom_control", 2: "memory.events"}
+_PEAK_FILES: Final = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _WANTED: Final = ("memory", "pids")
 
 
@@ -55,6 +56,14 @@ class Group:
                     text = (folder / _OOM_FILES[hierarchy.version]).read_text()
                     rows = dict(line.split() for line in text.splitlines())
                     return int(rows.get("oom_kill", "0"))
+        return 0
+
+    def peak_bytes(self) -> int:
+        """The most memory that the group had at once; 0 where the kernel does not tell."""
+        for folder, hierarchy in self._folders:
+            if "memory" in hierarchy.controllers:
+                with contextlib.suppress(OSError, ValueError):
+                    return int((folder / _PEAK_FILES[hierarchy.version]).read_text())
         return 0
 
     def kill(self) -> None:

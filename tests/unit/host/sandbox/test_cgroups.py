@@ -40,6 +40,9 @@ def test_version_1_controllers_have_a_folder_each(tmp_path: Path) -> None:
     assert (tmp_path / "pids" / task / "pids.max").read_text() == "7"
     assert (tmp_path / "pids" / task / "cgroup.procs").read_text() == "42"
     assert not (tmp_path / "cpu" / "own" / "node").exists()
+    assert group.peak_bytes() == 0, "a kernel that does not tell"
+    (tmp_path / "memory" / task / "memory.max_usage_in_bytes").write_text("5\n")
+    assert group.peak_bytes() == 5
 
 
 def test_version_2_hands_controllers_down(tmp_path: Path) -> None:
@@ -55,6 +58,8 @@ def test_version_2_hands_controllers_down(tmp_path: Path) -> None:
     assert (own / "node/task-1/memory.max").read_text() == "4096"
     (own / "node/task-1/memory.events").write_text("low 0\noom 3\noom_kill 2\n")
     assert group.oom_kills() == 2
+    (own / "node/task-1/memory.peak").write_text("7\n")
+    assert group.peak_bytes() == 7
 
 
 def test_mixed_versions_use_each_controller_where_it_is(tmp_path: Path) -> None:
