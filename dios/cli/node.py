@@ -1,4 +1,4 @@
-"""``dios-node``: start, look at and stop the daemon of this machine.
+"""``dios-node``: start, look at, stop and check the daemon of this machine.
 
 Not for: what happens inside it, or objects and tasks (``dios.cli.main``).
 """
@@ -16,6 +16,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from dios import limits
+from dios.cli import check
 from dios.cli.output import (
     NOT_RUNNING,
     JsonOption,
@@ -33,8 +34,9 @@ from dios.node import daemon
 from dios.node.settings import KEYS, SettingsError, load
 
 app: Final = typer.Typer(
-    help="The DIOS node of this machine: start it, look at it, stop it.",
-    epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n  dios-node status\n  dios-node stop",
+    help="The DIOS node of this machine: start it, look at it, stop it, check what it keeps.",
+    epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n  dios-node status\n  dios-node stop\n"
+    "  dios-node check --data ./node0",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -53,6 +55,9 @@ _SETTINGS: Final = {
     "pool-size": "N        sandboxed processes kept ready",
     "tasks-max": "N        tasks at the same time",
     "task-memory-bytes": "SIZE     memory limit of a task, like '512 MiB'",
+    "task-limits": "LIMITS   of a task and all it starts: 'tasks=10 cpu=10h'",
+    "group-limits": "LIMITS   of a group: 'objects=1000 bytes=1GiB'",
+    "principal-limits": "LIMITS   of a user: 'memory=8GiB requests=1000'",
     "preload": "MODULES  import these before tasks start: a,b,c",
     "accept-weaker-sandbox": "         run pure tasks even where they cannot be confined fully",
     "mode": "MODE     liberal or restricted",
@@ -223,6 +228,9 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
             write_json({"stopped": True, "how": how, "pid": running.pid})
         else:
             facts([("node", f"stopped ({how}), process {running.pid}")])
+
+
+app.add_typer(check.app)
 
 
 def main() -> None:

@@ -95,6 +95,12 @@ class Extents:
         """Where an extent lies."""
         return Path(self._place(extent))
 
+    @staticmethod
+    def name(extent: int) -> str:
+        """Where an extent lies inside the folder."""
+        name = f"{extent:0{2 * _ID_BYTES}x}"
+        return f"{name[:2]}/{name}"
+
     def write_all(self, payloads: Sequence[Payload]) -> list[Written]:
         """Write one extent for each payload and make all of them durable, in order; none on an error.
 
@@ -154,7 +160,11 @@ class Extents:
     def stored(self) -> Iterator[int]:
         """Every extent that has a file. Files whose names are not ours are left alone."""
         for number in range(_FOLDERS):
-            with os.scandir(self._folder / f"{number:02x}") as entries:
+            try:
+                entries = os.scandir(self._folder / f"{number:02x}")
+            except FileNotFoundError:
+                continue  # a start that was cut short made only some
+            with entries:
                 for entry in entries:
                     with contextlib.suppress(ValueError):
                         extent = int(entry.name, 16)
@@ -167,8 +177,7 @@ class Extents:
 
     def _place(self, extent: int) -> str:
         # Text where it is opened or listed: making a Path takes as long as opening the file.
-        name = f"{extent:0{2 * _ID_BYTES}x}"
-        return f"{self._folder}/{name[:2]}/{name}"
+        return f"{self._folder}/{Extents.name(extent)}"
 
     def _create(self, folder: bytes, payload: Payload) -> Written:
         size = payload.size if isinstance(payload, FilePayload) else len(payload.data)

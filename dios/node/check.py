@@ -1,0 +1,109 @@
+"""``dios-node check``: everything a stopped node keeps, looked at byte by byte, and repaired where asked.
+
+Not for: a node that runs (its store refuses), or how the result is shown (``dios.cli.check``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dios import limits
+from dios.host.audit import segments
+from dios.host.audit_reader import verify
+from dios.node.settings import load
+from dios.store.check import LOST_AND_FOUND, Inventory, held, read_index, verify_contents
+from dios.store.findings import Finding, Kind, Level
+from dios.store.repair import repair
+
+Waiting: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
+Moving: TypeAlias = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
+
+
+class Checked(Struct, frozen=True):
+    """What was found in a data directory, after the repair if there was one.
+
+    ``repaired`` has a sentence for each change; ``audit_head`` chains every sound audit record.
+    """
+
+    data: str
+    objects: int
+    bytes: int
+    extents: int
+    audit_records: int
+    audit_head: str
+    findings: list[Finding]
+    repaired: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was acknowledged can be read."""
+        return not any(finding.level is Level.DAMAGE for finding in self.findings)
+
+
+def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> Checked:
+    """Look at what the stopped node on ``data`` keeps; with ``mend`` repair what can be repaired first.
+
+    ``waiting`` and ``moving`` show progress: a text, and a text with the bytes to come. Raises InvalidError
+    when there is no store, DiosError naming the process while a node runs, NoSpaceError or DamagedError
+    when the disk refuses.
+    """
+    settings = load(data, environ={})
+    with held(settings.data):
+        found = _look(settings.data, waiting, moving)
+        repaired: list[str] = []
+        if mend:
+            with waiting("repairing"):
+                repaired = repair(found, map_bytes=max(settings.map_bytes, limits.STORE_MAP_BYTES_DEFAULT))
+            if repaired:
+                found = _look(settings.data, waiting, moving)
+        with waiting("checking the audit log"):
+            records, head = _look_at_audit(settings.audit, found)
+    _look_at_lost_and_found(found)
+    return Checked(
+        str(settings.data),
+        len(found.rows),
+        found.content_bytes,
+        found.extents,
+        records,
+        head,
+        sorted(found.findings, key=lambda finding: _ORDER[finding.level]),
+        repaired,
+    )
+
+
+_ORDER = {level: place for place, level in enumerate(Level)}
+
+
+def _look(data: Path, waiting: Waiting, moving: Moving) -> Inventory:
+    with waiting("reading the index"):
+        found = read_index(data)
+    with moving("comparing contents with their digests", found.content_bytes) as progress:
+        verify_contents(found, progress)
+    return found
+
+
+def _look_at_audit(folder: Path, found: Inventory) -> tuple[int, str]:
+    verdict = verify(folder)
+    if not segments(folder) and found.rows:
+        found.add(Kind.AUDIT, "audit", "objects are here, but no audit log: it was removed")
+    elif not verdict.ok:
+        found.add(
+            Kind.AUDIT,
+            f"audit/{verdict.segment}",
+            f"record {verdict.index} at byte {verdict.offset}: {verdict.problem}",
+        )
+    elif verdict.torn_bytes:
+        found.add(Kind.AUDIT_TORN, "audit", f"{verdict.torn_bytes} bytes; the next start sets them aside")
+    return verdict.records, verdict.head
+
+
+def _look_at_lost_and_found(found: Inventory) -> None:
+    files = [path for path in (found.path / LOST_AND_FOUND).rglob("*") if path.is_file()]
+    if files:
+        total = sum(path.stat().st_size for path in files)
+        found.add(Kind.SET_ASIDE, LOST_AND_FOUND, f"{len(files)} files, {total} bytes")

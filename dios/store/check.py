@@ -1,0 +1,276 @@
+"""Looks at every byte of a stopped node's store, and changes none.
+
+Not for: a store in use, which refuses its directory to anybody else; for changing anything (``repair``); or
+for what the node keeps beside its store (``dios.node.check``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from dios import limits
+from dios.core.events import ObjectRecord
+from dios.errors import DamagedError, InvalidError, NotSupportedError
+from dios.ids import Name
+from dios.store import environment, schema
+from dios.store.directory import lock_directory
+from dios.store.environment import translated
+from dios.store.extents import Extents, digest_of_file
+from dios.store.findings import Finding, Kind
+from dios.store.schema import Row
+from dios.wire.types import Deletion, ObjectType
+
+LOST_AND_FOUND: Final = "lost+found"
+_REPAIR_SCHEMA: Final = "write it again, if every row can be read"
+_PROBLEMS_SHOWN: Final = 5
+_FILES_AT_ONCE: Final = 64
+
+
+class Inventory:
+    """What the index says: sound rows with where they stand, and what is wrong with the rest."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self.rows: dict[bytes, Row] = {}
+        self.damaged_rows: list[bytes] = []
+        self.findings: list[Finding] = []
+        self.schema_lost = False
+        self.walked = False
+        """Whether the index could be read at all."""
+        self.orphans: list[int] = []
+        self.resized: list[bytes] = []
+        """Keys of rows whose record tells another size than their sound content has."""
+        self.shared: list[bytes] = []
+        """Keys of rows that name an extent which a row before them names."""
+
+    @property
+    def content_bytes(self) -> int:
+        """How many bytes all contents have together."""
+        return sum(row.payload.size for row in self.rows.values())
+
+    @property
+    def extents(self) -> int:
+        """How many rows name an extent."""
+        return sum(row.payload.kind is schema.Kind.EXTENT for row in self.rows.values())
+
+    def add(self, kind: Kind, subject: str, detail: str, repair: str = "") -> None:
+        """Note one finding."""
+        self.findings.append(Finding(kind, subject, detail, repair))
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the data directory ``path``, so that no node starts on it meanwhile.
+
+    Raises InvalidError when there is no store in it, DiosError naming the process when a node runs on it.
+    """
+    if not environment.holds_store(path):
+        raise InvalidError(f"{path} holds no node's store; name a node's data directory with --data")
+    with translated(path):
+        fd = lock_directory(path, for_reading=True)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def read_index(path: Path) -> Inventory:
+    """Read and check every row; contents behind the rows are looked at by ``verify_contents``.
+
+    The caller holds the directory. Damage becomes a finding; raises DiosError only where the system
+    refuses to read at all.
+    """
+    found = Inventory(path)
+    problems = environment.structure_problems(path)
+    if problems:
+        more = f" (and {len(problems) - _PROBLEMS_SHOWN} more)" if len(problems) > _PROBLEMS_SHOWN else ""
+        found.add(Kind.DATABASE, "store/data.mdb", "; ".join(problems[:_PROBLEMS_SHOWN]) + more)
+        return found
+    try:
+        with translated(path):
+            env = environment.open_for_reading(path)
+            try:
+                _read_tables(env, found)
+            finally:
+                env.close()
+    except DamagedError as error:
+        found.add(Kind.DATABASE, "store/data.mdb", error.message)
+    except NotSupportedError as error:
+        found.add(Kind.SCHEMA_NEWER, "store/data.mdb", error.message)
+    return found
+
+
+def verify_contents(found: Inventory, progress: Callable[[int], None]) -> None:
+    """Compare every content with its digest and the extents with the rows; adds to ``found``.
+
+    ``progress`` is told how many bytes more were looked at.
+    """
+    if not found.walked:
+        return
+    large = {key: row for key, row in found.rows.items() if row.payload.kind is schema.Kind.EXTENT}
+    extents = Extents(found.path / "extents")
+    with ThreadPoolExecutor(limits.STORE_WORKERS_MAX, thread_name_prefix="dios-check") as workers:
+        keys = list(large)
+        for start in range(0, len(keys), _FILES_AT_ONCE):
+            part = keys[start : start + _FILES_AT_ONCE]
+            results = workers.map(lambda key: _extent_problem(extents, large[key]), part)
+            for key, problem in zip(part, results, strict=True):
+                _judge(found, key, problem)
+                progress(large[key].payload.size)
+    extents.close()
+    _compare_files(found, extents, [row.payload.extent for row in large.values()])
+    _look_at_meaning(found)
+
+
+def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
+    try:
+        meta = env.open_db(environment.META, create=False)
+        objects = env.open_db(environment.OBJECTS, create=False)
+    except lmdb.NotFoundError:
+        # Its first start was cut short: nothing was ever stored.
+        found.walked = True
+        return
+    with env.begin(meta) as txn:
+        try:
+            found.schema_lost = not environment.has_schema(env, txn, meta, found.path)
+        except DamagedError as error:
+            found.schema_lost = True
+            found.add(Kind.SCHEMA_LOST, "store/data.mdb", error.message, _REPAIR_SCHEMA)
+    with env.begin(objects) as txn, txn.cursor() as cursor:
+        for key, stored in cursor.iternext():
+            _read_row(found, key, stored)
+    found.walked = True
+
+
+def _read_row(found: Inventory, key: bytes, stored: bytes) -> None:
+    try:
+        row = schema.decode_row(schema.object_of(key), stored)
+    except DamagedError as error:
+        found.damaged_rows.append(key)
+        found.add(Kind.ROW, f"row {key.hex()}", error.message, f"move it to {LOST_AND_FOUND}/rows")
+        return
+    found.rows[key] = row
+    if row.payload.kind is schema.Kind.EXTENT:
+        return
+    try:
+        schema.check_inline(row, bytes(schema.inline_part(stored)))
+    except DamagedError:
+        found.add(
+            Kind.CONTENT, schema.describe(row.record), f"{row.payload.size} bytes in the index do not match"
+        )
+    else:
+        _compare_size(found, key, row)
+
+
+def _extent_problem(extents: Extents, row: Row) -> str | None:
+    """What is wrong with the extent of a row; None when it is whole, empty when it is gone."""
+    try:
+        fd = extents.open(row.payload.extent)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot be opened ({error.strerror})"
+    try:
+        size = os.fstat(fd).st_size
+        if size != row.payload.size:
+            return f"has {size} bytes instead of {row.payload.size}"
+        if digest_of_file(fd, size) != row.payload.digest:
+            return "does not match its BLAKE3 digest"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    finally:
+        os.close(fd)
+    return None
+
+
+def _judge(found: Inventory, key: bytes, problem: str | None) -> None:
+    row = found.rows[key]
+    if problem is None:
+        _compare_size(found, key, row)
+        return
+    file = Extents.name(row.payload.extent)
+    if problem:
+        found.add(Kind.CONTENT, schema.describe(row.record), f"extents/{file} {problem}")
+    else:
+        found.add(
+            Kind.EXTENT_LOST,
+            schema.describe(row.record),
+            f"extents/{file} of {row.payload.size} bytes, BLAKE3 {row.payload.digest.hex()}",
+        )
+
+
+def _compare_size(found: Inventory, key: bytes, row: Row) -> None:
+    if row.record.type is ObjectType.DURABLE_BLOB and row.record.size != row.payload.size:
+        found.resized.append(key)
+        found.add(
+            Kind.SIZE,
+            schema.describe(row.record),
+            f"{row.record.size} bytes are told, {row.payload.size} are stored",
+            "tell the size that is stored",
+        )
+
+
+def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None:
+    counted = Counter(named)
+    shared = {extent for extent, rows in counted.items() if rows > 1}
+    first: set[int] = set()
+    for key, row in found.rows.items():
+        extent = row.payload.extent
+        if row.payload.kind is schema.Kind.EXTENT and extent in shared:
+            if extent in first:
+                found.shared.append(key)
+            first.add(extent)
+            found.add(
+                Kind.EXTENT_SHARED,
+                schema.describe(row.record),
+                f"extents/{Extents.name(extent)}",
+                "give each object a file of its own",
+            )
+    known = set()
+    for extent in extents.stored():
+        known.add(Extents.name(extent))
+        if extent not in counted:
+            found.orphans.append(extent)
+            found.add(
+                Kind.ORPHAN,
+                f"extents/{Extents.name(extent)}",
+                f"{extents.size(extent) or 0} bytes",
+                f"move it to {LOST_AND_FOUND}/extents",
+            )
+    for file in sorted((found.path / "extents").rglob("*")):
+        name = str(file.relative_to(found.path / "extents"))
+        if not file.is_dir() and name not in known:
+            found.add(Kind.STRANGER, f"extents/{name}", "its name is no extent's")
+
+
+def _look_at_meaning(found: Inventory) -> None:
+    """What the records say together: groups that are there, and one home for each user."""
+    records = [row.record for row in found.rows.values()]
+    groups: set[Name] = set()
+    homes: dict[str, ObjectRecord] = {}
+    for record in records:
+        if record.type is not ObjectType.GROUP or record.name is None:
+            continue
+        groups.add(record.name)
+        if record.deletion is Deletion.IMMORTAL:
+            if record.owner in homes:
+                other = schema.describe(homes[record.owner])
+                found.add(Kind.HOME_TWICE, schema.describe(record), f"{record.owner} has {other} too")
+            homes[record.owner] = record
+    for record in records:
+        if record.name is None:
+            found.add(Kind.UNNAMED, schema.describe(record), "the next start of the node removes it")
+        elif record.type is not ObjectType.GROUP and not groups.intersection(record.groups):
+            found.add(
+                Kind.UNREACHABLE,
+                schema.describe(record),
+                f"{record.size} bytes of {record.owner}, in {len(record.groups)} groups that are gone",
+            )

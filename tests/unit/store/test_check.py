@@ -1,0 +1,326 @@
+"""What a check of a stopped store finds, and what its repair does about it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import lmdb
+import msgspec
+import pytest
+from store_records import content, put, record
+
+from dios.core.events import ObjectRecord
+from dios.errors import DiosError, InvalidError
+from dios.ids import Name, ObjectId
+from dios.store import schema
+from dios.store.check import LOST_AND_FOUND, Inventory, held, read_index, verify_contents
+from dios.store.extents import Extents
+from dios.store.findings import MEANINGS, Kind, Level
+from dios.store.lmdb_store import LmdbStore
+from dios.store.protocol import Put
+from dios.store.repair import repair
+from dios.store.schema import Row
+from dios.wire.types import Deletion, ObjectType
+
+GROUP = Name(b"g" * 32)
+LARGE = bytes(range(256)) * 256
+SMALL = b"a small value"
+
+
+def group(number: int, name: Name = GROUP, deletion: Deletion = Deletion.IMMEDIATE) -> Put:
+    """A Put of a group."""
+    made = record(number, size=32)
+    return Put(msgspec.structs.replace(made, name=name, type=ObjectType.GROUP, groups=(), deletion=deletion))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A closed store with a group, two small objects and two large ones."""
+    store = LmdbStore(tmp_path / "data")
+    store.recover()
+    store.apply([group(9), put(1, SMALL), put(2, LARGE), put(3, LARGE[::-1]), put(4, SMALL * 2)])
+    store.close()
+    return tmp_path / "data"
+
+
+def look(data: Path) -> Inventory:
+    """Check the whole store."""
+    with held(data):
+        found = read_index(data)
+        verify_contents(found, lambda _: None)
+    return found
+
+
+def kinds(found: Inventory) -> list[Kind]:
+    """The kinds of what was found, in order."""
+    return [finding.kind for finding in found.findings]
+
+
+def mended(data: Path, found: Inventory) -> Inventory:
+    """Repair, and check again."""
+    with held(data):
+        assert repair(found), "something was to be repaired"
+    return look(data)
+
+
+def rewrite(data: Path, key: bytes, value: bytes | None, table: bytes = b"objects") -> None:
+    """Put a value into the database behind the store's back; None removes it."""
+    with lmdb.open(str(data / "store"), max_dbs=2) as env:
+        db = env.open_db(table)
+        with env.begin(db, write=True) as txn:
+            if value is None:
+                txn.delete(key)
+            else:
+                txn.put(key, value)
+
+
+def rewrite_record(data: Path, number: int, **changes: object) -> None:
+    """Change what a sound row says of its object."""
+    rewrite_row(data, number, lambda row: Row(msgspec.structs.replace(row.record, **changes), row.payload))
+
+
+def rewrite_row(data: Path, number: int, change: object) -> None:
+    """Put another sound row in place of one."""
+    assert callable(change)
+    key = schema.key_of(ObjectId(number))
+    with lmdb.open(str(data / "store"), max_dbs=2) as env, env.begin(env.open_db(b"objects")) as txn:
+        stored = txn.get(key)
+    assert stored is not None
+    row = change(schema.decode_row(ObjectId(number), stored))
+    rewrite(data, key, schema.encode_row(row, schema.inline_part(stored)))
+
+
+def extent_of(data: Path, number: int) -> Path:
+    """The file of a large object."""
+    row = look(data).rows[schema.key_of(ObjectId(number))]
+    return data / "extents" / Extents.name(row.payload.extent)
+
+
+def records_of(data: Path) -> list[ObjectRecord]:
+    """What a node would start with."""
+    store = LmdbStore(data)
+    try:
+        return list(store.recover())
+    finally:
+        store.close()
+
+
+def test_a_sound_store_has_no_findings(data: Path) -> None:
+    """Nothing is found in a sound store, everything is counted, and nothing in it changes."""
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.name != "lock"}
+    found = look(data)
+    assert found.findings == []
+    assert (len(found.rows), found.extents) == (5, 2)
+    assert found.content_bytes == 2 * len(LARGE) + 3 * len(SMALL)
+    assert before == {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.name != "lock"}
+
+
+def test_a_store_in_use_is_refused(data: Path) -> None:
+    """While somebody has the store the check is refused, and names who."""
+    store = LmdbStore(data)
+    try:
+        with pytest.raises(DiosError, match=str(os.getpid())), held(data):
+            pass
+    finally:
+        store.close()
+
+
+def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
+    """A directory without a store is refused and left as it was."""
+    with pytest.raises(InvalidError, match="--data"), held(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_flipped_bit_of_an_extent_is_found(data: Path) -> None:
+    """An extent that does not match its digest is told by its object's fingerprint, and is not moved."""
+    file = extent_of(data, 2)
+    file.chmod(0o600)
+    with file.open("r+b") as opened:
+        opened.seek(5000)
+        opened.write(b"\xff\x00")
+    found = look(data)
+    assert kinds(found) == [Kind.CONTENT]
+    assert found.findings[0].subject == schema.describe(record(2))
+    with held(data):
+        assert repair(found) == []
+    assert file.exists()
+
+
+def test_a_flipped_bit_of_an_inline_value_is_found(data: Path) -> None:
+    """A small value that does not match its digest is told, though its row is sound."""
+    key = schema.key_of(ObjectId(1))
+    rewrite(data, key, schema.encode_row(Row(record(1, size=13), schema.inline_payload(SMALL)), b"A" * 13))
+    assert kinds(look(data)) == [Kind.CONTENT]
+
+
+def test_a_cut_extent_and_a_lost_one_are_found(data: Path) -> None:
+    """A file of another length and one that is gone are told, the lost one with the digest it must have."""
+    os.truncate(extent_of(data, 2), 100)
+    extent_of(data, 3).unlink()
+    found = {finding.kind: finding for finding in look(data).findings}
+    assert "100 bytes" in found[Kind.CONTENT].detail
+    payload = look(data).rows[schema.key_of(ObjectId(3))].payload
+    assert payload.digest.hex() in found[Kind.EXTENT_LOST].detail
+
+
+def test_an_orphan_is_moved_and_not_removed(data: Path) -> None:
+    """A file that no row names goes to lost+found with its bytes; the second check is clean."""
+    (data / "extents" / "ab" / "ab00000000000001").write_bytes(b"old version")
+    found = look(data)
+    assert kinds(found) == [Kind.ORPHAN]
+    assert found.findings[0].level is Level.LEFTOVER
+    assert mended(data, found).findings == []
+    assert (data / LOST_AND_FOUND / "extents" / "ab00000000000001").read_bytes() == b"old version"
+
+
+def test_a_file_that_is_no_extent_is_left_alone(data: Path) -> None:
+    """A file whose name is no extent's is told, and no repair touches it."""
+    (data / "extents" / "ab" / "notes.txt").write_text("mine")
+    found = look(data)
+    assert kinds(found) == [Kind.STRANGER]
+    with held(data):
+        assert repair(found) == []
+    assert (data / "extents" / "ab" / "notes.txt").exists()
+
+
+def test_a_damaged_row_is_moved_with_its_file(data: Path) -> None:
+    """A row that fails its check goes to lost+found as it is, and so does the file it may have named."""
+    key, file = schema.key_of(ObjectId(2)), extent_of(data, 2)
+    with lmdb.open(str(data / "store"), max_dbs=2) as env, env.begin(env.open_db(b"objects")) as txn:
+        stored = bytearray(txn.get(key) or b"")
+    stored[30] ^= 1
+    rewrite(data, key, bytes(stored))
+    found = look(data)
+    assert kinds(found) == [Kind.ROW, Kind.ORPHAN]
+    assert mended(data, found).findings == []
+    assert (data / LOST_AND_FOUND / "rows" / f"{key.hex()}.row").read_bytes() == bytes(stored)
+    assert (data / LOST_AND_FOUND / "extents" / file.name).read_bytes() == LARGE
+    assert [each.object for each in records_of(data)] == [1, 3, 4, 9]
+
+
+def test_a_lost_schema_is_written_again(data: Path) -> None:
+    """The schema version is written again when every row can be read, and the store opens as before."""
+    before = records_of(data)
+    rewrite(data, b"schema", None, b"meta")
+    with pytest.raises(DiosError, match="--repair"):
+        LmdbStore(data)
+    found = look(data)
+    assert kinds(found) == [Kind.SCHEMA_LOST]
+    assert mended(data, found).findings == []
+    assert records_of(data) == before
+
+
+def test_rows_of_an_unknown_format_are_not_moved(data: Path) -> None:
+    """Without a schema version, rows that cannot be read may be a newer program's: nothing is changed."""
+    rewrite(data, b"schema", None, b"meta")
+    rewrite(data, schema.key_of(ObjectId(2)), b"\x02something newer, which this program cannot read")
+    found = look(data)
+    assert set(kinds(found)) == {Kind.SCHEMA_LOST, Kind.ROW, Kind.ORPHAN}
+    with held(data):
+        assert repair(found) == []
+    assert look(data).findings == found.findings
+
+
+def test_a_newer_schema_is_told_and_left_alone(data: Path) -> None:
+    """A store of a newer program is told as that, and no repair touches it."""
+    rewrite(data, b"schema", schema.encode_schema(schema.SCHEMA_VERSION + 1), b"meta")
+    found = look(data)
+    assert kinds(found) == [Kind.SCHEMA_NEWER]
+    with held(data):
+        assert repair(found) == []
+
+
+def test_a_shared_file_becomes_two(data: Path) -> None:
+    """Two objects that name one file get one each, and deleting the one keeps the other."""
+    shared = look(data).rows[schema.key_of(ObjectId(2))].payload
+    rewrite_row(data, 3, lambda row: Row(row.record, shared))
+    found = look(data)
+    assert kinds(found).count(Kind.EXTENT_SHARED) == 2
+    # The file that object 3 had before belongs to nobody now.
+    assert mended(data, found).findings == []
+    store = LmdbStore(data)
+    try:
+        store.recover()
+        store.apply([put(2, SMALL)])
+        assert content(store, 3) == LARGE
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_wrong_size_is_corrected(data: Path, number: int) -> None:
+    """A record that tells another size than its whole content has is corrected, for small and large."""
+    rewrite_record(data, number, size=7)
+    found = look(data)
+    assert kinds(found) == [Kind.SIZE]
+    assert mended(data, found).findings == []
+    sizes = {each.object: each.size for each in records_of(data)}
+    assert sizes[ObjectId(number)] == {1: len(SMALL), 2: len(LARGE)}[number]
+
+
+def test_two_homes_of_one_user_are_told(data: Path) -> None:
+    """Two home groups of one user are damage; homes of two users are none."""
+    store = LmdbStore(data)
+    store.recover()
+    store.apply([group(20, Name(b"h" * 32), Deletion.IMMORTAL)])
+    store.close()
+    assert look(data).findings == []
+    store = LmdbStore(data)
+    store.recover()
+    store.apply([group(21, Name(b"i" * 32), Deletion.IMMORTAL)])
+    store.close()
+    assert kinds(look(data)) == [Kind.HOME_TWICE]
+
+
+def test_what_nobody_can_reach_is_told_and_kept(data: Path) -> None:
+    """Objects whose groups are all gone, and those without a name, are told, and no repair removes them."""
+    rewrite_record(data, 1, groups=(Name(b"x" * 32), Name(b"y" * 32)))
+    rewrite_record(data, 2, name=None)
+    rewrite_record(data, 3, groups=(Name(b"x" * 32), GROUP))
+    found = look(data)
+    assert sorted(kinds(found)) == [Kind.UNNAMED, Kind.UNREACHABLE]
+    assert all(finding.level is not Level.DAMAGE for finding in found.findings)
+    with held(data):
+        assert repair(found) == []
+
+
+@pytest.mark.parametrize("pages", [2, 5])
+def test_a_cut_database_is_told(data: Path, pages: int) -> None:
+    """A database that lost its end is damage, it ends no process, and a node refuses it in words."""
+    os.truncate(data / "store" / "data.mdb", pages * 4096)
+    found = look(data)
+    assert kinds(found) == [Kind.DATABASE]
+    with held(data):
+        assert repair(found) == []
+    with pytest.raises(DiosError, match=r"docs/recovery\.md"):
+        LmdbStore(data)
+
+
+def test_a_damaged_page_of_the_database_is_told(data: Path) -> None:
+    """A page that holds something else is damage, and is not walked."""
+    file = data / "store" / "data.mdb"
+    whole = bytearray(file.read_bytes())
+    page = whole.index(SMALL) // 4096
+    whole[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+    file.write_bytes(bytes(whole))
+    if not _has_verifier():
+        pytest.skip("the installed lmdb has no pass over pages")
+    assert kinds(look(data)) == [Kind.DATABASE]
+
+
+def _has_verifier() -> bool:
+    try:
+        import lmdb.verify as _  # noqa: F401 - whether it is there
+    except ImportError:
+        return False
+    return True
+
+
+def test_every_kind_is_explained() -> None:
+    """Each kind of finding has its meaning, and its section in docs/recovery.md."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "recovery.md").read_text()
+    assert set(MEANINGS) == set(Kind)
+    missing = [kind for kind in Kind if f"`{kind}`" not in page]
+    assert not missing, missing
