@@ -181,10 +181,8 @@ class TaskOps(Handle, Generic[C]):
 
     def kill_op(self) -> Operation[None]:
         """End the task now. Its status and its console can still be read; needs the right to delete."""
-        # The call takes the reference that it is made on, so it is made on a second one.
-        own = self._node.self_info.ref
-        found = expect(messages.References, (yield messages.Copy(self._info.ref, own)))
-        expect(messages.Done, (yield messages.Delete(found.references[0].ref, int(Flag.DESTROY))))
+        # Of a task this call keeps the reference, so that its end can be read.
+        expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.DESTROY))))
 
     def console_op(self) -> Operation[C]:
         """What the task prints, from the beginning of what the node keeps."""

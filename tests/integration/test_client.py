@@ -330,6 +330,18 @@ def test_running_task_is_paused_resumed_and_killed(node: Node) -> None:
     assert list(console) == []
 
 
+def test_killing_costs_no_reference(node: Node) -> None:
+    """A task that is killed is held by the one reference that it was held by before, until that is closed."""
+    task = node.run(b"import dios\ndios.connect().next_event()\n")
+    before = node.info().counts["references"]
+    task.kill()
+    assert task.wait(30).cause is dios.Cause.KILLED
+    ended = node.info().counts["references"]
+    assert ended < before
+    task.kill()
+    assert node.info().counts["references"] == ended
+
+
 def test_child_that_ends_is_an_event(node: Node) -> None:
     """The end of a child is told on the parent's self-reference."""
     task = node.run(b"raise SystemExit(5)")
