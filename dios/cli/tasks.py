@@ -37,7 +37,7 @@ from dios.cli.place import Place, opened
 from dios.client.blocking import Console, Task
 from dios.client.status import Status
 from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, TimeLimitError
-from dios.node.settings import parse_size
+from dios.node.budgets import parse_size
 from dios.wire.messages import Limits
 from dios.wire.nametext import format_name
 from dios.wire.types import Brand

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import InvalidError
+from dios.node.budgets import parse_size, read_bounds
+from dios.wire.messages import Bound
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"
 FILE_NAME: Final = "node.toml"
@@ -57,7 +59,8 @@ class Settings:
 
     ``socket`` is where people's processes connect, ``log_file`` None means the standard error stream,
     ``record`` is where every event of the core is written for replay, ``allowed_uids`` are users beside
-    the node's own and root who may connect.
+    the node's own and root who may connect; the three ``_limits`` are what every task with all it starts,
+    every group and every principal may use that was given no limits of its own.
     """
 
     data: Path
@@ -65,6 +68,9 @@ class Settings:
     pool_size: int = limits.TASK_POOL_SIZE_DEFAULT
     tasks_max: int = limits.TASKS_MAX
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
+    task_limits: tuple[Bound, ...] = ()
+    group_limits: tuple[Bound, ...] = ()
+    principal_limits: tuple[Bound, ...] = ()
     preload: tuple[str, ...] = ()
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
@@ -108,19 +114,6 @@ def _whole(low: int, high: int) -> Callable[[object], int]:
         return value
 
     return read
-
-
-_UNITS: Final = {"": 1, "b": 1, "kib": limits.KIB, "mib": limits.MIB, "gib": limits.GIB}
-_SIZE: Final = re.compile(r"\s*([0-9][0-9_]*)\s*([A-Za-z]*)\s*")
-
-
-def parse_size(text: str) -> int:
-    """Read ``4 GiB``, ``512MiB`` or a plain number of bytes; raises ValueError."""
-    match = _SIZE.fullmatch(text)
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise ValueError('bytes, or a size like "512 MiB"')
-    return int(match[1]) * unit
 
 
 def _size(low: int, high: int) -> Callable[[object], int]:
@@ -184,6 +177,9 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "pool_size": _whole(0, limits.TASKS_MAX),
     "tasks_max": _whole(1, limits.TASKS_MAX),
     "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),
+    "task_limits": read_bounds,
+    "group_limits": read_bounds,
+    "principal_limits": read_bounds,
     "preload": _modules,
     "accept_weaker_sandbox": _truth,
     "mode": _one_of(NodeMode),
@@ -285,6 +281,8 @@ def load(
                 read = KEYS[key](value)
             except (TypeError, ValueError) as error:
                 raise SettingsError(f"{origin}: {key} must be {error}, not {value!r}") from None
+            except InvalidError as error:
+                raise SettingsError(f"{origin}: {key}: {error.message}") from None
             chosen[key] = base / read if isinstance(read, Path) else read
     settings = replace(Settings(folder, folder / "node.sock"), **chosen)  # type: ignore[arg-type] # checked by KEYS
     if settings.pool_size > settings.tasks_max:

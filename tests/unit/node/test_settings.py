@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load, parse_size
+from dios.node.budgets import parse_size
+from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load
+from dios.wire.messages import Bound
+from dios.wire.types import Resource
 
 
 def write(folder: Path, text: str) -> Path:
@@ -113,3 +116,23 @@ def test_the_page_names_every_key() -> None:
     """docs/settings.md has a row for every key, and no row for anything else."""
     page = (Path(__file__).resolve().parents[3] / "docs" / "settings.md").read_text()
     assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == list(KEYS)
+
+
+def test_limits_are_read_from_everywhere_alike(tmp_path: Path) -> None:
+    """Limits come as a table in the file, as text in the environment and on the command line."""
+    write(tmp_path, "[task_limits]\nobjects = 10\nbytes = '1 KiB'\n")
+    settings = load(
+        tmp_path,
+        environ={"DIOS_GROUP_LIMITS": "objects=10 bytes=1KiB"},
+        flags={"principal_limits": "objects=10, bytes=1 KiB"},
+    )
+    wanted = (Bound(Resource.OBJECTS, 10), Bound(Resource.BYTES, 1024))
+    assert settings.task_limits == settings.group_limits == settings.principal_limits == wanted
+
+
+def test_a_bad_limit_is_told_with_its_place(tmp_path: Path) -> None:
+    """A misspelled resource names the file, the line of the table, and what was meant."""
+    file = write(tmp_path, "pool_size = 1\n[group_limits]\nobjets = 10\n")
+    with pytest.raises(SettingsError, match=r"did you mean objects\?") as caught:
+        load(tmp_path, environ={})
+    assert f"{file}:2" in str(caught.value)
