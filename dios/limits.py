@@ -75,6 +75,11 @@ CONTENT_CACHE_FILES_MAX: Final = 256
 LOOP_COPY_BYTES_MAX: Final = 1 * MIB
 ENDED_TASKS_KEPT: Final = 1_024
 SPECIAL_NAMES_MAX: Final = 65_536
+STALE_MOMENTS_MAX: Final = 1_024
+LIFETIME_NS_MAX: Final = 366 * 24 * 3600 * 1_000_000_000
+FAILED_PROGRAMS_KEPT: Final = 64
+FAILED_PROGRAM_BYTES_MAX: Final = 1 * MIB
+LIMIT_ROWS_MAX: Final = 4_096
 
 # -- the store ------------------------------------------------------------------------------------
 INLINE_VALUE_BYTES_MAX: Final = 16 * KIB

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dios.core.iorequests import Buffer
 from dios.core.references import Provenance, Reference
+from dios.core.state import State
 from dios.core.tasks import Task
 from dios.errors import BadReferenceError, InvalidError, NotPermittedError, StaleError
 from dios.ids import BufferId
-from dios.wire.types import Flag, Mode, ObjectType, Permission
+from dios.wire.types import Brand, Flag, Mode, ObjectType, Permission
 
 _RIGHT_OF_MODE = {Mode.READ: Permission.READ, Mode.WRITE: Permission.WRITE}
 
@@ -80,3 +81,14 @@ def may_grant(task: Task, reference: Reference) -> bool:
     return name in task.memberships or (
         name in task.created_groups and reference.provenance is not Provenance.DELEGATED
     )
+
+
+def is_nodes_own(state: State, task: Task) -> bool:
+    """Whether the task is there for the principal that runs the node, or for root."""
+    return task.principal in {state.node_owner, "uid:0"}
+
+
+def refuse_pure(task: Task) -> None:
+    """EPERM for a pure task: it sees nothing of the node."""
+    if task.brand is Brand.PURE:
+        raise NotPermittedError("a pure task sees nothing but what it was handed")

@@ -64,11 +64,13 @@ def write_once(step: Step, task: Task, seq: int, call: messages.WriteOnce) -> No
     if end > limits.BLOB_BYTES_MAX:
         raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
     step.require_unread(target)
+    replace = bool(flags & Flag.REPLACE)
+    size = end if replace else max(target.size, end)
+    io_steps.require_growth(target, size)
     target.admissions += 1
     target.v_w += 1
-    replace = bool(flags & Flag.REPLACE)
     source = WriteSource(payload=step.payload, offset=call.offset, length=step.payload_size, replace=replace)
-    io_steps.write_bytes(step, target, source, end if replace else max(target.size, end), raw=False)
+    io_steps.write_bytes(step, target, source, size, raw=False)
     step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
 
 
@@ -97,13 +99,14 @@ def commit_acquire_write(step: Step, task: Task, seq: int, call: messages.Commit
     reference = access.for_io(task, call.ref, Mode.WRITE)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.WRITE)
     length = io_steps.commit_length(step, reference, buffer, call.size)
+    replace = bool(flags & Flag.REPLACE)
+    end = buffer.offset + length
+    io_steps.require_growth(buffer.object, end if replace else max(buffer.object.size, end))
     valid = io_steps.settle_request(step, buffer)
     if not valid:
         io_steps.answer_commit(step, buffer.object, task, seq, valid=False)
         return
-    io_steps.apply_buffer(
-        step, buffer.object, buffer, buffer.offset, length, replace=bool(flags & Flag.REPLACE)
-    )
+    io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, length, replace=replace)
     if not admits(buffer.object, call.semantics):
         io_steps.answer_commit(step, buffer.object, task, seq, valid=True)
         return

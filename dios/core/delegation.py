@@ -1,11 +1,14 @@
 """Delegation: a new, never wider reference in another task's table (thesis §4.5.3, Table 4.3, B.1.3).
 
-Not for: handing references to a task at its start, which uses ``narrowed_grant`` from here.
+Not for: handing references to a task at its start (``dios.core.run_calls``), or taking them back
+(``dios.core.retirement``).
 """
 
 from __future__ import annotations
 
+from dios import limits
 from dios.core import access, effects
+from dios.core.accounts import require_all
 from dios.core.effects import WriteSource
 from dios.core.object_types.rules import RULES, is_blob
 from dios.core.objects import PhysicalObject
@@ -27,6 +30,7 @@ from dios.wire.types import (
     Permission,
     Persistence,
     Proximity,
+    Resource,
 )
 
 
@@ -38,13 +42,24 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
     kind = _kind_wanted(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
         _refuse_private(reference, receiver is task)
-    receiver.table.require_room()
+    expires_ns = end_of(step, call.lifetime_ns)
     target = reference.object
-    if kind is not target.type or (call.buffering is not None and call.buffering is not target.buffering):
-        target = _duplicate(step, target, kind, call.buffering)
+    copied = kind is not target.type or (
+        call.buffering is not None and call.buffering is not target.buffering
+    )
+    require_room(receiver, target)
+    if copied:
+        _require_room_for_copy(task, target)
+        target = _duplicate(step, task, target, kind, call.buffering)
     step.seen(reference.object)
     fresh = step.grant(
-        receiver, target, narrowed(reference.permissions, call.permissions), Provenance.DELEGATED
+        receiver,
+        target,
+        narrowed(reference.permissions, call.permissions),
+        Provenance.DELEGATED,
+        # A copy of the data is another object: taking back what was delegated leaves it alone.
+        origin=None if copied else reference,
+        expires_ns=expires_ns,
     )
     public = fresh.public()
     receiver.push_event(messages.Delegated(public, task.object.fingerprint))
@@ -67,17 +82,25 @@ def delegable(task: Task, ref_id: int) -> Reference:
     return access.held(task, reference.id, Permission.DELEGATE)
 
 
-def narrowed_grant(
-    step: Step, receiver: Task, reference: Reference, permissions: int, label: str
-) -> Reference:
-    """Hand a delegable reference to a task that is just being made."""
-    return step.grant(
-        receiver,
-        reference.object,
-        narrowed(reference.permissions, permissions),
-        Provenance.DELEGATED,
-        label,
-    )
+def end_of(step: Step, lifetime_ns: int) -> int:
+    """When a reference with this lifetime goes by itself; 0 for never."""
+    if lifetime_ns > limits.LIFETIME_NS_MAX:
+        days = limits.LIFETIME_NS_MAX // (24 * 3600 * 1_000_000_000)
+        raise InvalidError(f"a lifetime is at most {days} days; give none for a reference without an end")
+    return step.now + lifetime_ns if lifetime_ns else 0
+
+
+def require_room(receiver: Task, target: PhysicalObject) -> None:
+    """The receiver's table, its account and those of the object's groups take one more reference."""
+    receiver.table.require_room()
+    receiver.account.require(Resource.REFERENCES, 1)
+    require_all(target.accounts[1:], Resource.REFERENCES, 1)
+
+
+def _require_room_for_copy(task: Task, origin: PhysicalObject) -> None:
+    accounts = (task.account, *origin.accounts[1:])
+    require_all(accounts, Resource.OBJECTS, 1)
+    require_all(accounts, Resource.BYTES, origin.size)
 
 
 def _receiver(step: Step, task: Task, ref_id: int) -> Task:
@@ -118,7 +141,7 @@ def _refuse_private(reference: Reference, to_self: bool) -> None:  # noqa: FBT00
 
 
 def _duplicate(
-    step: Step, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
+    step: Step, task: Task, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
 ) -> PhysicalObject:
     """A new physical object of the same logical object, with the same bytes and versions."""
     raw = Buffering.RAW if buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB else Buffering.DOUBLE
@@ -131,7 +154,9 @@ def _duplicate(
         deletion=RULES[kind].deletion,
         buffering=raw,
         proximity=RULES[kind].proximity,
+        accounts=(task.account, *origin.accounts[1:]),
     )
+    made.version.resize(origin.size)
     made.size, made.v_r, made.v_w = origin.size, origin.v_r, origin.v_w
     step.state.add_object(made)
     step.seen(origin)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios.ids import Name, ObjectId, PayloadId, Principal, TaskId, Ticket
-from dios.wire.messages import AnyCall
+from dios.wire.messages import AnyCall, Bound
 from dios.wire.types import Buffering, Cause, Deletion, ObjectType
 
 
@@ -19,7 +19,8 @@ class ObjectRecord(Struct, frozen=True, array_like=True):
     """A physical object as the store keeps it, enough to rebuild it at start (§4.2, Persistence).
 
     ``groups`` are the external names of its groups; ``size`` and ``digest`` describe the payload that
-    the store holds under the same object id; ``owner`` is the principal it was created for.
+    the store holds under the same object id; ``owner`` is the principal it was created for. ``limits``
+    are a group's, and those of a home group its principal's.
     """
 
     object: ObjectId
@@ -32,6 +33,7 @@ class ObjectRecord(Struct, frozen=True, array_like=True):
     size: int
     v_r: int
     v_w: int
+    limits: tuple[Bound, ...] = ()
 
 
 class Recovered(Struct, frozen=True, tag=1):
@@ -82,7 +84,10 @@ class TaskStarted(Struct, frozen=True, tag=5):
 
 
 class TaskEnded(Struct, frozen=True, tag=6):
-    """The process of a task is gone, or never came to be (cause SPAWN)."""
+    """The process of a task is gone, or never came to be (cause SPAWN).
+
+    ``cpu_ms`` and ``memory_bytes`` are what it used, as far as the kernel told; the second at its peak.
+    """
 
     now: int
     task: TaskId
@@ -90,6 +95,8 @@ class TaskEnded(Struct, frozen=True, tag=6):
     exit_code: int = 0
     signal: int = 0
     detail: str = ""
+    cpu_ms: int = 0
+    memory_bytes: int = 0
 
 
 class ConsoleArrived(Struct, frozen=True, tag=7):

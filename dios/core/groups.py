@@ -44,7 +44,7 @@ def enter(step: Step, task: Task, group: PhysicalObject) -> None:
     """Note a group just created by ``task``."""
     if group.name is None:
         return
-    step.state.groups[group.name] = group
+    step.state.enter_group(group)
     task.created_groups.add(group.name)
     if task.is_session:
         # A session could come back at once with this group in its keyring and be made a member then,
@@ -78,10 +78,9 @@ def home_of(step: Step, principal: Principal) -> PhysicalObject:
 def adopt_home(state: State, home: PhysicalObject) -> None:
     """Enter a home group into the node's tables; it is a group without a parent that never dies."""
     state.add_object(home)
-    home.pinned = True
+    home.pinned += 1
     state.homes[home.owner] = home
-    if home.name is not None:
-        state.groups[home.name] = home
+    state.enter_group(home)
 
 
 def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
@@ -95,8 +94,7 @@ def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
         deletion=Deletion.REFERENCE_COUNTED,
     )
     step.state.add_object(group)
-    if group.name is not None:
-        step.state.groups[group.name] = group
+    step.state.enter_group(group)
     return group
 
 

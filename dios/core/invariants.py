@@ -5,14 +5,17 @@ Not for: refusing calls. A violation is a defect of the core and raises Invarian
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dios import limits
+from dios.core.accounts import Account, Version
 from dios.core.names import internal_name
 from dios.core.objects import PhysicalObject
 from dios.core.references import Reference
 from dios.core.state import State
 from dios.core.tasks import Task
 from dios.errors import InvariantError
-from dios.wire.types import Deletion, Mode, ObjectType, Permission, TaskState
+from dios.wire.types import Deletion, Mode, ObjectType, Permission, Resource, TaskState
 
 
 def check(state: State) -> None:
@@ -21,6 +24,8 @@ def check(state: State) -> None:
     _check_counters(state)
     _check_names(state)
     _check_pending(state)
+    _check_delegations(state)
+    _check_accounts(state)
     for task in state.tasks.values():
         _check_task(task)
 
@@ -56,7 +61,7 @@ def _check_references(state: State) -> None:
         forgotten = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
         # What the store brought back counts from its first reference on (§4.2, Persistence).
         reinstated = target.recorded is not None and not target.ticket
-        _require(not forgotten or target.pinned or reinstated, "an unreferenced counted object lives on")
+        _require(not forgotten or target.pinned > 0 or reinstated, "an unreferenced counted object lives on")
 
 
 def _check_counters(state: State) -> None:
@@ -104,6 +109,55 @@ def _check_pending(state: State) -> None:
         _require(row.task.pending.get(row.seq) is row, "a waiting call its task does not know")
         for target in row.watched:
             _require(row.key in target.waiters or target.zombie, "a waiting call nobody would wake")
+
+
+def _check_delegations(state: State) -> None:
+    """Every line of delegations runs through living references, and none outlives what it came from."""
+    for task in state.tasks.values():
+        for reference in task.table:
+            origin = reference.origin
+            if origin is not None:
+                _require(origin.id in origin.task.table, "a delegation comes from a reference that is gone")
+                _require(origin.descendants.get(reference.id) is reference, "an unknown descendant")
+                limited = origin.expires_ns == 0 or 0 < reference.expires_ns <= origin.expires_ns
+                _require(limited, "a delegation lives longer than what it came from")
+            for other in reference.descendants.values():
+                _require(other.origin is reference, "a descendant of another reference")
+
+
+def _check_accounts(state: State) -> None:
+    """What the accounts say is used is what the tables hold."""
+    expected: dict[int, tuple[Account, list[int]]] = {}
+
+    def count(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
+        for account in accounts:
+            above: Account | None = account
+            while above is not None:
+                expected.setdefault(id(above), (above, [0] * len(Resource)))[1][resource] += amount
+                above = above.parent
+
+    versions: dict[int, Version] = {}
+    for target in state.objects.values():
+        count(target.accounts, Resource.OBJECTS, 1)
+        versions[id(target.version)] = target.version
+    for task in state.tasks.values():
+        count([task.account], Resource.REQUESTS, len(task.pending))
+        for reference in task.table:
+            count([task.account, *reference.object.accounts[1:]], Resource.REFERENCES, 1)
+        for buffer in task.buffers.values():
+            count(buffer.accounts, Resource.REQUESTS, 1)
+            if buffer.held is not None:
+                versions[id(buffer.held)] = buffer.held
+        if task.alive and task.parent is not None:
+            count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
+            count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
+    for version in versions.values():
+        count(version.accounts, Resource.BYTES, version.bytes)
+    for principal in state.principals.values():
+        count([principal], Resource.OBJECTS, 0)
+    for account, used in expected.values():
+        used[Resource.CPU_MS] = account.used[Resource.CPU_MS]  # what ended tasks used stays counted
+        _require(account.used == used, f"an account is not exact: {account.used} instead of {used}")
 
 
 def _check_task(task: Task) -> None:

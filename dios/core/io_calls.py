@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, io_steps
+from dios.core.accounts import charge_all, require_all
 from dios.core.iorequests import Buffer, abort, associate, give_back, holds
 from dios.core.object_types import sources
 from dios.core.object_types.rules import is_blob
+from dios.core.objects import PhysicalObject
 from dios.core.references import Reference
 from dios.core.step import Step
 from dios.core.tasks import Task
@@ -21,6 +23,7 @@ from dios.wire.types import (
     CommitIov,
     Flag,
     Mode,
+    Resource,
 )
 
 _BUFFER_BYTES_DEFAULT = 4096
@@ -52,7 +55,7 @@ def acquire_write(step: Step, task: Task, seq: int, call: messages.AcquireWrite)
         sources.acquire(step, reference, seq, call)
         return
     io_steps.require_extent(target, call.offset)
-    length = call.size or max(target.size - call.offset, 0) or _BUFFER_BYTES_DEFAULT
+    length = _length_to_write(target, call)
     if call.offset + length > limits.BLOB_BYTES_MAX:
         raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
     buffer = _admitted(step, reference, Mode.WRITE, call)
@@ -84,17 +87,35 @@ def _admitted(
                 raise InvalidError("the buffer is this reference's own; REUSE it")
     elif call.buffer:
         raise InvalidError("only TAKE, BORROW and REUSE name a buffer")
-    elif len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
-        raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+    else:
+        _require_room(reference, mode, call)
     io_steps.require_admission(reference.object, call.semantics)
     if existing is not None:
         if call.iov is not AcquireIov.REUSE:
             associate(existing, reference, mode, borrow=call.iov is AcquireIov.BORROW)
         return existing
     buffer = Buffer(step.state.fresh_buffer(), reference, mode, bare=call.iov is AcquireIov.NONE)
+    charge_all(buffer.accounts, Resource.REQUESTS, 1)
     task.buffers[buffer.id] = buffer
     reference.buffers[buffer.id] = buffer
     return buffer
+
+
+def _require_room(
+    reference: Reference, mode: Mode, call: messages.AcquireRead | messages.AcquireWrite
+) -> None:
+    """One more buffer fits the task's table, and every account that it would be counted with."""
+    task, target = reference.task, reference.object
+    if len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
+        raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+    require_all((task.account, *target.accounts[1:]), Resource.REQUESTS, 1)
+    if mode is Mode.WRITE and call.iov is AcquireIov.CREATE:
+        length = _length_to_write(target, call)
+        task.account.require(Resource.BYTES, io_steps.unshared(target, call.offset, length))
+
+
+def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messages.AcquireWrite) -> int:
+    return call.size or max(target.size - call.offset, 0) or _BUFFER_BYTES_DEFAULT
 
 
 # -- commit ---------------------------------------------------------------------------------------
@@ -122,15 +143,37 @@ def commit_write(step: Step, task: Task, seq: int, call: messages.CommitWrite) -
         return
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, call.iov, Mode.WRITE)
     length = io_steps.commit_length(step, reference, buffer, call.size)
+    replace = bool(flags & Flag.REPLACE)
+    _require_growth(reference, buffer, call.iov, length, replace=replace)
     if call.iov is CommitIov.USE:
         valid = io_steps.settle_request(step, buffer)
         if valid:
-            io_steps.apply_buffer(
-                step, buffer.object, buffer, buffer.offset, length, replace=bool(flags & Flag.REPLACE)
-            )
+            io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, length, replace=replace)
     else:
         valid = _commit_elsewhere(step, reference, buffer, call.iov, length)
     io_steps.answer_commit(step, reference.object, task, seq, valid=valid)
+
+
+def _require_growth(
+    reference: Reference, buffer: Buffer, iov: CommitIov, length: int, *, replace: bool
+) -> None:
+    """What this commit would make of the object fits its accounts."""
+    target = reference.object
+    if iov is CommitIov.USE:
+        end = buffer.offset + length
+    else:
+        bare = _bare_request(reference)
+        end = (0 if bare is None else bare.offset) + length
+        replace = False
+    io_steps.require_growth(target, end if replace else max(target.size, end))
+
+
+def _bare_request(reference: Reference) -> Buffer | None:
+    """The reference's own request without bytes, which a MOVE or BORROW fulfils."""
+    for other in reference.buffers.values():
+        if other.bare and other.active and other.mode is Mode.WRITE:
+            return other
+    return None
 
 
 def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: CommitIov, length: int) -> bool:
@@ -139,14 +182,7 @@ def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: Com
     The answer speaks of the buffer's original request, and of this reference's own bare request where
     one was acquired with IOV_NONE (B.1.8).
     """
-    bare = next(
-        (
-            other
-            for other in reference.buffers.values()
-            if other.bare and other.active and other.mode is Mode.WRITE
-        ),
-        None,
-    )
+    bare = _bare_request(reference)
     if buffer.mode is Mode.READ:
         valid = io_steps.settle_request(step, buffer)
     else:
@@ -182,6 +218,8 @@ def release(step: Step, task: Task, seq: int, call: messages.ReleaseRead | messa
         access.living(reference)
         if mode is Mode.WRITE:
             step.require_unread(buffer.object)
+            end = max(buffer.object.size, buffer.offset + buffer.length)
+            io_steps.require_growth(buffer.object, end)
         valid = io_steps.settle_request(step, buffer)
         if valid and mode is Mode.WRITE:
             io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, buffer.length, replace=False)

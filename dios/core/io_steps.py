@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, effects
+from dios.core.accounts import require_all, shadow
 from dios.core.effects import WriteSource
 from dios.core.iorequests import Buffer, admits, begin, holds, settle
 from dios.core.objects import PhysicalObject
@@ -23,6 +24,7 @@ from dios.wire.types import (
     Flag,
     Mode,
     Persistence,
+    Resource,
     Semantics,
 )
 
@@ -92,6 +94,7 @@ def answer_read(step: Step, buffer: Buffer, seq: int, *, reuse: bool) -> None:
         step.answer(task, seq, result)
         return
     note_in_vector(step, target, buffer)
+    buffer.stand_for(target.version)
     step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, buffer.length, reuse=reuse))
 
 
@@ -105,6 +108,8 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
         return
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
     note_in_vector(step, target, buffer)
+    if call.iov is AcquireIov.CREATE:
+        buffer.stand_for(shadow(task.account, unshared(target, buffer.offset, buffer.length)))
     step.reply(
         effects.AnswerWrite(
             task.id,
@@ -118,6 +123,20 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
             reuse=taken or call.iov is AcquireIov.REUSE,
         )
     )
+
+
+def unshared(target: PhysicalObject, offset: int, length: int) -> int:
+    """How many bytes a new buffer to write needs beside the object's own."""
+    if target.buffering is Buffering.RAW:
+        return max(offset + length - target.size, 0)
+    return length
+
+
+def require_growth(target: PhysicalObject, size: int) -> None:
+    """Everybody with whom the object is counted has room for a version of ``size``; EDQUOT otherwise."""
+    growth = target.growth(size)
+    if growth > 0:
+        require_all(target.accounts, Resource.BYTES, growth)
 
 
 def require_movable(buffer: Buffer, reference: Reference, mode: Mode, offset: int) -> None:
@@ -190,7 +209,7 @@ def apply_buffer(
 
 def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: int, *, raw: bool) -> None:
     """Make the buffer's bytes the object's, from ``offset`` on."""
-    target.size = size
+    target.rewritten(size, in_place=raw)
     step.changed(target)
     durable = target.persistence is Persistence.DURABLE
     if durable:

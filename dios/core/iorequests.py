@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from dios.core.accounts import Version
 from dios.core.objects import PhysicalObject
 from dios.ids import BufferId
 from dios.wire.types import Buffering, Mode, Semantics
@@ -22,13 +23,16 @@ class Buffer:
     ``reference`` is who it is associated with now; while it is borrowed, ``owner`` is whose it is and
     ``lent`` its mode and range there. ``bare`` marks a request acquired with IOV_NONE, which has no
     bytes. The ``seen_`` fields are the object's counters as of the acquire, or of this request's own
-    last successful commit.
+    last successful commit. ``held`` are the bytes that the buffer keeps from going, and ``accounts``
+    whom it is counted with.
     """
 
     __slots__ = (
+        "accounts",
         "active",
         "bare",
         "committed",
+        "held",
         "id",
         "length",
         "lent",
@@ -46,6 +50,8 @@ class Buffer:
 
     def __init__(self, buffer_id: BufferId, reference: Reference, mode: Mode, *, bare: bool = False) -> None:
         self.id: Final = buffer_id
+        self.accounts: Final = (reference.task.account, *reference.object.accounts[1:])
+        self.held: Version | None = None
         self.reference = reference
         self.owner: Reference | None = None
         self.lent: tuple[Mode, int, int] | None = None
@@ -61,6 +67,12 @@ class Buffer:
         self.seen_v_w = 0
         self.seen_admissions = 0
         self.seen_dirty = 0
+
+    def stand_for(self, version: Version) -> None:
+        """The buffer has these bytes from now on, and no longer those that it had."""
+        former, self.held = self.held, version.hold()
+        if former is not None:
+            former.let_go()
 
     @property
     def raw(self) -> bool:

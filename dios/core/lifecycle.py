@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects, groups
+from dios.core.accounts import Account, charge_all
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
 from dios.core.names import child_task_name
 from dios.core.object_types.states import ConsoleState
 from dios.core.objects import PhysicalObject
+from dios.core.recipes import Reserved
 from dios.core.references import Provenance, Reference
 from dios.core.step import Step
 from dios.core.tasks import Task
@@ -18,7 +20,8 @@ from dios.errors import Code
 from dios.ids import Name, ObjectId, Principal, TaskId
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
-from dios.wire.types import Brand, Cause, Deletion, ObjectType, Permission, TaskState
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Brand, Cause, Deletion, ObjectType, Permission, Resource, Scope, TaskState
 
 _SELF_RIGHTS = Permission.READ | Permission.WRITE | Permission.DELEGATE | Permission.DELETE
 _CONSOLE_RIGHTS = Permission.READ | Permission.WRITE | Permission.DELEGATE
@@ -31,12 +34,13 @@ def make_task(
     principal: Principal,
     brand: Brand,
     members_of: tuple[Name, ...],
+    account: Account,
     *,
     parent: Task | None,
     is_session: bool,
     label: str,
 ) -> Task:
-    """A task with its own object, its console, and the default references (§4.5.2, first way)."""
+    """A task with its own object and its console."""
     home = groups.home_of(step, principal)
     in_groups = (home.name,) if home.name is not None else ()
     own = PhysicalObject(
@@ -58,12 +62,13 @@ def make_task(
         principal,
         brand,
         members_of,
+        account,
         parent=parent,
         is_session=is_session,
         label=label,
         now=step.now,
     )
-    own.pinned = console.pinned = True
+    own.pinned = console.pinned = 1
     step.state.add_object(own)
     step.state.add_object(console)
     step.state.tasks[task_id] = task
@@ -89,13 +94,15 @@ def open_session(step: Step, event: SessionOpened) -> None:
     presented = groups.owned_by(step.state, event.groups, event.principal)
     member_of = (home, *(group for group in presented if group is not home))
     names = tuple(group.name for group in member_of if group.name is not None)
+    name = step.state.fresh_name()
     task = make_task(
         step,
         event.task,
-        step.state.fresh_name(),
+        name,
         event.principal,
         Brand.LEGACY,
         names,
+        Account(Scope.TASK, fingerprint(name), (), step.state.account_of(event.principal)),
         parent=None,
         is_session=True,
         label=event.label,
@@ -157,6 +164,7 @@ def task_ended(step: Step, event: TaskEnded) -> None:
         task.detail = event.detail
     elif event.detail:
         task.detail = f"{task.detail}\n{event.detail}" if task.detail else event.detail
+    task.cpu_ms, task.memory_bytes = event.cpu_ms, event.memory_bytes
     if task.cause is not Cause.EXITED or event.cause is Cause.EXITED:
         task.exit_code = event.exit_code
         task.signal = event.signal
@@ -211,6 +219,8 @@ def _finish(step: Step, task: Task) -> None:
     task.ended_ns = step.now
     step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, _of_the_node(task))
     release_everything(step, task)
+    _settle(task)
+    _keep_program(step, task)
     console = task.console
     if isinstance(console.state, ConsoleState):
         console.state.closed = True
@@ -224,6 +234,40 @@ def _finish(step: Step, task: Task) -> None:
     step.state.ended.append(task)
     while len(step.state.ended) > limits.ENDED_TASKS_KEPT:
         forget_task(step, step.state.ended.popleft())
+
+
+def reserve(task: Task, parent: Task, reserved: Reserved) -> None:
+    """Count a task that begins, and set aside what it may use."""
+    task.bounds = task.reserved = reserved
+    charge_all((parent.account, *task.member_accounts), Resource.TASKS, 1)
+    charge_all((task.account, *task.member_accounts), Resource.MEMORY_BYTES, reserved.memory_bytes)
+    charge_all((task.account, *task.member_accounts), Resource.CPU_MS, reserved.cpu_ms)
+
+
+def _settle(task: Task) -> None:
+    """A task is over: what was set aside comes back, but for the CPU time that it used."""
+    if task.parent is None:
+        return
+    reserved, task.reserved = task.reserved, Reserved()
+    charge_all((task.parent.account, *task.member_accounts), Resource.TASKS, -1)
+    charge_all((task.account, *task.member_accounts), Resource.MEMORY_BYTES, -reserved.memory_bytes)
+    charge_all((task.account, *task.member_accounts), Resource.CPU_MS, task.cpu_ms - reserved.cpu_ms)
+
+
+def _keep_program(step: Step, task: Task) -> None:
+    """Keep the program of a task that failed for a while, so that the run can be repeated.
+
+    Only one without a name: nobody can tell that it lives on.
+    """
+    if task.recipe is None or (task.cause is Cause.EXITED and task.exit_code == 0):
+        return
+    program = task.recipe.executable
+    if program.zombie or program.name is not None or program.size > limits.FAILED_PROGRAM_BYTES_MAX:
+        return
+    program.pinned += 1
+    step.state.failed_programs.append(program)
+    if len(step.state.failed_programs) > limits.FAILED_PROGRAMS_KEPT:
+        unpin(step, step.state.failed_programs.popleft())
 
 
 def _of_the_node(task: Task) -> str:
@@ -256,8 +300,13 @@ def forget_task(step: Step, task: Task) -> None:
     """Drop the node's own interest in an ended task; with the last reference its status goes too."""
     step.state.tasks.pop(task.id, None)
     for target in (task.object, task.console):
-        target.pinned = False
-        step.maybe_collect(target)
+        unpin(step, target)
+
+
+def unpin(step: Step, target: PhysicalObject) -> None:
+    """The node itself has one interest less in an object."""
+    target.pinned -= 1
+    step.maybe_collect(target)
 
 
 def refused_for_shutdown() -> messages.Failure:

@@ -10,16 +10,19 @@ from collections.abc import Callable
 from typing import Final
 
 from dios.core import effects, events, groups, lifecycle
+from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.object_types import sources
 from dios.core.object_types.states import ConsoleState
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
+from dios.core.retirement import expire
+from dios.core.run_calls import finish_run
 from dios.core.state import State
 from dios.core.step import Step
 from dios.core.syscalls import dispatch, dispatch_vector
-from dios.core.task_calls import finish_run, look_again
+from dios.core.task_calls import look_again
 from dios.errors import InvariantError
 from dios.ids import Principal
 from dios.wire import messages
@@ -30,17 +33,25 @@ class Core:
     """One node's names, groups, objects, references, requests and tasks.
 
     ``entropy(n)`` gives n unpredictable bytes; ``node_owner`` may stop the node; ``restricted`` is the
-    mode of Table 4.7.
+    mode of Table 4.7; ``defaults`` are the limits of whoever was given none of its own.
     """
 
     def __init__(
-        self, entropy: Callable[[int], bytes], node_owner: Principal, *, restricted: bool = False
+        self,
+        entropy: Callable[[int], bytes],
+        node_owner: Principal,
+        *,
+        restricted: bool = False,
+        defaults: Defaults = Defaults(),  # noqa: B008 - it is frozen
     ) -> None:
-        self.state: Final = State(entropy, node_owner, restricted=restricted)
+        self.state: Final = State(entropy, node_owner, restricted=restricted, defaults=defaults)
 
     def step(self, event: events.Event) -> Outcome:
         """Take one event, change the tables, say what is to be done."""
         step = Step(self.state, event.now)
+        ends = self.state.expiries.next()
+        if ends is not None and ends <= event.now:
+            expire(step)
         if type(event) is events.Called:
             self._called(step, event)
         else:
@@ -100,7 +111,8 @@ class Core:
 
     # -- what the store says ----------------------------------------------------------------------
     def _recovered(self, step: Step, event: events.Recovered) -> None:
-        for record in event.records:
+        # Groups first: what is in them is counted with them.
+        for record in sorted(event.records, key=lambda record: record.type is not ObjectType.GROUP):
             if record.name is None:
                 # Without a name, and with every reference gone, nobody can ever reach it again.
                 step.drop(PhysicalObject.from_record(record))
@@ -108,13 +120,15 @@ class Core:
                 self._reinstate(record)
 
     def _reinstate(self, record: ObjectRecord) -> None:
-        target = PhysicalObject.from_record(record)
-        if target.type is ObjectType.GROUP and target.deletion is Deletion.IMMORTAL:
-            groups.adopt_home(self.state, target)
+        if record.type is ObjectType.GROUP and record.deletion is Deletion.IMMORTAL:
+            groups.adopt_home(self.state, PhysicalObject.from_record(record))
             return
+        owner = self.state.account_of(record.owner)
+        accounts = (owner, *self.state.accounts_of_groups(record.groups))
+        target = PhysicalObject.from_record(record, accounts)
         self.state.add_object(target)
-        if target.type is ObjectType.GROUP and target.name is not None:
-            self.state.groups[target.name] = target
+        if target.type is ObjectType.GROUP:
+            self.state.enter_group(target)
 
     def _persisted(self, event: events.Persisted) -> None:
         self.state.settled = event.last
@@ -132,6 +146,7 @@ class Core:
                 step.destroy(target)
             else:
                 target.restore(before)
+                self.state.apply_limits(target)
                 # Versions go back and will be counted again: nobody active over this may trust them.
                 target.dirty += 1
                 step.changed(target)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, effects, groups
+from dios.core.accounts import require_all
 from dios.core.effects import WriteSource
 from dios.core.lifecycle import end_task_by
 from dios.core.names import deterministic_name
@@ -26,6 +27,7 @@ from dios.wire.types import (
     ObjectType,
     Permission,
     Persistence,
+    Resource,
 )
 
 
@@ -36,22 +38,32 @@ def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
     if call.host:
         raise UnreachableError(f"no node named {call.host!r} is known here")
     group_names = groups.names_for_creation(task, call.groups)
+    if call.name_kind is NameKind.ANONYMOUS:
+        group_names = ()
     _check_size(call, rules)
     deletion = rules.deletion if call.deletion is None else call.deletion
     if deletion is Deletion.IMMORTAL:
         raise InvalidError("only the node makes immortal objects")
+    accounts = (task.account, *step.state.accounts_of_groups(group_names))
+    first_bytes = _first_bytes(step, call, rules)
     task.table.require_room()
+    task.account.require(Resource.REFERENCES, 1)
+    require_all(accounts[1:], Resource.REFERENCES, 1)
+    require_all(accounts, Resource.OBJECTS, 1)
+    require_all(accounts, Resource.BYTES, first_bytes)
     name = _new_name(step, task, call.name_kind)
     target = PhysicalObject(
         ObjectId(step.state.fresh_id()),
         call.object_type,
         name,
-        () if name is None else group_names,
+        group_names,
         task.principal,
         deletion=deletion,
         buffering=call.buffering,
         proximity=rules.proximity,
+        accounts=accounts,
     )
+    target.version.resize(first_bytes)
     _set_type_state(step, target, call)
     step.state.add_object(target)
     if target.type is ObjectType.GROUP:
@@ -73,6 +85,13 @@ def _check_size(call: messages.Create, rules: TypeRules) -> None:
             )
     elif call.size > limits.BLOB_BYTES_MAX and call.object_type is not ObjectType.TIMER_BLOB:
         raise TooLargeError(f"{call.size} bytes are over the limit of {limits.BLOB_BYTES_MAX}")
+
+
+def _first_bytes(step: Step, call: messages.Create, rules: TypeRules) -> int:
+    """How many bytes the object is counted with from the beginning."""
+    if call.object_type is ObjectType.SHMEM_STREAM:
+        return call.size or limits.STREAM_RING_BYTES_DEFAULT
+    return step.payload_size if rules.bytes_in_host else 0
 
 
 def _new_name(step: Step, task: Task, kind: NameKind) -> Name | None:

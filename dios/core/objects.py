@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from dios.core.accounts import Account, Version
 from dios.core.events import ObjectRecord
+from dios.core.object_types.rules import is_blob
 from dios.core.object_types.states import TypeState
 from dios.ids import Name, ObjectId, Principal, Ticket
+from dios.wire.messages import Bound
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
 
@@ -22,13 +25,17 @@ class PhysicalObject:
     """One physical object with its four counters (§4.7) and its life cycle.
 
     ``references`` are those that count: empty once the object is a zombie. ``pinned`` stands for the
-    node's own interest, beside references. ``ticket`` is the last store operation on the object;
-    ``undo`` has, for each operation not known to be durable, the record before it.
+    node's own interests, beside references. ``ticket`` is the last store operation on the object;
+    ``undo`` has, for each operation not known to be durable, the record before it. ``accounts`` are whom
+    it is counted with: its creator first, then its groups; none for what the node makes itself.
+    ``account`` and ``limits`` are a group's own.
     """
 
     __slots__ = (
         "a_r",
         "a_w",
+        "account",
+        "accounts",
         "admissions",
         "buffering",
         "deletion",
@@ -36,6 +43,7 @@ class PhysicalObject:
         "fingerprint",
         "groups",
         "id",
+        "limits",
         "name",
         "owner",
         "pinned",
@@ -49,6 +57,7 @@ class PhysicalObject:
         "undo",
         "v_r",
         "v_w",
+        "version",
         "waiters",
         "zombie",
     )
@@ -64,6 +73,7 @@ class PhysicalObject:
         deletion: Deletion,
         buffering: Buffering = Buffering.DOUBLE,
         proximity: Proximity = Proximity.NODE,
+        accounts: tuple[Account, ...] = (),
     ) -> None:
         self.id: Final = object_id
         self.type: Final = kind
@@ -82,13 +92,17 @@ class PhysicalObject:
         self.admissions = 0  # beside the four: a request that came and went without committing
         self.dirty = 0  # failed writes that had already touched raw bytes
         self.zombie = False
-        self.pinned = False
+        self.pinned = 0
         self.references: dict[int, Reference] = {}
         self.waiters: dict[tuple[int, int], Pending] = {}
         self.ticket = Ticket(0)
         self.recorded: ObjectRecord | None = None
         self.undo: list[tuple[Ticket, ObjectRecord | None]] = []
         self.state: TypeState = None
+        self.accounts: Final = accounts
+        self.version = Version(accounts)
+        self.account: Account | None = None
+        self.limits: tuple[Bound, ...] = ()
 
     @property
     def persistence(self) -> Persistence:
@@ -108,10 +122,11 @@ class PhysicalObject:
             size=self.size,
             v_r=self.v_r,
             v_w=self.v_w,
+            limits=self.limits,
         )
 
     @classmethod
-    def from_record(cls, record: ObjectRecord) -> PhysicalObject:
+    def from_record(cls, record: ObjectRecord, accounts: tuple[Account, ...] = ()) -> PhysicalObject:
         """Reinstate an object at start (§4.2, Persistence)."""
         made = cls(
             record.object,
@@ -121,6 +136,7 @@ class PhysicalObject:
             record.owner,
             deletion=record.deletion,
             buffering=record.buffering,
+            accounts=accounts,
         )
         made.restore(record)
         return made
@@ -128,6 +144,22 @@ class PhysicalObject:
     def restore(self, record: ObjectRecord) -> None:
         """Go back to what the store holds, after a write that could not be made durable."""
         self.size = record.size
+        if is_blob(self.type):
+            self.version.resize(record.size)
+        self.limits = record.limits
         self.v_r = max(record.v_r, self.v_r)
         self.v_w = record.v_w
         self.recorded = record
+
+    def growth(self, size: int) -> int:
+        """How many more bytes are counted once the next version has ``size``."""
+        return size - (0 if self.version.holders else self.version.bytes)
+
+    def rewritten(self, size: int, *, in_place: bool) -> None:
+        """A write was committed: the next version, or the same memory with other bytes."""
+        self.size = size
+        if in_place or not self.version.holders:
+            self.version.resize(size)
+        else:
+            self.version.supersede()
+            self.version = Version(self.accounts, size)

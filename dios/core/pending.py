@@ -13,6 +13,7 @@ from dios import limits
 from dios.core.objects import PhysicalObject
 from dios.errors import InvalidError, OutOfMemoryError
 from dios.wire.messages import AcquireRead, ReadOnce, Run, Select
+from dios.wire.types import Resource
 
 if TYPE_CHECKING:
     from dios.core.tasks import Task
@@ -73,13 +74,19 @@ class PendingTable:
         self.require_room(row.task)
         self._rows[row.key] = row
         row.task.pending[row.seq] = row
+        row.task.account.charge(Resource.REQUESTS, 1)
         for target in row.watched:
             target.waiters[row.key] = row
         if row.deadline is not None:
             heapq.heappush(self._deadlines, (row.deadline, *row.key))
+            # Most calls are answered long before their time, and leave their moment behind.
+            if len(self._deadlines) > 2 * len(self._rows) + limits.STALE_MOMENTS_MAX:
+                self._deadlines = [entry for entry in self._deadlines if self._live(entry)]
+                heapq.heapify(self._deadlines)
 
     def require_room(self, task: Task) -> None:
         """Refuse one more waiting call; for calls that change something before they wait."""
+        task.account.require(Resource.REQUESTS, 1)
         if len(task.pending) >= limits.PENDING_PER_TASK_MAX:
             raise OutOfMemoryError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
 
@@ -87,6 +94,7 @@ class PendingTable:
         """Forget a call that is answered or given up."""
         del self._rows[row.key]
         del row.task.pending[row.seq]
+        row.task.account.charge(Resource.REQUESTS, -1)
         for target in row.watched:
             target.waiters.pop(row.key, None)
 

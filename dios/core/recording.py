@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from dios.core.accounts import Defaults
 from dios.core.events import Event
 from dios.ids import Principal
 
@@ -17,6 +18,7 @@ class RecordingHeader(Struct, frozen=True, array_like=True):
     version: int
     owner: Principal
     restricted: bool
+    defaults: Defaults = Defaults()
 
 
 class Recorded(Struct, frozen=True, array_like=True):

@@ -28,9 +28,26 @@ class Provenance(enum.Enum):
 
 
 class Reference:
-    """The private part: holder, object, rights, open buffers, and the place of the public part."""
+    """The private part: holder, object, rights, open buffers, and the place of the public part.
 
-    __slots__ = ("buffers", "id", "label", "object", "permissions", "position", "provenance", "slot", "task")
+    ``origin`` is the reference that it was delegated from and ``descendants`` are those delegated from it,
+    which are taken back with it; ``expires_ns`` is when it goes by itself, 0 for never.
+    """
+
+    __slots__ = (
+        "buffers",
+        "descendants",
+        "expires_ns",
+        "id",
+        "label",
+        "object",
+        "origin",
+        "permissions",
+        "position",
+        "provenance",
+        "slot",
+        "task",
+    )
 
     def __init__(
         self,
@@ -41,6 +58,8 @@ class Reference:
         provenance: Provenance,
         slot: int,
         label: str = "",
+        origin: Reference | None = None,
+        expires_ns: int = 0,
     ) -> None:
         self.id: Final = ref_id
         self.task: Final = task
@@ -51,6 +70,11 @@ class Reference:
         self.label: Final = label
         self.position = 0  # how far this holder has read a console
         self.buffers: dict[BufferId, Buffer] = {}
+        self.origin = origin
+        self.descendants: dict[RefId, Reference] = {}
+        self.expires_ns: Final = expires_ns
+        if origin is not None:
+            origin.descendants[ref_id] = self
 
     def public(self) -> messages.Reference:
         """The public part as the holder sees it now (§4.5.1)."""
@@ -72,9 +96,25 @@ class Reference:
             a_w=target.a_w,
             fingerprint=target.fingerprint,
             label=self.label,
+            expires_ns=self.expires_ns,
         )
+
+    def disown(self) -> None:
+        """Leave the line of delegations: what was delegated from here comes from where this came from."""
+        origin = self.origin
+        if origin is not None:
+            del origin.descendants[self.id]
+            origin.descendants.update(self.descendants)
+        for other in self.descendants.values():
+            other.origin = origin
+        self.origin, self.descendants = None, {}
 
 
 def narrowed(held: Permission, wanted: int) -> Permission:
     """Rights after a delegation: only ever fewer (Table 4.3, permissions)."""
     return held & Permission(wanted & int(Permission.ALL))
+
+
+def earlier(one: int, other: int) -> int:
+    """The earlier of two moments, of which 0 is never."""
+    return min(one or other, other or one)

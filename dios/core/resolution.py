@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dios.core import access
+from dios.core.accounts import require_each
 from dios.core.names import CONSOLE, TIMER, internal_name, special_number
 from dios.core.object_types.states import TimerState
 from dios.core.objects import PhysicalObject
@@ -18,7 +19,7 @@ from dios.core.tasks import Task
 from dios.ids import Name, ObjectId
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity
+from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity, Resource
 
 _NO_GROUP = Name(bytes(32))
 
@@ -29,12 +30,15 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     name = Name(call.name)
     number = special_number(name)
     if number:
-        task.table.require_room()  # before a timer is made for it
+        task.table.require_room()
+        task.account.require(Resource.REFERENCES, 1)  # both before a timer is made for it
         found = _special(step, task, number)
     else:
         found = _reachable(step, task, name, call.group)
     found = found[: call.limit]
     task.table.require_room(len(found))
+    task.account.require(Resource.REFERENCES, len(found))
+    require_each((account for target in found for account in target.accounts[1:]), Resource.REFERENCES)
     permissions = Permission.ALL
     references = tuple(
         step.grant(task, target, permissions, Provenance.RESOLVED).public() for target in found

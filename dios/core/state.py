@@ -9,14 +9,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from dios.core.accounts import Account, Defaults
+from dios.core.expiries import ExpiryTable
 from dios.core.nametable import NameTable
 from dios.core.objects import PhysicalObject
 from dios.core.pending import PendingTable
-from dios.core.references import Provenance, Reference
+from dios.core.references import Provenance, Reference, earlier
 from dios.core.tasks import Task
 from dios.ids import BufferId, Name, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.limits import NAME_BYTES
-from dios.wire.types import Permission
+from dios.wire.types import Permission, Resource, Scope
 
 _POSITIVE_63_BITS: Final = 2**63 - 1
 
@@ -26,9 +28,12 @@ class State:
 
     __slots__ = (
         "_next_buffer",
+        "defaults",
         "dropped",
         "ended",
         "entropy",
+        "expiries",
+        "failed_programs",
         "groups",
         "homes",
         "names",
@@ -36,23 +41,35 @@ class State:
         "node_owner",
         "objects",
         "pending",
+        "principals",
         "restricted",
         "settled",
         "shutting_down",
         "tasks",
     )
 
-    def __init__(self, entropy: Callable[[int], bytes], node_owner: Principal, *, restricted: bool) -> None:
+    def __init__(
+        self,
+        entropy: Callable[[int], bytes],
+        node_owner: Principal,
+        *,
+        restricted: bool,
+        defaults: Defaults,
+    ) -> None:
         self.entropy: Final = entropy
         self.node_owner: Final = node_owner
         self.restricted: Final = restricted
+        self.defaults: Final = defaults
         self.objects: dict[ObjectId, PhysicalObject] = {}
         self.tasks: dict[TaskId, Task] = {}
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
+        self.principals: dict[Principal, Account] = {}
         self.pending: Final = PendingTable()
+        self.expiries: Final = ExpiryTable()
         self.ended: deque[Task] = deque()
+        self.failed_programs: deque[PhysicalObject] = deque()  # kept, so that a run can be repeated
         self.next_ticket = 1
         self.settled = Ticket(0)
         self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
@@ -77,15 +94,48 @@ class State:
         self._next_buffer += 1
         return BufferId(number)
 
+    # -- accounts -------------------------------------------------------------------------------
+    def account_of(self, principal: Principal) -> Account:
+        """The account of everything that is done for a principal."""
+        account = self.principals.get(principal)
+        if account is None:
+            account = Account(Scope.PRINCIPAL, principal, self.defaults.principal)
+            self.principals[principal] = account
+        return account
+
+    def enter_group(self, group: PhysicalObject) -> None:
+        """A group's name means it from now on, and what is in it is counted."""
+        if group.name is not None:
+            self.groups[group.name] = group
+            group.account = Account(Scope.GROUP, group.fingerprint)
+            self.apply_limits(group)
+
+    def apply_limits(self, group: PhysicalObject) -> None:
+        """Let the limits in a group's record hold: those of its principal in a home group, else its own."""
+        if self.homes.get(group.owner) is group:
+            self.account_of(group.owner).rebind((*self.defaults.principal, *group.limits))
+        elif group.account is not None:
+            group.account.rebind((*self.defaults.group, *group.limits))
+
+    def accounts_of_groups(self, names: tuple[Name, ...]) -> tuple[Account, ...]:
+        """The accounts of those of the named groups that there are."""
+        found = (self.groups.get(name) for name in names)
+        return tuple(group.account for group in found if group is not None and group.account is not None)
+
     # -- objects and references -----------------------------------------------------------------
     def add_object(self, target: PhysicalObject) -> None:
         """Enter a physical object into the node's tables."""
         self.objects[target.id] = target
+        for account in target.accounts:
+            account.charge(Resource.OBJECTS, 1)
         self.names.insert(target)
 
     def forget_object(self, target: PhysicalObject) -> None:
         """Take a destroyed object out of every table of the node."""
-        self.objects.pop(target.id, None)
+        if self.objects.pop(target.id, None) is not None:
+            for account in target.accounts:
+                account.charge(Resource.OBJECTS, -1)
+            target.version.supersede()
         self.names.remove(target)
         if target.name is not None and self.groups.get(target.name) is target:
             del self.groups[target.name]
@@ -100,11 +150,40 @@ class State:
         permissions: Permission,
         provenance: Provenance,
         label: str = "",
+        origin: Reference | None = None,
+        expires_ns: int = 0,
     ) -> Reference:
-        """A fresh reference in the task's table; the caller has made sure that there is room."""
+        """A fresh reference in the task's table; the caller has made sure that there is room.
+
+        It goes at the latest when the one that it was delegated from goes by itself.
+        """
         reference = Reference(
-            RefId(self.fresh_id()), task, target, permissions, provenance, task.table.take_slot(), label
+            RefId(self.fresh_id()),
+            task,
+            target,
+            permissions,
+            provenance,
+            task.table.take_slot(),
+            label,
+            origin,
+            expires_ns if origin is None else earlier(expires_ns, origin.expires_ns),
         )
         task.table.insert(reference)
         target.references[reference.id] = reference
+        task.account.charge(Resource.REFERENCES, 1)
+        for account in target.accounts[1:]:
+            account.charge(Resource.REFERENCES, 1)
+        if reference.expires_ns:
+            self.expiries.add(reference)
         return reference
+
+    def remove_reference(self, reference: Reference) -> None:
+        """Take a reference out of its holder's table and out of every account."""
+        reference.task.table.remove(reference.id)
+        reference.object.references.pop(reference.id, None)
+        reference.task.account.charge(Resource.REFERENCES, -1)
+        for account in reference.object.accounts[1:]:
+            account.charge(Resource.REFERENCES, -1)
+        reference.disown()
+        if reference.expires_ns:
+            self.expiries.forget(reference)

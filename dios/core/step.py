@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from dios.core import effects
+from dios.core.accounts import charge_all
 from dios.core.effects import Effect, Outcome, StoreOperation, WriteSource
 from dios.core.iorequests import Buffer, abort, give_back
 from dios.core.object_types.states import StreamState
@@ -19,7 +20,7 @@ from dios.core.tasks import Task
 from dios.errors import DiosError, InvalidError, WouldBlockError
 from dios.ids import PayloadId, Ticket
 from dios.wire import messages
-from dios.wire.types import Deletion, Mode, Permission
+from dios.wire.types import Deletion, Mode, Permission, Resource
 
 Reply: TypeAlias = (
     effects.Answer | effects.AnswerRead | effects.AnswerWrite | effects.AnswerBytes | effects.AnswerConsole
@@ -160,9 +161,11 @@ class Step:
         permissions: Permission,
         provenance: Provenance,
         label: str = "",
+        origin: Reference | None = None,
+        expires_ns: int = 0,
     ) -> Reference:
         """Give the task a fresh reference and its public part."""
-        reference = self.state.add_reference(task, target, permissions, provenance, label)
+        reference = self.state.add_reference(task, target, permissions, provenance, label, origin, expires_ns)
         self.seen(target)
         self.after.append(effects.BindSlot(task.id, reference.public()))
         return reference
@@ -177,6 +180,9 @@ class Step:
         buffer.reference.buffers.pop(buffer.id, None)
         if buffer.owner is not None:
             buffer.owner.buffers.pop(buffer.id, None)
+        charge_all(buffer.accounts, Resource.REQUESTS, -1)
+        if buffer.held is not None:
+            buffer.held.let_go()
         if not buffer.bare:
             # A commit of its bytes may still be on the way to the disk: they go after it.
             self.seen(buffer.object)
@@ -194,9 +200,8 @@ class Step:
                 self.close_buffer(buffer)
         # The task's own calls that wait on this reference must be told, whatever the object does.
         self.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
-        task.table.remove(reference.id)
+        self.state.remove_reference(reference)
         self.after.append(effects.UnbindSlot(task.id, reference.slot))
-        target.references.pop(reference.id, None)
         self._drop_stream_ends(reference)
         if not target.references and not target.zombie:
             self.maybe_collect(target)
@@ -256,4 +261,6 @@ class Step:
     def outcome(self) -> Outcome:
         """What the host has to do."""
         self.flush_counters()
-        return Outcome(self.persist, self.after, self._ticket, self._wait, self.state.pending.next_deadline())
+        waits, ends = self.state.pending.next_deadline(), self.state.expiries.next()
+        deadline = waits if ends is None else ends if waits is None else min(waits, ends)
+        return Outcome(self.persist, self.after, self._ticket, self._wait, deadline)

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
-from dios.core import compound_calls, delegation, io_calls, object_calls, resolution, task_calls
+from dios.core import (
+    compound_calls,
+    delegation,
+    introspection,
+    io_calls,
+    limit_calls,
+    object_calls,
+    resolution,
+    retirement,
+    run_calls,
+    task_calls,
+)
 from dios.core.effects import AnswerVector
 from dios.core.step import Step
 from dios.core.tasks import Task
@@ -24,7 +35,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Lookup: resolution.lookup,
     messages.Copy: delegation.copy,
     messages.Delete: object_calls.delete,
-    messages.Run: task_calls.run,
+    messages.Run: run_calls.run,
     messages.Pause: task_calls.pause,
     messages.Resume: task_calls.resume,
     messages.AcquireRead: io_calls.acquire_read,
@@ -39,15 +50,19 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.CommitAcquireRead: compound_calls.commit_acquire_read,
     messages.CommitAcquireWrite: compound_calls.commit_acquire_write,
     messages.Attach: task_calls.attach,
+    messages.Retire: retirement.retire,
     messages.Stat: object_calls.stat,
-    messages.ConsoleOf: task_calls.console_of,
-    messages.ListTasks: task_calls.list_tasks,
-    messages.NodeInfo: task_calls.node_info,
+    messages.ConsoleOf: introspection.console_of,
+    messages.ListTasks: introspection.list_tasks,
+    messages.NodeInfo: introspection.node_info,
     messages.Cancel: task_calls.cancel,
-    messages.Shutdown: task_calls.shutdown,
+    messages.Shutdown: introspection.shutdown,
+    messages.Describe: introspection.describe,
+    messages.ListLimits: limit_calls.list_limits,
+    messages.SetLimits: limit_calls.set_limits,
 }
 
-_DENIALS: Final = frozenset({Code.EPERM, Code.EBADF})
+_DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
 _PAYLOAD_CALLS: Final = (
     messages.Create,
     messages.WriteOnce,

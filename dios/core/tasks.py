@@ -9,9 +9,11 @@ from collections import deque
 from typing import Final
 
 from dios import limits
+from dios.core.accounts import Account
 from dios.core.iorequests import Buffer
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
+from dios.core.recipes import Recipe, Reserved
 from dios.core.reftable import ReferenceTable
 from dios.ids import BufferId, Name, Principal, TaskId
 from dios.wire import messages
@@ -24,11 +26,14 @@ class Task:
     """
 
     __slots__ = (
+        "account",
+        "bounds",
         "brand",
         "buffers",
         "cause",
         "children",
         "console",
+        "cpu_ms",
         "created_groups",
         "detail",
         "deterministic_count",
@@ -39,13 +44,17 @@ class Task:
         "is_session",
         "label",
         "lost_events",
+        "member_accounts",
         "memberships",
+        "memory_bytes",
         "name",
         "object",
         "parent",
         "pending",
         "pid",
         "principal",
+        "recipe",
+        "reserved",
         "self_ref",
         "signal",
         "spawn_count",
@@ -62,6 +71,7 @@ class Task:
         principal: Principal,
         brand: Brand,
         memberships: tuple[Name, ...],
+        account: Account,
         *,
         parent: Task | None,
         is_session: bool,
@@ -75,6 +85,11 @@ class Task:
         self.principal: Final = principal
         self.brand: Final = brand
         self.memberships: dict[Name, None] = dict.fromkeys(memberships)
+        self.account: Final = account
+        self.member_accounts: tuple[Account, ...] = ()
+        self.bounds = Reserved()  # of its own process
+        self.reserved = Reserved()
+        self.recipe: Recipe | None = None
         self.created_groups: set[Name] = set()
         self.parent: Final = parent
         self.is_session: Final = is_session
@@ -96,6 +111,8 @@ class Task:
         self.exit_code = 0
         self.signal = 0
         self.detail = ""
+        self.cpu_ms = 0
+        self.memory_bytes = 0
 
     @property
     def alive(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 from blake3 import blake3
 from msgspec import msgpack
 
+from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import Event
 from dios.core.machine import Core
@@ -28,14 +29,20 @@ class Recorder:
     """A core whose steps are written down; used in place of the core itself."""
 
     def __init__(
-        self, path: Path, entropy: Callable[[int], bytes], owner: Principal, *, restricted: bool
+        self,
+        path: Path,
+        entropy: Callable[[int], bytes],
+        owner: Principal,
+        *,
+        restricted: bool,
+        defaults: Defaults,
     ) -> None:
         self._entropy: Final = entropy
         self._drawn = bytearray()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._file: Final = os.fdopen(descriptor, "wb")
-        self._core: Final = Core(self._draw, owner, restricted=restricted)
-        self._write(msgpack.encode(RecordingHeader(_VERSION, owner, restricted)))
+        self._core: Final = Core(self._draw, owner, restricted=restricted, defaults=defaults)
+        self._write(msgpack.encode(RecordingHeader(_VERSION, owner, restricted, defaults)))
 
     @property
     def state(self) -> object:

@@ -75,11 +75,10 @@ class _Running:
 class TaskHost:
     """All tasks and sessions of the node; its tasks run in ``nursery``."""
 
-    def __init__(self, nursery: trio.Nursery, spawner: Spawner, *, tasks_max: int, memory_bytes: int) -> None:
+    def __init__(self, nursery: trio.Nursery, spawner: Spawner, *, tasks_max: int) -> None:
         self._nursery: Final = nursery
         self._spawner: Final = spawner
         self._tasks_max: Final = tasks_max
-        self._memory_bytes: Final = memory_bytes
         self._running: Final[dict[TaskId, _Running]] = {}
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
@@ -177,9 +176,7 @@ class TaskHost:
             raise DiosError(f"{self._tasks_max} tasks run on this node already; wait for some to end")
         if running.killed:
             return Exit(Cause.KILLED, detail="it was ended before it had started")
-        asked = effect.limits
-        bounds = Limits(asked.memory_bytes or self._memory_bytes, asked.cpu_ms, asked.processes)
-        process = await self._spawner.spawn(effect.brand, bounds)
+        process = await self._spawner.spawn(effect.brand, effect.limits)
         try:
             async with trio.open_nursery() as senders:
                 raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=process.socket.detach())

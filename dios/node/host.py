@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from dios import limits
+from dios.core.accounts import Defaults
 from dios.core.events import Event, Recovered, TimerFired
 from dios.core.machine import Core
 from dios.errors import DiosError
@@ -93,9 +94,7 @@ class NodeHost:
         self.consoles: Final = Consoles()
         self.streams: Final = Streams()
         self.persister: Final = Persister(store, self.contents, self.driver.persisted)
-        self.tasks: Final = TaskHost(
-            nursery, spawner, tasks_max=settings.tasks_max, memory_bytes=settings.task_memory_bytes
-        )
+        self.tasks: Final = TaskHost(nursery, spawner, tasks_max=settings.tasks_max)
         self.outbox: Final = Outbox(self.tasks.overrun)
         self.staging: Final = Staging(
             self.contents,
@@ -177,6 +176,7 @@ class NodeHost:
 def _core_for(settings: Settings) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
+    defaults = Defaults(task_memory_bytes=settings.task_memory_bytes)
     if settings.record is not None:
-        return Recorder(settings.record, Entropy(), owner, restricted=restricted)
-    return Core(Entropy(), owner, restricted=restricted)
+        return Recorder(settings.record, Entropy(), owner, restricted=restricted, defaults=defaults)
+    return Core(Entropy(), owner, restricted=restricted, defaults=defaults)

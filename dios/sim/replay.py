@@ -42,7 +42,7 @@ def replay(path: Path) -> Replayed:
         del entropy[:size]
         return drawn
 
-    core = Core(draw, header.owner, restricted=header.restricted)
+    core = Core(draw, header.owner, restricted=header.restricted, defaults=header.defaults)
     count = 0
     for frame in frames:
         recorded = msgpack.decode(frame, type=Recorded)

@@ -12,10 +12,13 @@ from collections.abc import Iterable
 from blake3 import blake3
 from msgspec import Struct
 
+from dios.core.recipes import Given, Recipe
 from dios.core.state import State
 
-_LEFT_OUT = frozenset({"entropy", "_deadlines"})
-"""Entropy is the test's own; rows carry their deadlines, the heap only finds the earliest."""
+_LEFT_OUT = frozenset({"entropy", "_deadlines", "_moments"})
+"""Entropy is the test's own; rows carry their deadlines, references their ends: heaps only find the first."""
+
+_HOLDING_OBJECTS = (Recipe, Given)
 
 
 class _Walk:
@@ -36,7 +39,10 @@ class _Walk:
         elif isinstance(value, (set, frozenset)):
             self._many("set", sorted(value, key=repr))
         elif isinstance(value, Struct):
-            self.lines.append(repr(value))
+            if isinstance(value, _HOLDING_OBJECTS):
+                self._many("struct", [getattr(value, field) for field in value.__struct_fields__])
+            else:
+                self.lines.append(repr(value))
         else:
             self._object(value)
 

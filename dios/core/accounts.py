@@ -1,0 +1,172 @@
+"""Who uses how much and how much they may: accounts of tasks, groups and principals.
+
+Not for: bounds of single tables and messages (``dios.limits``), or what the kernel holds a process to
+(``dios.host.sandbox``). Accounts form chains: a task's leads to that of whoever started it, and at last to
+its principal's. What a task uses is counted along the whole chain, so that splitting work over tasks gains
+nothing. An object is counted with its creator, and besides with each group that it is in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from dios import limits
+from dios.errors import LimitError
+from dios.wire import messages
+from dios.wire.messages import Bound
+from dios.wire.types import Resource, Scope
+
+UNLIMITED: Final = 2**63 - 1
+
+_UNITS: Final = {Resource.CPU_MS: "ms of CPU time", Resource.MEMORY_BYTES: "bytes of memory"}
+
+
+class Defaults(Struct, frozen=True):
+    """Limits of every task, group and principal that was given none of its own, and the memory of a task
+    for which its run call asks for none.
+    """
+
+    task: tuple[Bound, ...] = ()
+    group: tuple[Bound, ...] = ()
+    principal: tuple[Bound, ...] = ()
+    task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
+
+
+class Account:
+    """What one task with everything it starts, one group, or one principal uses and may use."""
+
+    __slots__ = ("bounds", "parent", "scope", "subject", "used")
+
+    def __init__(
+        self, scope: Scope, subject: str, bounds: Iterable[Bound] = (), parent: Account | None = None
+    ) -> None:
+        self.scope: Final = scope
+        self.subject = subject
+        self.parent: Final = parent
+        self.used: Final = [0] * len(Resource)
+        self.bounds: Final = [UNLIMITED] * len(Resource)
+        self.bind(bounds)
+
+    def bind(self, bounds: Iterable[Bound]) -> None:
+        """Set limits, the last for a resource counts; what is used above a new one stays."""
+        for bound in bounds:
+            self.bounds[bound.resource] = UNLIMITED if bound.value is None else bound.value
+
+    def rebind(self, bounds: Iterable[Bound]) -> None:
+        """Have just these limits."""
+        self.bounds[:] = [UNLIMITED] * len(Resource)
+        self.bind(bounds)
+
+    def require(self, resource: Resource, amount: int) -> None:
+        """Refuse, before anything changes, what this account or one it leads to has no room for."""
+        account: Account | None = self
+        while account is not None:
+            if account.used[resource] + amount > account.bounds[resource] and amount > 0:
+                raise account.refusal(resource, amount)
+            account = account.parent
+
+    def charge(self, resource: Resource, amount: int) -> None:
+        """Count ``amount`` more, or less if negative, here and up the chain."""
+        account: Account | None = self
+        while account is not None:
+            account.used[resource] += amount
+            account = account.parent
+
+    def left(self, resource: Resource) -> int:
+        """How much more may be used; UNLIMITED where nothing limits it."""
+        least = UNLIMITED
+        account: Account | None = self
+        while account is not None:
+            if account.bounds[resource] != UNLIMITED:
+                least = min(least, max(account.bounds[resource] - account.used[resource], 0))
+            account = account.parent
+        return least
+
+    def refusal(self, resource: Resource, amount: int) -> LimitError:
+        """The error for ``amount`` more than fits."""
+        unit = _UNITS.get(resource, str(resource))
+        whose = {
+            Scope.TASK: f"task {self.subject} and all it starts",
+            Scope.GROUP: f"group {self.subject}",
+            Scope.PRINCIPAL: f"{self.subject}",
+        }[self.scope]
+        return LimitError(
+            f"the limit of {self.bounds[resource]:,} {unit} for {whose} is reached: {self.used[resource]:,}"
+            f" are in use and {amount:,} more were asked for; free some, or have it raised"
+            " (see `dios limits`)",
+            fingerprint="" if self.scope is Scope.PRINCIPAL else self.subject,
+        )
+
+    def row(self, label: str) -> messages.LimitRow:
+        """Use and limits for a person."""
+        found = tuple(None if bound == UNLIMITED else bound for bound in self.bounds)
+        return messages.LimitRow(self.scope, self.subject, label, tuple(self.used), found)
+
+
+def require_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
+    """Refuse what any of the accounts has no room for."""
+    for account in accounts:
+        account.require(resource, amount)
+
+
+def charge_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
+    """Count with each of the accounts."""
+    for account in accounts:
+        account.charge(resource, amount)
+
+
+def require_each(accounts: Iterable[Account], resource: Resource) -> None:
+    """Refuse when an account has no room for as many as it is named times."""
+    for account, times in Counter(accounts).items():
+        account.require(resource, times)
+
+
+class Version:
+    """The bytes of one version of an object: counted until the object has moved on and nobody holds them.
+
+    Without this, whoever re-writes an object while reading its old versions would have any amount of
+    memory for the price of one.
+    """
+
+    __slots__ = ("_current", "accounts", "bytes", "holders")
+
+    def __init__(self, accounts: tuple[Account, ...], size: int = 0, *, current: bool = True) -> None:
+        self.accounts: Final = accounts
+        self._current = current
+        self.bytes = 0
+        self.holders = 0
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """The same version has another size now."""
+        if size != self.bytes:
+            charge_all(self.accounts, Resource.BYTES, size - self.bytes)
+            self.bytes = size
+
+    def hold(self) -> Version:
+        """A buffer stands for these bytes."""
+        self.holders += 1
+        return self
+
+    def let_go(self) -> None:
+        """A buffer does no longer."""
+        self.holders -= 1
+        self._settle()
+
+    def supersede(self) -> None:
+        """The object has other bytes now, or is gone."""
+        self._current = False
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._current and not self.holders:
+            self.resize(0)
+
+
+def shadow(account: Account, size: int) -> Version:
+    """The bytes of a buffer that a task is writing, which are no object's yet."""
+    return Version((account,), size, current=False)

@@ -1,0 +1,52 @@
+"""Which references go by themselves, and when.
+
+Not for: taking them away (``dios.core.retirement``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from dios import limits
+
+if TYPE_CHECKING:
+    from dios.core.references import Reference
+    from dios.ids import RefId
+
+
+class ExpiryTable:
+    """References with an end, by the moment of it."""
+
+    __slots__ = ("_living", "_moments")
+
+    def __init__(self) -> None:
+        self._living: dict[RefId, Reference] = {}
+        self._moments: list[tuple[int, RefId]] = []
+
+    def add(self, reference: Reference) -> None:
+        """Note a reference's end."""
+        self._living[reference.id] = reference
+        heapq.heappush(self._moments, (reference.expires_ns, reference.id))
+        if len(self._moments) > 2 * len(self._living) + limits.STALE_MOMENTS_MAX:
+            self._moments = [entry for entry in self._moments if entry[1] in self._living]
+            heapq.heapify(self._moments)
+
+    def forget(self, reference: Reference) -> None:
+        """The reference is gone already."""
+        self._living.pop(reference.id, None)
+
+    def next(self) -> int | None:
+        """When the next one goes."""
+        while self._moments and self._moments[0][1] not in self._living:
+            heapq.heappop(self._moments)
+        return self._moments[0][0] if self._moments else None
+
+    def due(self, now: int) -> list[Reference]:
+        """Those whose time has come, the earliest first; they stay in the table until they are gone."""
+        found: list[Reference] = []
+        while self._moments and self._moments[0][0] <= now:
+            reference = self._living.get(heapq.heappop(self._moments)[1])
+            if reference is not None:
+                found.append(reference)
+        return found

@@ -1,0 +1,56 @@
+"""What a task was started with: enough to describe it, to account for it, and to start another like it.
+
+Not for: starting one (``dios.core.run_calls``). A recipe keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dios.core.objects import PhysicalObject
+from dios.ids import Name
+from dios.wire import messages
+from dios.wire.messages import Limits
+from dios.wire.types import Brand
+
+
+class Reserved(Struct, frozen=True):
+    """What is set aside for a task while it runs."""
+
+    memory_bytes: int = 0
+    cpu_ms: int = 0
+
+
+class Given(Struct, frozen=True):
+    """One reference that a task was handed; ``v_w`` is the object's version then."""
+
+    object: PhysicalObject
+    permissions: int
+    label: str
+    lifetime_ns: int
+    v_w: int
+
+    def row(self) -> messages.HandedRow:
+        """For a person."""
+        target = self.object
+        return messages.HandedRow(
+            fingerprint=target.fingerprint,
+            label=self.label,
+            type=target.type,
+            permissions=self.permissions,
+            size=target.size,
+            gone=target.zombie,
+            changed=target.v_w != self.v_w,
+        )
+
+
+class Recipe(Struct, frozen=True):
+    """The run call of a task, with objects in the place of references."""
+
+    executable: PhysicalObject
+    groups: tuple[Name, ...]
+    inputs: tuple[Given, ...]
+    outputs: tuple[Given, ...]
+    arguments: tuple[str, ...]
+    brand: Brand
+    limits: Limits

@@ -1,0 +1,336 @@
+"""run: a child with exactly the memberships, references and limits that it is handed (B.1.5).
+
+Not for: how tasks begin and end (``dios.core.lifecycle``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dios import limits
+from dios.core import access, effects, groups, lifecycle
+from dios.core.accounts import UNLIMITED, Account, require_all, require_each
+from dios.core.delegation import delegable, end_of
+from dios.core.object_types.rules import RULES
+from dios.core.objects import PhysicalObject
+from dios.core.pending import Pending
+from dios.core.recipes import Given, Recipe, Reserved
+from dios.core.references import Provenance, Reference, narrowed
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.errors import (
+    InvalidError,
+    NoSuchTaskError,
+    NotExecutableError,
+    NotPermittedError,
+    OutOfMemoryError,
+    StaleError,
+    TooLargeError,
+    UnreachableError,
+    WouldBlockError,
+)
+from dios.ids import Name, TaskId
+from dios.wire import messages
+from dios.wire.codec import PROTOCOL_VERSION
+from dios.wire.messages import Bound, Limits
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Brand, Flag, ObjectType, Permission, Resource, Scope, TaskState
+
+_OWN_REFERENCES = 3  # to itself, its console and its program
+
+Origins: TypeAlias = "tuple[Reference | None, ...]"
+"""What each handed reference is delegated from; None where a recipe has it from a task that is over."""
+
+
+class Order(Struct, frozen=True):
+    """What the child shall be: a recipe, and where its references come from."""
+
+    recipe: Recipe
+    origins: Origins
+    label: str
+    program_origin: Reference | None
+
+
+def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
+    """dios_run: a child with exactly the memberships and references it is handed."""
+    flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL)
+    if call.host and not flags & Flag.SPAWN_LOCAL:
+        raise UnreachableError(f"no node named {call.host!r} is known here")
+    order = _repeated(step, task, call) if call.like else _ordered(step, task, call)
+    if sum(len(text.encode()) for text in order.recipe.arguments) > limits.ARGUMENT_BYTES_MAX:
+        raise TooLargeError(
+            f"arguments take more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
+        )
+    ends = [end_of(step, given.lifetime_ns) for given in (*order.recipe.inputs, *order.recipe.outputs)]
+    _require_places(step, task)
+    if not flags & Flag.NON_BLOCKING:
+        if step.parts is not None:
+            raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
+        step.state.pending.require_room(task)
+    account, reserved = _budget(step, task, order.recipe)
+    child = _make_child(step, task, order, account, reserved)
+    _welcome_child(step, child, order, ends)
+    reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
+    step.audit(task, "run", "ok", child.object.fingerprint, f"{order.recipe.brand.name} {order.label}")
+    if flags & Flag.NON_BLOCKING:
+        step.answer(task, seq, messages.Created(child.name, reference.public()))
+    else:
+        step.wait(Pending(task, seq, call, (child.object,)))
+
+
+# -- what is ordered --------------------------------------------------------------------------------
+def _ordered(step: Step, task: Task, call: messages.Run) -> Order:
+    brand = _brand_for(step, task, call.brand)
+    executable = _executable(task, call.executable)
+    names = groups.names_for_child(task, call.groups)
+    inputs, outputs = _delegable(task, call.inputs), _delegable(task, call.outputs)
+    recipe = Recipe(
+        executable.object,
+        names,
+        tuple(map(_given, inputs, call.inputs)),
+        tuple(map(_given, outputs, call.outputs)),
+        call.arguments,
+        brand,
+        call.limits,
+    )
+    return Order(recipe, (*inputs, *outputs), call.label, executable)
+
+
+def _executable(task: Task, ref_id: int) -> Reference:
+    reference = access.living(access.held(task, ref_id, Permission.EXECUTE))
+    if not RULES[reference.object.type].executable:
+        raise NotExecutableError(f"a {reference.object.type.name} cannot be run")
+    return reference
+
+
+def _delegable(task: Task, handed: Iterable[messages.Handed]) -> tuple[Reference, ...]:
+    found = tuple(delegable(task, item.ref) for item in handed)
+    if any(reference.object.type is ObjectType.PRIVMEM_BLOB for reference in found):
+        raise NotPermittedError("private memory is not handed on; make a shared copy")
+    return found
+
+
+def _given(reference: Reference, item: messages.Handed) -> Given:
+    rights = narrowed(reference.permissions, item.permissions)
+    return Given(reference.object, int(rights), item.label, item.lifetime_ns, reference.object.v_w)
+
+
+def _repeated(step: Step, task: Task, call: messages.Run) -> Order:
+    """The order of a task that was run before, with another program around it if one is given."""
+    if not task.is_session:
+        raise NotPermittedError("only a person's session repeats a task: it gets all that the task had")
+    reference = access.typed(access.held(task, call.like), ObjectType.TASK)
+    former = step.state.tasks.get(TaskId(reference.object.id))
+    if former is None or former.recipe is None:
+        raise NoSuchTaskError("the node does not keep how this task was run")
+    if reference.permissions != Permission.ALL or former.principal != task.principal:
+        raise NotPermittedError(
+            "repeating a task needs every right on it: look its name up",
+            fingerprint=reference.object.fingerprint,
+        )
+    if call.groups or call.outputs or call.arguments or call.limits != Limits():
+        raise InvalidError("groups, outputs, arguments and limits are those of the task that is repeated")
+    missing = not_repeatable(former.recipe)
+    if missing:
+        raise StaleError(missing, fingerprint=reference.object.fingerprint)
+    recipe = former.recipe
+    added = _delegable(task, call.inputs)
+    inputs = (*recipe.inputs, *map(_given, added, call.inputs))
+    origins: Origins = (*(None for _ in recipe.inputs), *added)
+    executable, program = recipe.executable, None
+    if call.executable:
+        program = _executable(task, call.executable)
+        rights = int(Permission.READ | Permission.EXECUTE)
+        inputs = (*inputs, Given(executable, rights, "program", 0, executable.v_w))
+        origins = (*origins, None)
+        executable = program.object
+    if len(inputs) > limits.ARGUMENTS_MAX:
+        raise TooLargeError(f"more than {limits.ARGUMENTS_MAX} inputs")
+    brand = _brand_for(step, task, recipe.brand)
+    again = Recipe(executable, recipe.groups, inputs, recipe.outputs, recipe.arguments, brand, recipe.limits)
+    return Order(again, (*origins, *(None for _ in recipe.outputs)), call.label or former.label, program)
+
+
+def not_repeatable(recipe: Recipe) -> str:
+    """Why a run with this recipe is impossible now; empty when it is possible."""
+    gone = [
+        f"{what} {given.label or given.object.fingerprint}"
+        for what, all_given in (("input", recipe.inputs), ("output", recipe.outputs))
+        for given in all_given
+        if given.object.zombie
+    ]
+    if recipe.executable.zombie:
+        gone.insert(0, "its program")
+    return f"these are gone: {', '.join(gone)}" if gone else ""
+
+
+def _brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
+    """Table 4.7: what may be started by run, and what restricted mode makes of it."""
+    if wanted is Brand.LEGACY:
+        raise InvalidError("a legacy program is started by the host, not by run")
+    if wanted is Brand.LIMBO:
+        if task.brand is Brand.PURE:
+            raise NotPermittedError("a pure task starts pure tasks only")
+        if step.state.restricted:
+            return Brand.PURE
+        if not access.is_nodes_own(step.state, task):
+            # Unconfined, it would have the rights of the node's user, which are not the caller's.
+            raise NotPermittedError(
+                "only the node's own user and root may start tasks outside the sandbox; run it pure, "
+                "or start a node of your own"
+            )
+    return wanted
+
+
+# -- what it may use --------------------------------------------------------------------------------
+def _require_places(step: Step, task: Task) -> None:
+    # Ended tasks and sessions stand in the table too: it is counted only when it could be full.
+    tasks = step.state.tasks
+    if (
+        len(tasks) >= limits.TASKS_MAX
+        and sum(1 for other in tasks.values() if other.alive and not other.is_session) >= limits.TASKS_MAX
+    ):
+        raise OutOfMemoryError(f"{limits.TASKS_MAX} tasks run on this node already; wait for some to end")
+    task.table.require_room()
+    task.account.require(Resource.REFERENCES, 1)
+
+
+def _budget(step: Step, parent: Task, recipe: Recipe) -> tuple[Account, Reserved]:
+    """The child's account, if everything it is started with fits it and those above it."""
+    asked = recipe.limits
+    account = Account(Scope.TASK, "(to be started)", _bounds(step.state.defaults.task, asked), parent.account)
+    members = step.state.accounts_of_groups(recipe.groups)
+    parent.account.require(Resource.TASKS, 1)
+    require_all(members, Resource.TASKS, 1)
+    memory = asked.memory_bytes or min(
+        step.state.defaults.task_memory_bytes, account.bounds[Resource.MEMORY_BYTES]
+    )
+    counted = (account, *members)
+    require_all(counted, Resource.MEMORY_BYTES, memory)
+    left = min(one.left(Resource.CPU_MS) for one in counted)
+    cpu = asked.cpu_ms or (left if left != UNLIMITED else 0)
+    if left == 0:
+        cpu = max(cpu, 1)
+    require_all(counted, Resource.CPU_MS, cpu)
+    given = [*recipe.inputs, *recipe.outputs]
+    account.require(Resource.REFERENCES, len(given) + len(recipe.groups) + _OWN_REFERENCES)
+    targets = [recipe.executable, *(item.object for item in given)]
+    require_each((one for target in targets for one in target.accounts[1:]), Resource.REFERENCES)
+    return account, Reserved(memory, cpu)
+
+
+def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
+    """The narrower of what every task has and what the run call says."""
+    wanted = {
+        Resource.OBJECTS: asked.objects,
+        Resource.BYTES: asked.bytes,
+        Resource.REFERENCES: asked.references,
+        Resource.REQUESTS: asked.requests,
+        Resource.TASKS: asked.tasks,
+        Resource.CPU_MS: asked.total_cpu_ms or asked.cpu_ms,
+        Resource.MEMORY_BYTES: asked.total_memory_bytes or asked.memory_bytes,
+    }
+    found = {bound.resource: bound.value for bound in defaults if bound.value is not None}
+    for resource, value in wanted.items():
+        if value:
+            found[resource] = min(value, found.get(resource, value))
+    return [Bound(resource, value) for resource, value in found.items()]
+
+
+# -- the child --------------------------------------------------------------------------------------
+def _make_child(step: Step, parent: Task, order: Order, account: Account, reserved: Reserved) -> Task:
+    recipe = order.recipe
+    named = (step.state.groups.get(name) for name in recipe.groups)
+    member_of: tuple[PhysicalObject, ...] = tuple(group for group in named if group is not None)
+    if not member_of:
+        member_of = (groups.fresh_group(step, parent.principal),)
+    name = lifecycle.child_name(step, parent)
+    account.subject = fingerprint(name)
+    child = lifecycle.make_task(
+        step,
+        TaskId(step.state.fresh_id()),
+        name,
+        parent.principal,
+        recipe.brand,
+        tuple(Name(group.name) for group in member_of if group.name is not None),
+        account,
+        parent=parent,
+        is_session=False,
+        label=order.label,
+    )
+    child.recipe = recipe
+    child.member_accounts = step.state.accounts_of_groups(recipe.groups)
+    lifecycle.reserve(child, parent, reserved)
+    bounds = Limits(reserved.memory_bytes, reserved.cpu_ms, recipe.limits.processes)
+    step.emit(effects.Spawn(child.id, recipe.brand, order.label, recipe.executable.id, bounds))
+    lifecycle.default_references(step, child, member_of)
+    return child
+
+
+def _welcome_child(step: Step, child: Task, order: Order, ends: list[int]) -> None:
+    default = list(child.table)
+    recipe = order.recipe
+    all_given = (*recipe.inputs, *recipe.outputs)
+    given = [
+        step.grant(
+            child,
+            item.object,
+            Permission(item.permissions),
+            Provenance.DELEGATED,
+            item.label,
+            origin,
+            expires_ns,
+        ).public()
+        for item, origin, expires_ns in zip(all_given, order.origins, ends, strict=True)
+    ]
+    program = step.grant(
+        child,
+        recipe.executable,
+        Permission.READ | Permission.EXECUTE,
+        Provenance.INITIAL,
+        "executable",
+        order.program_origin,
+    )
+    for item in all_given:
+        step.audit(child, "delegate", "ok", item.object.fingerprint, f"at start, rights {item.permissions}")
+    # Never inside the caller's vector: this answer is the child's first message.
+    parts, step.parts = step.parts, None
+    step.answer(
+        child,
+        0,
+        messages.Welcome(
+            version=PROTOCOL_VERSION,
+            name=child.name,
+            brand=child.brand,
+            self_ref=default[0].public(),
+            console=default[1].public(),
+            groups=tuple(reference.public() for reference in default[2:]),
+            inputs=tuple(given[: len(recipe.inputs)]),
+            outputs=tuple(given[len(recipe.inputs) :]),
+            arguments=recipe.arguments,
+            executable=program.public(),
+            label=order.label,
+        ),
+    )
+    step.parts = parts
+
+
+def finish_run(step: Step, row: Pending) -> bool:
+    """Answer a waiting run once its child runs, or never will."""
+    target = row.watched[0]
+    child = step.state.tasks.get(TaskId(target.id))
+    if child is None or child.state is TaskState.STARTING:
+        return False
+    step.state.pending.remove(row)
+    reference = next(iter(row.task.table.holding(target)), None)
+    if reference is None:
+        step.refuse(row.task, row.seq, NoSuchTaskError("the reference to the child was deleted"))
+    elif child.state is TaskState.ENDED and child.pid == 0:
+        step.drop_reference(reference)
+        step.refuse(row.task, row.seq, NotExecutableError(child.detail or "the task could not be started"))
+    else:
+        step.answer(row.task, row.seq, messages.Created(child.name, reference.public()))
+    return True
