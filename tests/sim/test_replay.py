@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from dios.core import events
+from dios.core.accounts import Defaults
 from dios.host.recorder import Recorder
 from dios.ids import Principal, TaskId
 from dios.sim.replay import replay
@@ -16,7 +17,7 @@ _OWNER = Principal("uid:1000")
 
 
 def _record(path: Path) -> int:
-    recorder = Recorder(path, os.urandom, _OWNER, restricted=False)
+    recorder = Recorder(path, os.urandom, _OWNER, restricted=False, defaults=Defaults())
     story: list[events.Event] = [
         events.Recovered(1, ()),
         events.SessionOpened(2, TaskId(5), 1, _OWNER, (), "test", 1),
