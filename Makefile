@@ -18,12 +18,13 @@ CANDIDATES := $(PYTHON) /usr/bin/python3 python3 python3.13 python3.12 python3.1
 
 TESTS ?= tests
 SEEDS ?= 20
+MINUTES ?= 30
 INPUT ?=
 
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench docs changelog all clean
+.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench soak docs changelog all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +96,9 @@ sim: setup ## Run the simulator over SEEDS seeds (default 20).
 
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
 	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))
+
+soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills, and see that nothing grows.
+	@$(BENCH_VENV)/bin/python -m benchmarks.soak --minutes $(MINUTES)
 
 docs: setup ## Check that links, commands and listings in the documents are true.
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py
