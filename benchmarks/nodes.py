@@ -38,7 +38,14 @@ def workspace() -> Iterator[Path]:
 @contextlib.contextmanager
 def running_node(cpu: int | None = None, **settings: str) -> Iterator[BenchNode]:
     """A fresh node, ended with the body; ``cpu`` binds its threads (but none of its tasks)."""
-    with workspace() as folder, _private_environment(folder) as environment:
+    with workspace() as folder, node_in(folder, cpu, **settings) as node:
+        yield node
+
+
+@contextlib.contextmanager
+def node_in(folder: Path, cpu: int | None = None, **settings: str) -> Iterator[BenchNode]:
+    """The same in a folder that is there already, and stays; its log is the file ``log`` in it."""
+    with _private_environment(folder) as environment:
         data = folder / "node"
         ready, far = os.pipe()
         began = clock()
@@ -50,6 +57,8 @@ def running_node(cpu: int | None = None, **settings: str) -> Iterator[BenchNode]
                 stderr=log,
                 pass_fds=(far,),
                 env=environment,
+                # Ctrl-C is for who runs the benchmark, and ends the node in the end.
+                start_new_session=True,
             )
         os.close(far)
         try:

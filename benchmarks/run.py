@@ -56,8 +56,7 @@ def main() -> int:
     unknown = [name for name in chosen if name not in SECONDS_MAX]
     if unknown:
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECONDS_MAX)}")
-    # What a section leaves behind becomes ours, so that it can be found and ended.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     found = report.begin()
     before = report.load(options.out / "one-machine.json")
     kept = {} if before is None else {section.name: section for section in before.sections}
@@ -69,6 +68,11 @@ def main() -> int:
         report.save(found, options.out / "one-machine.md", options.out / "one-machine.json")
     print(report.as_markdown(found).partition("\n## ")[0])
     return 0
+
+
+def adopt_orphans() -> None:
+    """What anything started here leaves behind becomes ours, so that it can be found and ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _show(section: Section) -> None:

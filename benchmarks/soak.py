@@ -1,0 +1,186 @@
+"""``make soak MINUTES=30``: one node under mixed load with random kills, watched for whatever grows.
+
+Not for: speed (``make bench``). Exit status 1 when something grew, was wrong, or was left behind; Ctrl-C ends
+the run in an orderly way and judges what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Final
+
+from benchmarks import report, soak_report
+from benchmarks.measure import descendants
+from benchmarks.nodes import BenchNode, node_in, workspace
+from benchmarks.run import RESULTS, adopt_orphans
+from benchmarks.soak_measure import group_folders
+from benchmarks.soak_run import POOL, Plan, Run
+from benchmarks.soak_verdict import Soak, judge
+from dios.host.audit_reader import verify
+from dios.limits import ENDED_TASKS_KEPT
+from dios.store.lmdb_store import LmdbStore
+
+_SAY_EVERY_S: Final = 30.0
+
+
+class _Voice:
+    """A line that changes on a terminal; elsewhere a line now and then."""
+
+    def __init__(self) -> None:
+        self._tty: Final = sys.stdout.isatty()
+        self._began: Final = time.monotonic()
+        self._last = float("-inf")
+
+    def __call__(self, text: str) -> None:
+        """Say something; what ends its line is always said."""
+        passed = time.monotonic() - self._began
+        line = f"{passed / 60:5.1f} min  {text}"
+        if text.endswith("\n"):
+            print(("\r\033[K" if self._tty else "") + line, end="", flush=True)
+        elif self._tty:
+            width = os.get_terminal_size().columns
+            print(f"\r\033[K{line[: width - 1]}", end="", flush=True)
+        elif passed - self._last >= _SAY_EVERY_S:
+            self._last = passed
+            print(line, flush=True)
+
+
+def main() -> int:
+    """Run a soak as the command line says."""
+    plan, out = _arguments()
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    say = _Voice()
+    machine = report.begin()
+    with workspace() as folder:
+        soak = _soak(plan, folder, say, machine)
+    print(flush=True)
+    why = soak_report.save(soak, out)
+    for finding in soak.findings:
+        if finding.grows:
+            print(f"! {finding.series.name}: {finding.text}")
+    print(f"{soak_report.verdict(soak)} The table is {out / 'soak.md'}." + (f" ({why})" if why else ""))
+    return 0 if soak.good else 1
+
+
+def _arguments() -> tuple[Plan, Path]:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.soak")
+    add = parser.add_argument
+    add("--minutes", type=float, default=30.0, help="how long (default 30)")
+    add("--interval", type=float, default=60.0, help="seconds of load between quiet points (default 60)")
+    add("--clients", type=int, default=32, help="client processes (default 32)")
+    add("--tasks", type=int, default=200, help="tasks that the clients keep running together (default 200)")
+    add("--rate", type=float, default=3.0, help="operations a second of each client (default 3)")
+    add("--client-kills", type=float, default=0.3, help="clients killed a second (default 0.3)")
+    add("--task-kills", type=float, default=2.0, help="tasks killed a second (default 2)")
+    add(
+        "--prime",
+        type=int,
+        default=ENDED_TASKS_KEPT + 100,
+        help="short tasks before the load, so that the node's memory of ended tasks is full",
+    )
+    add("--out", type=Path, default=RESULTS, help="the folder for soak.md, soak.json and soak.png")
+    options = parser.parse_args()
+    plan = Plan(
+        options.minutes * 60,
+        options.interval,
+        options.clients,
+        options.tasks,
+        options.rate,
+        options.client_kills,
+        options.task_kills,
+        options.prime,
+    )
+    return plan, options.out
+
+
+def _soak(plan: Plan, folder: Path, say: _Voice, machine: report.Report) -> Soak:
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    os.environ["TMPDIR"] = str(temporary)
+    complete = False
+    with node_in(folder, pool_size=str(POOL), accept_weaker_sandbox="yes", log_format="json") as node:
+        run = Run(plan, node, folder, say)
+        try:
+            run.prepare()
+            run.go()
+            complete = True
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            say("stopped; a last quiet point, then the verdict\n")
+        except Exception:  # noqa: BLE001 - whatever it is, the verdict so far is told, with it
+            run.troubles.add("the run", traceback.format_exc(limit=-6))
+        seconds = run.passed_s
+        try:
+            run.finish()
+        except Exception:  # noqa: BLE001 - the same
+            run.trouble_lines.append("the run's end: " + traceback.format_exc(limit=-6).replace("\n", " | "))
+        finally:
+            run.end_clients()
+        tree = [node.pid, *descendants(node.pid)]
+        groups = group_folders(node.pid)
+    run.trouble_lines.extend(_left(node, tree, groups, temporary))
+    return Soak(
+        date=machine.date,
+        machine=machine.machine,
+        versions={name: machine.versions[name] for name in ("dios", "trio", "msgspec", "lmdb")},
+        load={
+            "clients": plan.clients,
+            "tasks wanted": plan.tasks,
+            "operations a second of a client, at most": plan.rate,
+            "client kills a second": plan.client_kills,
+            "task kills a second": plan.task_kills,
+            "seconds between quiet points": plan.interval_s,
+        },
+        seconds=seconds,
+        complete=complete,
+        operations=run.board.done(),
+        disturbances=dict(sorted(run.disturbances.items())),
+        endings=dict(run.sampler.endings.most_common()),
+        log=dict(run.sampler.log_messages.most_common()),
+        findings=judge(run.points),
+        troubles=run.trouble_lines,
+        points=run.points,
+    )
+
+
+def _left(node: BenchNode, tree: list[int], groups: list[Path], temporary: Path) -> list[str]:
+    """What the node left behind when it had ended; and whether its files are whole."""
+    deadline = time.monotonic() + 10
+    while (alive := [pid for pid in tree if _lives(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    found = [f"left behind: {len(alive)} processes of the node"] if alive else []
+    found += [f"left behind: the control group {path.name}" for path in groups if path.exists()]
+    found += [f"left behind: {path.name} among the temporary files" for path in temporary.iterdir()]
+    left = [name for name in ("node.sock", "node.pid") if (node.data / name).exists()]
+    found += [f"left behind: {name}" for name in left]
+    audit = verify(node.data / "audit")
+    found += [] if audit.ok else [f"the audit log is damaged: {audit.problem}"]
+    files = {path.name for path in (node.data / "extents").glob("*/*")}
+    store = LmdbStore(node.data)
+    try:
+        list(store.recover())
+        damaged, named = list(store.damaged), store.usage()["extents"]
+    finally:
+        store.close()
+    found += [f"the store is damaged: {text}" for text in damaged]
+    found += [f"left behind: {len(files)} extent files for {named} extents"] if len(files) != named else []
+    return found
+
+
+def _lives(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

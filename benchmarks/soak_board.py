@@ -1,0 +1,199 @@
+"""What the processes of a soak share: the phase of the run, and what each client says of itself.
+
+Not for: doing anything. A client that is killed in the middle of something leaves its cells as they were,
+so that whoever comes after it knows what to clear away.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+OPERATIONS: Final = (
+    *(
+        "create volatile",
+        "create durable",
+        "update",
+        "update large",
+        "commit in conflict",
+        "read",
+        "read part",
+    ),
+    *(
+        "read shared",
+        "look up",
+        "look up absent",
+        "delete",
+        "group",
+        "stream",
+        "vector",
+        "async face",
+        "timer",
+    ),
+    *(
+        "copy",
+        "start task",
+        "look at task",
+        "reap task",
+        "pause task",
+        "kill task",
+        "delegate",
+        "task stream",
+    ),
+    *("drop mid-frame", "drop with requests", "never read replies", "reconnect", "clear away"),
+)
+"""What a client can be at; its cells count how often it was done."""
+
+SESSIONS: Final = 2
+"""Of how many sessions at once a client says the name: its own one, and that of the face on trio."""
+
+STOP: Final = -1
+_CELL: Final = 8
+_NAME_CELLS: Final = 4
+_HEAD: Final = 4
+_DONE: Final = _HEAD + SESSIONS * (_NAME_CELLS + 1)
+_CELLS: Final = _DONE + len(OPERATIONS)
+_NAME: Final = struct.Struct(f"{_NAME_CELLS}q")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSession:
+    """A session that ended without clearing away: its name, and how many durable objects it may have made."""
+
+    name: bytes
+    made: int
+
+
+class Board:
+    """Shared memory that forked children inherit: the phase, then one row of cells for each client.
+
+    An even phase is work, an odd one rest, ``STOP`` the end.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._memory: Final = mmap.mmap(-1, (1 + clients * _CELLS) * _CELL)
+        self._cells: Final = memoryview(self._memory).cast("q")
+        self.rows: Final = [Row(self._cells, 1 + number * _CELLS) for number in range(clients)]
+
+    @property
+    def phase(self) -> int:
+        """What everybody should be doing."""
+        return self._cells[0]
+
+    @phase.setter
+    def phase(self, value: int) -> None:
+        self._cells[0] = value
+
+    def done(self) -> dict[str, int]:
+        """How often each operation was done, over all clients."""
+        return {name: sum(row.count(number) for row in self.rows) for number, name in enumerate(OPERATIONS)}
+
+
+class Row:
+    """One client's cells."""
+
+    def __init__(self, cells: memoryview, start: int) -> None:
+        self._cells: Final = cells
+        self._start: Final = start
+
+    # -- what it is at ----------------------------------------------------------------------------
+    def begin(self, operation: str) -> None:
+        """Note what is begun now."""
+        self._cells[self._start + 2] = OPERATIONS.index(operation)
+        self._cells[self._start + 1] += 1
+
+    def finished(self) -> None:
+        """What was begun last is done."""
+        self._cells[self._start + _DONE + self._cells[self._start + 2]] += 1
+
+    @property
+    def beat(self) -> int:
+        """Grows with everything that is begun: one that stands still belongs to a client that hangs."""
+        return self._cells[self._start + 1]
+
+    @property
+    def doing(self) -> str:
+        """What it began last."""
+        return OPERATIONS[self._cells[self._start + 2]]
+
+    def count(self, operation: int) -> int:
+        """How often an operation was done, also by those who had this row before."""
+        return self._cells[self._start + _DONE + operation]
+
+    # -- rest -------------------------------------------------------------------------------------
+    @property
+    def rests(self) -> int:
+        """The phase in which it has cleared everything away."""
+        return self._cells[self._start]
+
+    @rests.setter
+    def rests(self, phase: int) -> None:
+        self._cells[self._start] = phase
+
+    # -- what it holds ----------------------------------------------------------------------------
+    @property
+    def durable_bytes(self) -> int:
+        """The bytes of its durable objects that are large enough for an extent."""
+        return self._cells[self._start + 3]
+
+    @durable_bytes.setter
+    def durable_bytes(self, value: int) -> None:
+        self._cells[self._start + 3] = value
+
+    def session(self, which: int, name: bytes) -> None:
+        """A session begins; ``which`` counts from 0."""
+        start = self._start + _HEAD + which * (_NAME_CELLS + 1)
+        self._cells[start] = 0
+        for place, value in enumerate(_NAME.unpack(name), 1):
+            self._cells[start + place] = value
+
+    def will_create(self, which: int) -> None:
+        """A durable object with a deterministic name is about to be made."""
+        self._cells[self._start + _HEAD + which * (_NAME_CELLS + 1)] += 1
+
+    def cleared(self) -> None:
+        """Everything that its sessions made is gone."""
+        for which in range(SESSIONS):
+            self._cells[self._start + _HEAD + which * (_NAME_CELLS + 1)] = 0
+        self.durable_bytes = 0
+
+    def take_dead(self) -> list[DeadSession]:
+        """What a client that is gone leaves to be cleared away."""
+        found = []
+        for which in range(SESSIONS):
+            start = self._start + _HEAD + which * (_NAME_CELLS + 1)
+            if self._cells[start]:
+                name = _NAME.pack(*self._cells[start + 1 : start + 1 + _NAME_CELLS])
+                found.append(DeadSession(name, self._cells[start]))
+        self.cleared()
+        return found
+
+
+class Troubles:
+    """A file to which every process adds what should not have happened, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self._read = 0
+        path.touch()
+
+    def add(self, who: str, what: str) -> None:
+        """Add a line; lines of several processes do not mix."""
+        line = f"{who}: {' | '.join(what.splitlines())}"[:2000]
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, line.encode(errors="replace") + b"\n")
+        finally:
+            os.close(fd)
+
+    def new(self) -> list[str]:
+        """The lines added since the last look."""
+        with self.path.open(errors="replace") as file:
+            file.seek(self._read)
+            text = file.read()
+            self._read = file.tell()
+        return text.splitlines()

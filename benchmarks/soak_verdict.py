@@ -1,0 +1,182 @@
+"""What is to be said of a soak: which series are flat at the quiet points, and which grow.
+
+Not for: collecting them (``benchmarks.soak_measure``), or showing them (``benchmarks.soak_report``).
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import statistics
+from typing import Annotated, Final
+
+import msgspec
+
+WARM_UP_SHARE: Final = 0.25
+"""The part of the quiet points that is not judged: allocators and caches fill."""
+
+POINTS_MIN: Final = 4
+"""Fewer judged quiet points than these show no slope."""
+
+GROWTH_SHARE: Final = 0.03
+"""How much a series may rise over all judged quiet points, relative to its size."""
+
+RATE_SHARE: Final = 0.10
+"""How much a rate (bytes for each record) may rise over them."""
+
+
+class Rule(enum.StrEnum):
+    """How a series is judged."""
+
+    EXACT = "the same at every quiet point"
+    FLAT = "no slope"
+    RATE = "in proportion"
+    SHOWN = "not judged"
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One thing that is watched; ``slack`` is how much it may rise in any case, in its unit."""
+
+    name: str
+    unit: str
+    rule: Rule
+    slack: float = 0.0
+    per: str = ""
+    """For a rate: the series that it is divided by, both as growth from one quiet point to the next."""
+    scale: float = 1.0
+
+
+class Point(msgspec.Struct):
+    """One look: seconds since the start, whether the load rested, and the values by name."""
+
+    at_s: float
+    quiet: bool
+    values: dict[str, float]
+
+
+class Finding(msgspec.Struct):
+    """One series, judged: ``grows`` None means that it could not be."""
+
+    series: Series
+    first: float
+    last: float
+    slope_per_minute: float
+    allowed_per_minute: float
+    grows: bool | None
+    text: str
+
+
+SERIES: Final = (
+    Series("daemon own memory", "MB", Rule.FLAT, 2.0),
+    Series("daemon shared memory", "MB", Rule.FLAT, 16.0),
+    Series("daemon PSS", "MB", Rule.FLAT, 8.0),
+    Series("zygote own memory", "MB", Rule.FLAT, 0.5),
+    Series("zygote PSS", "MB", Rule.FLAT, 0.5),
+    Series("daemon descriptors", "", Rule.FLAT, 8),
+    Series("zygote descriptors", "", Rule.FLAT, 1),
+    Series("memfds", "", Rule.FLAT, 8),
+    Series("sockets", "", Rule.EXACT),
+    Series("daemon threads", "", Rule.FLAT, 2),
+    Series("daemon mappings", "", Rule.FLAT, 24),
+    Series("processes", "", Rule.EXACT),
+    Series("cgroup folders", "", Rule.EXACT),
+    Series("node: tasks", "", Rule.EXACT),
+    Series("node: sessions", "", Rule.EXACT),
+    Series("node: buffers", "", Rule.EXACT),
+    Series("node: waiting", "", Rule.EXACT),
+    Series("node: objects", "", Rule.FLAT, 4),
+    Series("node: names", "", Rule.FLAT, 4),
+    Series("node: references", "", Rule.FLAT, 4),
+    Series("rows", "", Rule.EXACT),
+    Series("extents of rows", "", Rule.EXACT),
+    Series("extent files", "", Rule.EXACT),
+    Series("extent bytes", "MB", Rule.EXACT),
+    Series("database pages", "", Rule.FLAT, 64),
+    Series("database bytes", "MB", Rule.FLAT, 0.5),
+    Series("audit bytes", "MB", Rule.SHOWN),
+    Series("audit records", "", Rule.SHOWN),
+    Series("audit bytes a record", "B", Rule.RATE, 4, "audit bytes/audit records", 1e6),
+    Series("audit records an operation", "", Rule.RATE, 0.2, "audit records/operations"),
+    Series("log bytes", "MB", Rule.SHOWN),
+    Series("log bytes an operation", "B", Rule.RATE, 1.0, "log bytes/operations", 1e6),
+    Series("shared memory files", "MB", Rule.FLAT, 1.0),
+    Series("temporary files", "", Rule.EXACT),
+    Series("operations", "", Rule.SHOWN),
+)
+
+
+def judge(points: list[Point]) -> list[Finding]:
+    """A finding for each series of which there are values at quiet points."""
+    quiet = [point for point in points if point.quiet]
+    skipped = int(len(quiet) * WARM_UP_SHARE)
+    findings = []
+    for series in SERIES:
+        values = _values(series, quiet)
+        if values:
+            findings.append(_judge(series, values, values[min(skipped, len(values) - 1) :]))
+    return findings
+
+
+def _values(series: Series, quiet: list[Point]) -> list[tuple[float, float]]:
+    """Minutes and values at the quiet points; of a rate, of the time before each."""
+    if not series.per:
+        return [(p.at_s / 60, p.values[series.name]) for p in quiet if series.name in p.values]
+    above, _, below = series.per.partition("/")
+    found = []
+    for before, after in itertools.pairwise(quiet):
+        more = after.values.get(below, 0.0) - before.values.get(below, 0.0)
+        if more > 0:
+            rise = after.values[above] - before.values[above]
+            found.append((after.at_s / 60, rise / more * series.scale))
+    return found
+
+
+def _judge(series: Series, every: list[tuple[float, float]], judged: list[tuple[float, float]]) -> Finding:
+    first, last = judged[0][1], judged[-1][1]
+    if series.rule is Rule.EXACT:
+        seen = {round(value, 6) for _, value in every}
+        same = len(seen) == 1
+        text = "the same at every quiet point" if same else f"between {min(seen):g} and {max(seen):g}"
+        return Finding(series, first, last, slope(every), 0.0, not same, text)
+    per_minute = slope(judged)
+    if series.rule is Rule.SHOWN:
+        return Finding(series, first, last, per_minute, 0.0, False, "grows with the load")
+    minutes = judged[-1][0] - judged[0][0]
+    if len(judged) < POINTS_MIN or minutes <= 0:
+        return Finding(series, first, last, per_minute, 0.0, None, "too few quiet points")
+    share = RATE_SHARE if series.rule is Rule.RATE else GROWTH_SHARE
+    level = statistics.median(value for _, value in judged)
+    allowed = max(series.slack, share * level) / minutes
+    grows = per_minute > allowed
+    text = f"grows by {per_minute:.3g} {series.unit} a minute".replace("  ", " ") if grows else "flat"
+    return Finding(series, first, last, per_minute, allowed, grows, text)
+
+
+def slope(values: list[tuple[float, float]]) -> float:
+    """The median of the slopes between all pairs (Theil and Sen): one odd point does not turn it."""
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(values, 2) if b[0] > a[0]]
+    return statistics.median(slopes) if slopes else 0.0
+
+
+class Soak(msgspec.Struct):
+    """One run: what it was, what it found, and what it looked like."""
+
+    date: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    load: dict[str, float]
+    seconds: float
+    complete: bool
+    operations: dict[str, int]
+    disturbances: dict[str, int]
+    endings: dict[str, int]
+    log: dict[str, int]
+    findings: list[Finding]
+    troubles: list[str]
+    points: list[Point]
+    format: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing grew, nothing was wrong and nothing was left."""
+        return not self.troubles and not any(finding.grows for finding in self.findings)
