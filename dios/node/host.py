@@ -176,7 +176,12 @@ class NodeHost:
 def _core_for(settings: Settings) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
-    defaults = Defaults(task_memory_bytes=settings.task_memory_bytes)
+    defaults = Defaults(
+        settings.task_limits,
+        settings.group_limits,
+        settings.principal_limits,
+        settings.task_memory_bytes,
+    )
     if settings.record is not None:
         return Recorder(settings.record, Entropy(), owner, restricted=restricted, defaults=defaults)
     return Core(Entropy(), owner, restricted=restricted, defaults=defaults)
