@@ -50,12 +50,21 @@ def die_with_the_zygote(zygote_pidfd: int) -> None:
         os._exit(1)
 
 
-def place_descriptors(null: int, console: int, socket: int) -> None:
-    """Leave 0 (null), 1 and 2 (console) and 3 (the DIOS socket) open, and nothing else.
+def nothing_to_read() -> int:
+    """A standard input that is at its end, and that this task shares with nobody. Raises ``OSError``."""
+    # The zygote's /dev/null would be one open file in all tasks, whose flags each can set and read: a way
+    # to talk to each other.
+    read_end, write_end = os.pipe()
+    os.close(write_end)
+    return read_end
+
+
+def place_descriptors(stdin: int, console: int, socket: int) -> None:
+    """Leave 0 (stdin), 1 and 2 (console) and 3 (the DIOS socket) open, and nothing else.
 
     The arguments must be 4 or higher. Raises ``OSError``.
     """
-    os.dup2(null, STDIN)
+    os.dup2(stdin, STDIN)
     for number in CONSOLE:
         os.dup2(console, number)
     os.dup2(socket, SOCKET, inheritable=False)
@@ -73,7 +82,7 @@ def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
     privileges.no_new_privileges()
     if prepared.rules >= 0:
         landlock.restrict_self(prepared.rules)
-    place_descriptors(prepared.null, console, socket)
+    place_descriptors(nothing_to_read(), console, socket)
     if "user" in available:
         privileges.drop_everything(prepared.last_capability)
     else:

@@ -34,10 +34,16 @@ class Check(NamedTuple):
 
 
 class Allow(NamedTuple):
-    """Calls that share a reason; every check must hold."""
+    """A call, or a few that are one thing, which a task may make where every check holds.
 
-    reason: str
+    ``reason`` is why, ``without`` what would not work otherwise, and ``checked`` the checks in words; all
+    three stand on docs/system-calls.md, which a test compares with this table.
+    """
+
     names: tuple[str, ...]
+    reason: str
+    without: str
+    checked: str = ""
     checks: tuple[Check, ...] = ()
 
 
@@ -49,11 +55,14 @@ MAP_SHARED: Final = 0x01
 MAP_PRIVATE: Final = 0x02
 MAP_ANONYMOUS: Final = 0x20
 
-ANY_MEMORY: Final = Allow("its own memory and mapped buffers; a group counts all of it", ("mmap",))
-COUNTED_MEMORY: Final = Allow(
-    "the same where no group counts: no anonymous shared memory, which no limit of a process counts",
+ANY_MEMORY: Final = Allow(
     ("mmap",),
-    (
+    "its own memory, libraries, and the buffers that the node shares with it",
+    "nothing runs",
+    "where no control group counts memory: not shared and anonymous at once, which no other limit counts",
+)
+COUNTED_MEMORY: Final = ANY_MEMORY._replace(
+    checks=(
         Check(
             3,
             (MAP_SHARED, MAP_PRIVATE, MAP_SHARED | MAP_PRIVATE, MAP_PRIVATE | MAP_ANONYMOUS),
@@ -62,82 +71,69 @@ COUNTED_MEMORY: Final = Allow(
     ),
 )
 
-ALLOWED: Final = (
-    Allow("its own memory", ("brk", "munmap", "mprotect", "mremap", "madvise", "membarrier")),
-    Allow("locks between its threads and on shared rings", ("futex", "futex_waitv")),
-    Allow("the C library keeps a list of held locks for each thread", ("set_robust_list", "rseq")),
-    Allow("the C library names a new thread's id", ("set_tid_address",)),
-    Allow("the bytes of descriptors it holds", ("read", "readv", "pread64", "preadv", "lseek")),
-    Allow("its console, wake-ups and buffers it may write", ("write", "writev", "pwrite64", "pwritev")),
-    Allow("the DIOS socket", ("recvmsg", "sendmsg", "recvfrom", "sendto", "shutdown")),
-    Allow("Python asks what a socket is", ("getsockopt", "getsockname", "getpeername")),
-    Allow("closing and copying descriptors it holds", ("close", "close_range", "dup", "dup2", "dup3")),
-    Allow("waiting on descriptors it holds", ("poll", "ppoll", "select", "pselect6")),
-    Allow("event loops", ("epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2")),
-    Allow("wake-ups inside the task", ("eventfd2", "pipe", "pipe2")),
+_READS_ONLY: Final = "no flag that writes, creates, truncates, or makes a bare handle (O_PATH)"
+_READ_FLAGS: Final = ~O_READ_ONLY_FLAGS & 0xFFFF_FFFF
+
+_MEMORY: Final = (
+    Allow(("brk",), "the C library's heap grows by it", "every allocation of a little memory"),
+    Allow(("munmap",), "giving back memory and buffers", "memory is only ever taken"),
+    Allow(("mprotect",), "guard pages of thread stacks, and loading of libraries", "threads, ctypes, numpy"),
+    Allow(("mremap",), "the C library moves large blocks instead of copying them", "growing of large arrays"),
     Allow(
-        "event loops wake themselves with a connected pair; no datagrams, which could be sent elsewhere",
-        ("socketpair",),
-        (Check(0, (1,)), Check(1, (1,), mask=0xF)),
+        ("madvise",), "allocators give back pages that they keep the place of", "memory that shrinks again"
     ),
+)
+_THREADS: Final = (
     Allow(
-        "event loops make the buffer of their wake-up pair small: SO_SNDBUF and SO_RCVBUF alone",
-        ("setsockopt",),
-        (Check(1, (1,)), Check(2, (7, 8))),
-    ),
-    Allow("clocks", ("clock_gettime", "clock_getres", "gettimeofday", "time", "times", "getrusage")),
-    Allow("sleeping", ("nanosleep", "clock_nanosleep", "sched_yield", "restart_syscall", "pause")),
-    Allow("timers of its own", ("setitimer", "getitimer", "alarm")),
-    Allow(
-        "signal handlers of its own",
-        ("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "sigaltstack"),
-    ),
-    Allow("waiting for a signal of its own", ("rt_sigtimedwait", "rt_sigsuspend")),
-    Allow(
-        "signals to itself: abort() and interrupts between threads",
-        ("kill", "tgkill"),
-        (Check(0, (), or_own_pid=True),),
-    ),
-    Allow("ending", ("exit", "exit_group")),
-    Allow("who it is, which inside its namespaces says nothing", ("getpid", "gettid", "getppid")),
-    Allow("the same for users and groups", ("getuid", "geteuid", "getgid", "getegid", "getgroups")),
-    Allow("the same for saved identities", ("getresuid", "getresgid", "getpgrp", "getpgid", "getsid")),
-    Allow("the machine's kind, which libraries choose code by", ("uname", "sysinfo", "getcpu")),
-    Allow("how many CPUs there are, for thread pools", ("sched_getaffinity",)),
-    Allow("pinning its own threads", ("sched_setaffinity",), _only(0, 0)),
-    Allow("randomness from the kernel", ("getrandom",)),
-    Allow("reading its own limits", ("getrlimit",)),
-    Allow(
-        "reading its own limits and setting none",
-        ("prlimit64",),
-        (Check(0, (0,), or_own_pid=True), Check(2, (0,), high_zero=True)),
-    ),
-    Allow(
-        "imports from the read-only view: no flag that writes or creates",
-        ("openat",),
-        (Check(2, (0,), mask=~O_READ_ONLY_FLAGS & 0xFFFF_FFFF),),
-    ),
-    Allow(
-        "the same through the older call",
-        ("open",),
-        (Check(1, (0,), mask=~O_READ_ONLY_FLAGS & 0xFFFF_FFFF),),
-    ),
-    Allow("finding modules in the view", ("fstat", "stat", "lstat", "newfstatat", "statx", "getdents64")),
-    Allow("the same for links and access", ("access", "faccessat", "faccessat2", "readlink", "readlinkat")),
-    Allow("where it stands in the view", ("getcwd", "statfs", "fstatfs")),
-    Allow(
-        "threads: numeric libraries and runtimes need them; never a process or a namespace",
         ("clone",),
+        "threads: numeric libraries and runtimes need them",
+        "threading, numpy, asyncio.to_thread",
+        "a thread of this process; no process, no namespace",
         (Check(0, (CLONE_THREAD,), mask=CLONE_THREAD | CLONE_NEW_ANYTHING),),
     ),
+    Allow(("futex",), "locks between its threads, and waiting on shared rings", "threads and streams"),
+    Allow(("set_robust_list",), "the C library notes held locks of each new thread", "starting a thread"),
+    Allow(("rseq",), "the C library registers each new thread for short atomic work", "starting a thread"),
     Allow(
-        "flags of descriptors: F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS",
+        ("prctl",),
+        "names of its threads, which thread pools give",
+        "some runtimes' thread pools",
+        "PR_SET_NAME and PR_GET_NAME",
+        _only(0, 15, 16),
+    ),
+    Allow(("gettid",), "the interpreter asks for each thread's number", "threading.get_native_id"),
+    Allow(
+        ("sched_yield",), "spinning locks of numeric libraries let others run", "numpy's thread pool spins on"
+    ),
+    Allow(
+        ("sched_getaffinity",), "thread pools ask how many processors there are", "pools of the right size"
+    ),
+    Allow(("getcpu",), "allocators choose an arena by processor", "some allocators' start"),
+    Allow(("exit",), "a thread ends", "threads that end"),
+    Allow(("exit_group",), "the program ends", "ending with a status"),
+)
+_DESCRIPTORS: Final = (
+    Allow(("read", "readv"), "the bytes of files and wake-ups it holds", "imports and event loops"),
+    Allow(("pread64",), "loading of libraries, and columns of files", "every import of a C library"),
+    Allow(("write", "writev"), "its console and wake-ups", "print, and every error message"),
+    Allow(("pwrite64",), "buffers that it may write, without mapping them", "writes of large buffers"),
+    Allow(
+        ("lseek",), "files of its view are read by place", "imports from zip files, and seeking in any file"
+    ),
+    Allow(("close",), "giving back descriptors", "running out of them"),
+    Allow(("dup", "dup2", "dup3"), "copies of descriptors it holds", "socket objects on the DIOS socket"),
+    Allow(
         ("fcntl",),
+        "blocking mode and inheritance of its descriptors, and what seals a buffer has",
+        "event loops, and checks of shared memory",
+        "F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS",
         _only(1, 0, 1, 2, 3, 4, 1030, 1034),
     ),
     Allow(
-        "asking for a terminal, and blocking mode of its own descriptors",
         ("ioctl",),
+        "opening a file asks whether it is a terminal; sockets are made blocking or not",
+        "open(), print, and every socket",
+        "TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX",
         _only(
             1,
             termios.TCGETS,
@@ -148,7 +144,132 @@ ALLOWED: Final = (
             termios.FIONCLEX,
         ),
     ),
-    Allow("names of its threads: PR_SET_NAME, PR_GET_NAME", ("prctl",), _only(0, 15, 16)),
+    Allow(("fstat",), "the interpreter asks what a descriptor is", "open() of any file"),
+)
+_WAITING: Final = (
+    Allow(("poll", "ppoll"), "waiting for the node's answer with a time limit", "calls with a timeout"),
+    Allow(
+        ("select", "pselect6"), "the same by the older call, and the rehearsal of a waiting task", "its start"
+    ),
+    Allow(("epoll_create1", "epoll_ctl"), "event loops are built on it", "asyncio and trio"),
+    Allow(("epoll_wait", "epoll_pwait"), "an event loop waits", "asyncio and trio"),
+    Allow(("eventfd2",), "wake-ups between threads of a runtime", "numeric runtimes' event loops"),
+    Allow(("pipe", "pipe2"), "wake-ups of signal handlers and event loops", "signal.set_wakeup_fd"),
+)
+_SOCKETS: Final = (
+    Allow(("sendmsg",), "calls to the node, in several pieces", "every call"),
+    Allow(("recvmsg",), "replies of the node, with the buffers beside them", "every call"),
+    Allow(
+        ("sendto",),
+        "calls to the node, in one piece",
+        "every call",
+        "no address: to the other end alone",
+        (Check(4, (0,), high_zero=True),),
+    ),
+    Allow(("recvfrom",), "wake-ups of event loops", "asyncio and trio"),
+    Allow(("shutdown",), "saying that no more is sent on a pair of its own", "orderly ends of sockets"),
+    Allow(
+        ("socketpair",),
+        "event loops wake themselves with a connected pair",
+        "asyncio and trio",
+        "Unix streams: datagrams could be sent elsewhere",
+        (Check(0, (1,)), Check(1, (1,), mask=0xF)),
+    ),
+    Allow(
+        ("setsockopt",),
+        "event loops make the buffer of their wake-up pair small",
+        "trio",
+        "SO_SNDBUF and SO_RCVBUF",
+        (Check(1, (1,)), Check(2, (7, 8))),
+    ),
+    Allow(
+        ("getsockopt",),
+        "Python asks what kind of socket a descriptor is, and event loops for its error",
+        "socket objects on the DIOS socket",
+        "SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN: nothing of who is "
+        "at the other end, of whom SO_PEERPIDFD would even give a descriptor",
+        (Check(1, (1,)), Check(2, (3, 4, 7, 8, 30, 38, 39))),
+    ),
+    Allow(("getsockname", "getpeername"), "Python asks for a socket's family", "socket objects of any kind"),
+)
+_TIME: Final = (
+    Allow(
+        ("clock_gettime", "clock_getres", "gettimeofday", "time"),
+        "clocks, where the machine's cannot be read without a call",
+        "time.time and time.monotonic",
+    ),
+    Allow(("times", "getrusage"), "how much processor time and memory it used itself", "resource, os.times"),
+    Allow(("nanosleep", "clock_nanosleep"), "sleeping for a time", "time.sleep"),
+    Allow(("restart_syscall",), "the kernel resumes a sleep that a signal broke", "sleeps in stopped tasks"),
+    Allow(("pause",), "waiting for any signal", "signal.pause"),
+    Allow(("setitimer", "getitimer"), "timers of its own, for profilers and time limits", "signal.setitimer"),
+)
+_SIGNALS: Final = (
+    Allow(
+        ("rt_sigaction", "rt_sigprocmask", "rt_sigreturn"),
+        "signal handlers of its own; the C library blocks signals while it starts a thread",
+        "signal.signal, and starting a thread",
+    ),
+    Allow(("sigaltstack",), "handlers of stack overflows have a stack of their own", "faulthandler"),
+    Allow(("rt_sigtimedwait",), "waiting for a signal of its own", "signal.sigwait"),
+    Allow(
+        ("kill", "tgkill"),
+        "signals to itself: abort() and interrupts between threads",
+        "abort, and signal.raise_signal",
+        "its own number, which in its pid namespace is 1",
+        (Check(0, (), or_own_pid=True),),
+    ),
+)
+_KNOWING: Final = (
+    Allow(
+        ("getpid", "getppid"), "its own number, which inside its namespace says nothing", "logging, random"
+    ),
+    Allow(("getuid", "geteuid", "getgid", "getegid"), "the library asks before it trusts files", "site"),
+    Allow(
+        ("uname", "sysinfo"), "libraries choose code and sizes by kind of machine", "platform, sorting in C"
+    ),
+    Allow(("getrandom",), "randomness from the kernel", "secrets, random, hashing"),
+    Allow(
+        ("prlimit64",),
+        "reading its own limits, as thread stacks need",
+        "resource.getrlimit, and starting a thread",
+        "of itself, and setting none",
+        (Check(0, (0,), or_own_pid=True), Check(2, (0,), high_zero=True)),
+    ),
+)
+_FILES: Final = (
+    Allow(
+        ("openat",),
+        "imports from the read-only view",
+        "every import",
+        _READS_ONLY,
+        (Check(2, (0,), mask=_READ_FLAGS),),
+    ),
+    Allow(
+        ("open",),
+        "the same by the older call, which allocators make directly",
+        "some allocators' start",
+        _READS_ONLY,
+        (Check(1, (0,), mask=_READ_FLAGS),),
+    ),
+    Allow(("stat", "lstat", "newfstatat", "statx"), "finding modules in the view", "every import"),
+    Allow(("getdents64",), "listing of library directories, which importing does", "every import"),
+    Allow(("access", "faccessat", "faccessat2"), "loaders ask whether a library is there", "some imports"),
+    Allow(("readlink", "readlinkat"), "libraries are found through links", "pathlib.resolve, some imports"),
+    Allow(("getcwd",), "the interpreter asks where it stands", "os.getcwd, and importing by relative path"),
+    Allow(("statfs", "fstatfs"), "databases ask what kind of files they are on", "some databases' start"),
+)
+
+ALLOWED: Final = (
+    *_MEMORY,
+    *_THREADS,
+    *_DESCRIPTORS,
+    *_WAITING,
+    *_SOCKETS,
+    *_TIME,
+    *_SIGNALS,
+    *_KNOWING,
+    *_FILES,
 )
 
 NO_SUCH_CALL: Final = ("clone3", "openat2", "mseal", "map_shadow_stack")
@@ -176,6 +297,10 @@ REFUSED: Final = (
     *("memfd_create", "memfd_secret", "setrlimit", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
     *("pidfd_open", "pidfd_send_signal", "truncate", "ftruncate", "fallocate", "mkdirat", "unlinkat"),
     *("renameat2", "linkat", "symlinkat", "fchmod", "fchmodat", "fchown", "seccomp"),
+    # Allowed until it was measured that nothing needs them: libraries do without, or never call them.
+    *("membarrier", "futex_waitv", "set_tid_address", "preadv", "pwritev", "close_range", "epoll_pwait2"),
+    *("alarm", "rt_sigpending", "rt_sigsuspend", "getgroups", "getresuid", "getresgid", "getpgrp"),
+    *("getpgid", "getsid", "sched_setaffinity", "getrlimit"),
     *("inotify_init1", "shmget", "semget", "msgget", "mq_open", "personality", "sethostname", "chdir"),
 )
 

@@ -152,8 +152,15 @@ def test_files_open_for_reading_alone(flags: int, allowed: bool) -> None:  # noq
         (("prctl", 1), False),
         (("prctl", 4), False),
         (("ioctl", 0, 0x5412), False),
-        (("sched_setaffinity", 0), True),
-        (("sched_setaffinity", 2), False),
+        (("sched_setaffinity", 0), False),
+        (("sendto", 3, 1, 1, 0, 0), True),
+        (("sendto", 3, 1, 1, 0, 0x7F00_0000_0000), False),
+        (("sendto", 3, 1, 1, 0, 4096), False),
+        (("getsockopt", 3, 1, 3), True),
+        (("getsockopt", 3, 1, 17), False),
+        (("getsockopt", 3, 1, 59), False),
+        (("getsockopt", 3, 1, 77), False),
+        (("getsockopt", 3, 6, 3), False),
     ],
 )
 def test_arguments_are_checked(call: tuple[str, int], allowed: bool) -> None:  # noqa: FBT001 - a table's column

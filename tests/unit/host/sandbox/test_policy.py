@@ -1,0 +1,86 @@
+"""Every system call that a pure task may make has its reason, in the table and on the page for people."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from dios.host.sandbox import numbers, policy
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "system-calls.md"
+ENTRIES = (policy.ANY_MEMORY, *policy.ALLOWED)
+FAMILY = 4
+"""Calls that may share one reason: no more, or it is the reason of none of them."""
+
+WORDS = 3
+
+
+def row_of(entry: policy.Allow) -> str:
+    """The page's row for an entry."""
+    names = ", ".join(f"`{name}`" for name in entry.names)
+    return f"| {names} | {entry.reason} | {entry.checked or '-'} | {entry.without} |"
+
+
+def rows_of_page(heading: str) -> list[str]:
+    """The rows of the table below a heading of the page, without its head."""
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0]
+    return [line for line in section.splitlines() if line.startswith("| `")]
+
+
+def test_every_allowed_call_has_its_row_on_the_page() -> None:
+    """The table grows, shrinks or changes only with its page, whose rows say the same in the same order."""
+    assert rows_of_page("What is allowed") == [row_of(entry) for entry in ENTRIES]
+
+
+def test_the_page_says_how_many_there_are() -> None:
+    """The number of allowed calls stands on the page, so that one more is noticed."""
+    count = sum(len(entry.names) for entry in ENTRIES)
+    assert f"**{count} calls** are allowed" in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.names[0])
+def test_a_reason_is_of_a_few_calls_and_in_words(entry: policy.Allow) -> None:
+    """No reason covers more than a small family, and each says something, as does what breaks without it."""
+    assert 1 <= len(entry.names) <= FAMILY
+    assert len(entry.reason.split()) >= WORDS
+    assert entry.without
+    assert bool(entry.checked) == bool(entry.checks) or entry is policy.ANY_MEMORY
+
+
+def test_no_reason_is_given_twice() -> None:
+    """Two entries with one reason would be one entry, or one of them has none."""
+    reasons = [entry.reason for entry in ENTRIES]
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_the_page_names_what_ends_a_task() -> None:
+    """Every call of the list of attacks is on the page, and every call that does not exist for a task."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert set(rows_of_page("What ends the task")) == {f"| `{name}` |" for name in policy.KILLED}
+    assert all(f"`{name}`" in text for name in policy.NO_SUCH_CALL)
+
+
+def test_every_call_of_the_policy_has_a_number() -> None:
+    """A name that the table of numbers lacks would be left out of the filter without a word."""
+    named = {name for entry in ENTRIES for name in entry.names}
+    named |= {*policy.KILLED, *policy.NO_SUCH_CALL, *policy.REFUSED, *policy.CALLED_BY_THE_ZYGOTE}
+    assert named <= set(numbers.NUMBERS)
+
+
+def test_every_number_is_the_kernels() -> None:
+    """Where this machine's kernel headers are installed, the numbers are theirs."""
+    machine = os.uname().machine
+    places = (Path(f"/usr/include/{machine}-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm/unistd_64.h"))
+    header = next((place for place in places if place.is_file()), None)
+    if header is None or machine != "x86_64":
+        pytest.skip("no kernel headers of x86_64 here")
+    known = {name: int(value) for name, value in re.findall(r"__NR_(\w+) (\d+)", header.read_text())}
+    wrong = {
+        name: (row[0], known.get(name))
+        for name, row in numbers.NUMBERS.items()
+        if name in known and row[0] != known[name]
+    }
+    assert not wrong, wrong
