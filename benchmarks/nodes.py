@@ -36,22 +36,30 @@ def workspace() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def running_node(cpu: int | None = None, **settings: str) -> Iterator[BenchNode]:
-    """A fresh node, ended with the body; ``cpu`` binds its threads (but none of its tasks)."""
-    with workspace() as folder, node_in(folder, cpu, **settings) as node:
+def running_node(cpu: int | None = None, *, without: str = "", **settings: str) -> Iterator[BenchNode]:
+    """A fresh node, ended with the body; ``cpu`` binds its threads (but none of its tasks).
+
+    ``without`` takes one thing away from it, see ``benchmarks.weakened_node``.
+    """
+    with workspace() as folder, node_in(folder, cpu, without=without, **settings) as node:
         yield node
 
 
 @contextlib.contextmanager
-def node_in(folder: Path, cpu: int | None = None, **settings: str) -> Iterator[BenchNode]:
+def node_in(
+    folder: Path, cpu: int | None = None, *, without: str = "", **settings: str
+) -> Iterator[BenchNode]:
     """The same in a folder that is there already, and stays; its log is the file ``log`` in it."""
     with _private_environment(folder) as environment:
         data = folder / "node"
         ready, far = os.pipe()
+        line = command(data, config=None, flags=settings, ready=far)
+        if without:
+            line[1:3] = ["-m", "benchmarks.weakened_node", without]
         began = clock()
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                command(data, config=None, flags=settings, ready=far),
+                line,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -34,6 +34,7 @@ SECONDS_MAX: Final = {
     "blobs": 80,
     "streams": 100,
     "tasks": 100,
+    "security": 100,
     "wordcount": 420,
 }
 """The sections in their order, and the time after which one is killed."""
