@@ -1,0 +1,81 @@
+"""The program of a hostile task: it is handed a seed and floods its node through the socket it inherited.
+
+Not for: leaving the sandbox (``tests/security``). Beside frames it prints what no console should swallow.
+It ends with status 0 when it has sent all it was to send, or the node has closed its connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import sys
+from random import Random
+
+from fuzz_frames import Frames, Known, framed  # type: ignore[import-not-found] # it comes with the program
+
+from dios.errors import ProtocolError
+from dios.wire import messages
+from dios.wire.codec import FrameSplitter, decode_reply
+
+RECEIVE_BYTES = 262_144
+
+
+def main(seed: int, count: int) -> None:
+    """Send ``count`` frames; when they are all taken, end."""
+    rng = Random(seed)  # noqa: S311 - repeatable dice, nothing secret
+    known = Known()
+    source = Frames(rng, known, grave=True, runs=0.02)
+    splitter = FrameSplitter(2**32 - 1)
+    with socket.socket(fileno=3) as sock:
+        sock.setblocking(False)
+        sent = 0
+        while sent < count:
+            frames = [framed(source.good()) for _ in range(min(50, count - sent))]
+            if sent + 50 >= count:
+                frames.append(source.bent())
+            sent += len(frames)
+            if not exchange(sock, b"".join(frames), splitter, source):
+                break
+        sys.stdout.buffer.write(
+            b"\n%d frames\n\x1b[2J\0\xff\xfe" % sent + b"Traceback (most recent call last):\n" * 3
+        )
+        sys.stdout.flush()
+
+
+def exchange(sock: socket.socket, data: bytes, splitter: FrameSplitter, source: Frames) -> bool:
+    """Send it all, reading meanwhile; False when the node has closed."""
+    while data:
+        readable, writable, _ = select.select([sock], [sock], [])
+        if readable and not learn(sock, splitter, source):
+            return False
+        if writable:
+            try:
+                data = data[sock.send(data) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                return False
+    return True
+
+
+def learn(sock: socket.socket, splitter: FrameSplitter, source: Frames) -> bool:
+    """Take replies that are there; False at the end."""
+    try:
+        got = sock.recv(RECEIVE_BYTES)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    for body in splitter.feed(got):
+        with contextlib.suppress(ProtocolError):
+            reply = decode_reply(body)
+            if isinstance(reply.result, messages.Welcome):
+                source.known.welcome(reply.result)
+            else:
+                source.answered(reply.seq, reply.result)
+    return bool(got)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

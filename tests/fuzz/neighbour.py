@@ -1,0 +1,148 @@
+"""An innocent neighbour of the attackers: what it asks for must be done rightly all the time.
+
+Not for: attacking. Also the janitor, who removes what attackers leave in the store, so that a long
+campaign does not fill the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from node_process import RawClient, create, pattern, read, write
+
+from dios.errors import Code, DiosError
+from dios.transport.unix_client import close_all
+from dios.wire import messages
+from dios.wire.codec import decode_status
+from dios.wire.messages import Buffer, Created, Failure, References
+from dios.wire.types import Cause, Flag, NameKind, ObjectType
+
+RUN_S: Final = 30.0
+LARGE: Final = 300_000
+PROGRAM: Final = b"raise SystemExit(7)"
+
+
+class Neighbour:
+    """A session that lives through a whole campaign, with objects that nobody else may touch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self._client: Final = RawClient(path)
+        self._turns = 0
+        self._kept: Final = [
+            (create(self._client, kind, pattern(3_000, seed)), pattern(3_000, seed))
+            for seed, kind in enumerate((ObjectType.SHMEM_BLOB, ObjectType.DURABLE_BLOB), 2)
+        ]
+        self._program: Final = create(self._client, ObjectType.SHMEM_BLOB, PROGRAM).reference.ref
+        self.calls = 0
+        self.runs = 0
+        self.runs_possible = True
+
+    @property
+    def refs(self) -> list[int]:
+        """The numbers of its references, which are of no use to anybody else."""
+        return [made.reference.ref for made, _ in self._kept] + [self._client.welcome.self_ref.ref]
+
+    @property
+    def names(self) -> list[bytes]:
+        """Its secrets, for attackers of another principal, to whom even names are of no use."""
+        return [made.name for made, _ in self._kept if made.name is not None] + [self._client.welcome.name]
+
+    def turn(self) -> None:
+        """One round of honest work; AssertionError where an answer is not the right one."""
+        client = self._client
+        self._turns += 1
+        for made, data in self._kept:
+            assert read(client, made.reference.ref) == data, "an object of the neighbour has changed"
+            assert made.name is not None
+            found = client.ask(messages.Lookup(made.name), References).references
+            assert [one.object for one in found] == [made.reference.object], "a name of the neighbour is lost"
+            for one in found:
+                client.ask(messages.Delete(one.ref, int(Flag.HANDLE_ONLY)), messages.Done)
+        kind = ObjectType.SHMEM_BLOB if self._turns % 4 else ObjectType.DURABLE_BLOB
+        data = pattern(1_000 if self._turns % 3 else LARGE, self._turns % 200 + 1)
+        fresh = create(client, kind)
+        write(client, fresh.reference.ref, data)
+        assert read(client, fresh.reference.ref) == data, "the neighbour does not read what it wrote"
+        client.ask(messages.Delete(fresh.reference.ref, int(Flag.DESTROY)), messages.Done)
+        self.calls += 12
+        self._forget_descriptors()
+
+    def run(self) -> None:
+        """Run a trivial task to its end, once there is room for one."""
+        client = self._client
+        deadline = time.monotonic() + RUN_S
+        while self.runs_possible:
+            assert time.monotonic() < deadline, "the neighbour cannot run a task"
+            started = client.any(messages.Run(self._program))
+            if isinstance(started, Failure) and started.code == Code.ENOSYS:
+                self.runs_possible = False
+                return
+            if isinstance(started, Failure) and started.code == Code.EAGAIN:
+                continue
+            assert isinstance(started, Created), started
+            row = self._ended(started.reference.ref)
+            if "tasks run on this node already" in row.detail:
+                continue
+            assert (row.cause, row.exit_code) == (Cause.EXITED, 7), row.detail
+            self.runs += 1
+            return
+
+    def _ended(self, ref: int) -> messages.TaskRow:
+        client = self._client
+        client.ask(messages.Select((ref,)), messages.Selected)
+        row = decode_status(client.ask(messages.ReadOnce(ref), Buffer).data or b"")
+        client.ask(messages.Delete(ref, int(Flag.HANDLE_ONLY)), messages.Done)
+        return row
+
+    def _forget_descriptors(self) -> None:
+        close_all(tuple(self._client.fds))
+        self._client.fds.clear()
+
+    def start(self, program: bytes, *arguments: str, refs: Sequence[int] = ()) -> int:
+        """Start somebody else's program as a task of one's own; returns its reference."""
+        client = self._client
+        made = client.ask(
+            messages.Create(ObjectType.SHMEM_BLOB, name_kind=NameKind.ANONYMOUS), Created
+        ).reference.ref
+        write(client, made, program)
+        handed = tuple(messages.Handed(ref, 3) for ref in refs)
+        started = client.ask(messages.Run(made, inputs=handed, arguments=arguments), Created)
+        client.ask(messages.Delete(made), messages.Done)
+        return started.reference.ref
+
+    def outcome(self, ref: int) -> messages.TaskRow:
+        """Wait for a task's end, and tell how it ended."""
+        return self._ended(ref)
+
+    def close(self) -> None:
+        """Leave, and take everything along."""
+        with contextlib.suppress(AssertionError, DiosError, OSError):
+            for made, _ in self._kept:
+                self._client.ask(messages.Delete(made.reference.ref, int(Flag.DESTROY)), messages.Done)
+        self._client.close()
+
+
+class Janitor:
+    """Removes what attackers left in the store, with the rights of their own principal."""
+
+    def __init__(self, path: Path) -> None:
+        self._client: Final = RawClient(path)
+
+    def sweep(self, names: Sequence[bytes]) -> int:
+        """Destroy what is found under these names; returns how much that was."""
+        client, gone = self._client, 0
+        for name in names:
+            found = client.any(messages.Lookup(name))
+            for one in found.references if isinstance(found, References) else ():
+                gone += isinstance(client.any(messages.Delete(one.ref, int(Flag.DESTROY))), messages.Done)
+                client.any(messages.Delete(one.ref, int(Flag.HANDLE_ONLY)))
+        return gone
+
+    def close(self) -> None:
+        """Leave."""
+        self._client.close()

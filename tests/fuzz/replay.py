@@ -1,0 +1,115 @@
+"""Sends a story's frames to a fresh node, with that node's ids in place of the recorded ones.
+
+Not for: deciding that a defect is mended: what depended on time may not come again. The seed's whole
+campaign is the other way to repeat a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from running_node import RunningNode, exists
+
+from dios.errors import DiosError
+from tests.fuzz.attack import acting, connect
+from tests.fuzz.neighbour import Neighbour
+from tests.fuzz.story import Entry, Translation
+from tests.fuzz.watch import LogReader
+
+ANSWER_S: Final = 1.0
+RECEIVE_BYTES: Final = 262_144
+
+
+class Line:
+    """One connection of the replay, beside what was recorded of it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock: Final = sock
+        self.recorded = bytearray()
+        self.got = bytearray()
+
+    def send(self, data: bytes, *, hands: bool) -> None:
+        """Send it all, taking what comes meanwhile; a node that closed is left alone."""
+        read_end, write_end = os.pipe()
+        try:
+            while data:
+                self.take(0.0)
+                if not select.select([], [self.sock], [], ANSWER_S)[1]:
+                    return
+                fds = array("i", [read_end, write_end]).tobytes()
+                beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if hands else []
+                with contextlib.suppress(BlockingIOError):
+                    data = data[self.sock.sendmsg([data], beside) :]
+        except OSError:
+            return
+        finally:
+            os.close(read_end)
+            os.close(write_end)
+
+    def answered(self, recorded: bytes, translation: Translation) -> None:
+        """Wait until as much was answered as it was then, or a moment; then compare."""
+        self.recorded += recorded
+        deadline = time.monotonic() + ANSWER_S
+        while len(self.got) < len(self.recorded) and time.monotonic() < deadline:
+            if not self.take(0.1):
+                break
+        translation.learn(bytes(self.recorded), bytes(self.got))
+
+    def take(self, wait_s: float) -> bool:
+        """Take what is there; False at the end."""
+        if not select.select([self.sock], [], [], wait_s)[0]:
+            return True
+        with contextlib.suppress(OSError):
+            data = self.sock.recv(RECEIVE_BYTES)
+            self.got += data
+            return bool(data)
+        return False
+
+
+def replay(story: Sequence[Entry], node: RunningNode, path: Path, *, foreign: bool) -> str:
+    """Send it all; what is wrong with the node afterwards, empty when nothing is."""
+    log = LogReader(node.data / "node.log")
+    translation = Translation()
+    lines: dict[int, Line] = {}
+    neighbour = Neighbour(path)
+    try:
+        hands = False
+        for what, who, data in story:
+            if what == "open":
+                with acting(foreign=foreign):
+                    lines[who] = Line(connect(path))
+                continue
+            line = lines.get(who)
+            if line is None:
+                continue  # its beginning was forgotten
+            if what == "hand":
+                hands = True
+            elif what == "send":
+                line.send(translation.apply(data), hands=hands)
+                hands = False
+            elif what == "got":
+                line.answered(data, translation)
+            elif what == "shut":
+                with contextlib.suppress(OSError):
+                    line.sock.shutdown(socket.SHUT_WR)
+            else:
+                lines.pop(who).sock.close()
+        neighbour.turn()
+    except (OSError, DiosError, AssertionError) as error:
+        deadline = time.monotonic() + ANSWER_S
+        while exists(node.running.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return "\n".join([f"{type(error).__name__}: {error}", *log.bad_lines()])
+    finally:
+        for line in lines.values():
+            line.sock.close()
+        neighbour.close()
+    return "\n".join(log.bad_lines())

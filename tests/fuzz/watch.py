@@ -1,0 +1,86 @@
+"""What the system says of a daemon, and what its log says: figures that must stay flat, and bad words.
+
+Not for: asking the daemon itself, which is what is under suspicion.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from running_node import RunningNode
+
+BAD: Final = re.compile(
+    r"^Traceback|Exception ignored|\w+Warning:|^\S+ (error|critical) |never awaited|^Fatal Python"
+)
+WARNING: Final = re.compile(r"^\S+ warning ")
+EXPECTED: Final = (
+    "a connection was closed",
+    "a session ended early",
+    "the machine lacks something",
+    "weaker sandbox",
+    "pure tasks are refused",
+)
+SETTLED_S: Final = 10.0
+
+
+class Figures(NamedTuple):
+    """A daemon at one moment: resident memory of its own in KiB, descriptors, mappings, threads, children."""
+
+    memory_kib: int
+    descriptors: int
+    mappings: int
+    threads: int
+    children: int
+
+
+def figures(node: RunningNode) -> Figures:
+    """What the system counts now."""
+    status = Path(f"/proc/{node.running.pid}/status").read_text()
+
+    def number(word: str) -> int:
+        found = re.search(rf"^{word}:\s+(\d+)", status, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    return Figures(
+        number("RssAnon"), node.descriptors(), node.mappings(), number("Threads"), len(node.descendants())
+    )
+
+
+def settled(node: RunningNode, descriptors_max: int) -> Figures:
+    """What it comes to rest at: connections are closed and children gone a moment after their end.
+
+    Waits until two looks are alike and descriptors are at most ``descriptors_max``, within a bound.
+    """
+    deadline = time.monotonic() + SETTLED_S
+    before = figures(node)
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        now = figures(node)
+        if now[1:] == before[1:] and now.descriptors <= descriptors_max:
+            return now
+        before = now
+    return before
+
+
+class LogReader:
+    """Follows a daemon's log, and finds what should not stand in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self._offset = 0
+
+    def bad_lines(self) -> list[str]:
+        """New lines that tell of a defect."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        lines = data.decode(errors="replace").splitlines()
+        return [
+            "\n".join(lines[max(0, place - 1) : place + 30])
+            for place, line in enumerate(lines)
+            if BAD.search(line) or (WARNING.search(line) and not any(words in line for words in EXPECTED))
+        ]
