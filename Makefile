@@ -18,13 +18,15 @@ CANDIDATES := $(PYTHON) /usr/bin/python3 python3 python3.13 python3.12 python3.1
 
 TESTS ?= tests
 SEEDS ?= 20
+FRAMES ?= 1000000
+SEED ?=
 MINUTES ?= 30
 INPUT ?=
 
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench soak docs changelog all clean
+.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak docs changelog all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -99,6 +101,12 @@ bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls
 
 soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills, and see that nothing grows.
 	@$(BENCH_VENV)/bin/python -m benchmarks.soak --minutes $(MINUTES)
+
+fuzz: setup ## Attack a node with FRAMES frames (default 1000000; SEED=N repeats a run).
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
+
+fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"
 
 docs: setup ## Check that links, commands and listings in the documents are true.
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py
