@@ -40,6 +40,7 @@ CALLS_PER_TURN_MAX: Final = 64
 RESULT_BYTES_TYPICAL: Final = 256
 HELLO_MS_MAX: Final = 10_000
 CONNECTIONS_MAX: Final = 1_024
+CONNECTIONS_OF_OTHERS_MAX: Final = 512
 
 # -- the public page of references ----------------------------------------------------------------
 PUBLIC_SLOT_BYTES: Final = 128
@@ -132,6 +133,7 @@ SHELL_HISTORY_MAX: Final = 1_000
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB
 AUDIT_RECORD_BYTES_MAX: Final = 64 * KIB
 AUDIT_BUFFER_BYTES_MAX: Final = 1 * MIB
+AUDIT_BACKLOG_BYTES_MAX: Final = 4 * MIB
 AUDIT_SYNC_MS: Final = 100
 
 # -- MapReduce jobs -------------------------------------------------------------------------------
@@ -167,5 +169,7 @@ assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "one reply alwa
 assert WAITS_ASLEEP_MIN <= WAITS_ASLEEP_MAX, "a pause grows"  # noqa: S101
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
+assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "some calls are refused before all are"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
+assert CONNECTIONS_OF_OTHERS_MAX < CONNECTIONS_MAX, "the node's own user finds a place"  # noqa: S101
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "a mapper is handed them"  # noqa: S101
