@@ -120,12 +120,12 @@ def _soak(plan: Plan, folder: Path, say: _Voice, machine: report.Report) -> Soak
         try:
             run.finish()
         except Exception:  # noqa: BLE001 - the same
-            run.trouble_lines.append("the run's end: " + traceback.format_exc(limit=-6).replace("\n", " | "))
+            run.tell(["the run's end: " + traceback.format_exc(limit=-6).replace("\n", " | ")])
         finally:
             run.end_clients()
         tree = [node.pid, *descendants(node.pid)]
         groups = group_folders(node.pid)
-    run.trouble_lines.extend(_left(node, tree, groups, temporary))
+    run.tell([*run.troubles.new(), *_left(node, tree, groups, temporary)])
     return Soak(
         date=machine.date,
         machine=machine.machine,

@@ -102,10 +102,10 @@ class Run:
             shared.append((blob.name, hex_digest(content)))
             blob.close()
         self._shared = tuple(shared)
+        self._baseline = stored(self._node.data)
         self._prime()
         if not self._wait(lambda: len(descendants(self._node.pid)) == 1 + POOL):
             self.troubles.add("the node", "its pool was not full before the load began")
-        self._baseline = stored(self._node.data)
 
     def _prime(self) -> None:
         floods = min(self.plan.prime, CONSOLE_ENDED_BYTES_MAX // CONSOLE_TAIL_BYTES + 1)
@@ -274,10 +274,13 @@ class Run:
         )
 
     def _collect(self) -> None:
-        new = [*self.troubles.new(), *(f"node's log: {line}" for line in self.sampler.log_errors)]
+        self.tell([*self.troubles.new(), *(f"node's log: {line}" for line in self.sampler.log_errors)])
         self.sampler.log_errors.clear()
-        self.trouble_lines.extend(new)
-        for line in new:
+
+    def tell(self, troubles: list[str]) -> None:
+        """Note what should not have happened, and say it."""
+        self.trouble_lines.extend(troubles)
+        for line in troubles:
             self._say(f"! {line}\n")
 
     # -- rest -------------------------------------------------------------------------------------
