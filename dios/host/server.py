@@ -9,7 +9,8 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Final
 
 import trio
@@ -39,16 +40,25 @@ def fresh_task_id() -> TaskId:
 class PeopleServer:
     """Accepts people's processes on ``listener`` and serves each in a task of its own.
 
-    The node's own user and root may connect, and ``allowed_uids`` beside them.
+    The node's own user and root may connect, and ``allowed_uids`` beside them; who is turned away is told
+    to ``denied`` with the reason. No other user has more than half of the places, so that none can lock
+    the node's own out.
     """
 
     def __init__(
-        self, listener: socket.socket, tasks: TaskHost, *, allowed_uids: Collection[int] = ()
+        self,
+        listener: socket.socket,
+        tasks: TaskHost,
+        *,
+        denied: Callable[[Principal, str], None],
+        allowed_uids: Collection[int] = (),
     ) -> None:
         self._listener: Final = listener
         self._tasks: Final = tasks
-        self._allowed: Final = frozenset({0, os.geteuid(), *allowed_uids})
-        self._open = 0
+        self._denied: Final = denied
+        self._own: Final = frozenset({0, os.geteuid()})
+        self._allowed: Final = self._own | frozenset(allowed_uids)
+        self._open: Final[Counter[int]] = Counter()
 
     async def run(self) -> None:
         """Serve until the listener is closed; then everybody still connected until cancelled."""
@@ -60,9 +70,10 @@ class PeopleServer:
                     return
                 refusal = self._refusal(peer)
                 if refusal is not None:
+                    self._denied(principal_of(peer.uid), refusal.message)
                     _turn_away(sock, refusal)
                     continue
-                self._open += 1
+                self._open[peer.uid] += 1
                 nursery.start_soon(self._serve, sock, peer, name="session")
 
     def _refusal(self, peer: Peer) -> Failure | None:
@@ -71,9 +82,14 @@ class PeopleServer:
             return Failure(
                 int(Code.EPERM), f"user {peer.uid} may not connect; the node's settings name who may"
             )
-        if self._open >= limits.CONNECTIONS_MAX:
+        if self._open.total() >= limits.CONNECTIONS_MAX:
             return Failure(
                 int(Code.EAGAIN), f"{limits.CONNECTIONS_MAX} processes are connected already; try again later"
+            )
+        if peer.uid not in self._own and self._open[peer.uid] >= limits.CONNECTIONS_OF_OTHERS_MAX:
+            return Failure(
+                int(Code.EAGAIN),
+                f"{limits.CONNECTIONS_OF_OTHERS_MAX} processes of user {peer.uid} are connected; close some",
             )
         return None
 
@@ -91,7 +107,9 @@ class PeopleServer:
         except (DiosError, OSError) as error:
             _log.warning("a session ended early", extra={"why": str(error)})
         finally:
-            self._open -= 1
+            self._open[peer.uid] -= 1
+            if not self._open[peer.uid]:
+                del self._open[peer.uid]
 
 
 def _turn_away(sock: socket.socket, failure: Failure) -> None:

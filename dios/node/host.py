@@ -13,6 +13,7 @@ import trio
 
 from dios import limits
 from dios.core.accounts import Defaults
+from dios.core.effects import Audit
 from dios.core.events import Event, Recovered, TimerFired
 from dios.core.machine import Core
 from dios.errors import DiosError
@@ -32,6 +33,7 @@ from dios.host.server import principal_of
 from dios.host.staging import Staging
 from dios.host.streams import Streams
 from dios.host.tasks import Desk, Spawner, TaskHost
+from dios.ids import Principal
 from dios.node.settings import NodeMode, Settings
 from dios.store.protocol import Store
 from dios.transport.memory_pool import MemoryPool
@@ -82,6 +84,7 @@ class NodeHost:
         core: Stepper | None = None,
     ) -> None:
         self._nursery: Final = nursery
+        self._audit: Final = audit
         self.stopping: Final = trio.Event()
         self.clock: Final = Clock()
         self.alarm: Final = Alarm(self.clock)
@@ -131,6 +134,10 @@ class NodeHost:
         """What the store held is the core's and the host's beginning."""
         self.contents.recovered((record.object, record.size) for record in event.records)
         self.driver.feed(event)
+
+    def denied_connection(self, principal: Principal, why: str) -> None:
+        """Somebody was not let in: the one denial that the core never sees."""
+        self._audit.append(Audit(self.clock.now(), "connect", "denied", principal, "", "", why))
 
     def _in_thread(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
         if self._nursery.cancel_scope.cancel_called:

@@ -111,7 +111,9 @@ async def _serve(
 async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) -> AsyncIterator[None]:
     listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
     try:
-        server = PeopleServer(listener, host.tasks, allowed_uids=settings.allowed_uids)
+        server = PeopleServer(
+            listener, host.tasks, denied=host.denied_connection, allowed_uids=settings.allowed_uids
+        )
         nursery.start_soon(server.run)
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -10,10 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, exists, running_node
+from running_node import RunningNode, exists, running_node, wait_until
 
 import dios
+from dios import limits
 from dios.client.blocking import Node, Task, connect
+from dios.host.audit_reader import AuditReader
 
 FRIEND = 65_533
 STRANGER = 65_532
@@ -70,10 +73,30 @@ def _friend(node: RunningNode, work: Callable[[Node], None], *, groups: tuple[by
 
 
 def test_who_is_not_named_in_the_settings_is_turned_away(node: RunningNode) -> None:
-    """A user whom allowed_uids does not name gets no session, though the socket's mode lets them knock."""
+    """A user whom allowed_uids does not name gets no session, and the audit log says who knocked."""
     told = _as_user(STRANGER, lambda: connect(node.place, groups=()).close())
     assert told.startswith("NotPermittedError")
     assert "may not connect" in told
+
+    def recorded() -> bool:
+        found = [entry.record for entry in AuditReader(node.data / "audit").poll()]
+        return any(
+            (record.action, record.outcome, record.principal) == ("connect", "denied", f"uid:{STRANGER}")
+            for record in found
+        )
+
+    wait_until(recorded, "a record of the refused connection")
+
+
+def test_no_other_user_takes_every_place(node: RunningNode) -> None:
+    """A friend with as many connections as others may have gets no more: the node's own find a place."""
+
+    def crowd() -> None:
+        with contextlib.ExitStack() as theirs:
+            for _ in range(limits.CONNECTIONS_OF_OTHERS_MAX + 1):
+                theirs.enter_context(connect(node.place, groups=()))
+
+    assert "are connected; close some" in _as_user(FRIEND, crowd)
 
 
 def test_the_data_directory_is_closed(node: RunningNode) -> None:
