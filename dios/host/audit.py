@@ -10,6 +10,8 @@ A record costs an encoding and a digest when it is appended; writing and syncing
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import errno
 import os
 import struct
@@ -48,6 +50,16 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     task: str
     subject: str
     detail: str
+
+
+class Pressure(enum.IntEnum):
+    """How much of what was done stands in memory only, because the log cannot be written."""
+
+    NONE = 0
+    SOME = 1
+    """Over AUDIT_BUFFER_BYTES_MAX: what leaves a record had better not be done."""
+    HIGH = 2
+    """Over AUDIT_BACKLOG_BYTES_MAX: nothing that can leave a record may be done."""
 
 
 class FormatError(Exception):
@@ -112,6 +124,9 @@ class AuditLog:
         self._retired: list[int] = []
         self._syncing: Final = threading.Lock()
         self.recovered = ""
+        self.pressure = Pressure.NONE
+        self.trouble = ""
+        """Why the last flush that failed did."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = segments(folder)
         if found:
@@ -130,14 +145,15 @@ class AuditLog:
         return self._digest.hex()
 
     def append(self, record: Audit) -> None:
-        """Chain one record on and keep it in memory until ``flush``.
+        """Chain one record on and keep it in memory until ``flush``; a record is never lost here.
 
-        Raises NoSpaceError when the disk has been full for so long that the buffer is full as well: what
-        cannot be recorded must not be done.
+        When the disk has been full for so long that the buffer is full too, ``pressure`` says so: whoever
+        decides what is done must then do less.
         """
         buffer = self._buffer
         if len(buffer) >= limits.AUDIT_BUFFER_BYTES_MAX:
-            self.flush()
+            with contextlib.suppress(DiosError):
+                self.flush()
         body = _encode(
             (
                 record.now,
@@ -168,21 +184,30 @@ class AuditLog:
             try:
                 written = os.write(self._fd, buffer)
             except OSError as error:
-                raise self._translated(error) from error
+                told = self._translated(error)
+                self.trouble = told.message
+                self._measure()
+                raise told from error
             self._size += written
             del buffer[:written]
+        self.pressure = Pressure.NONE
         if self._size >= self._segment_bytes:
             self._begin_segment()
 
     def sync(self) -> None:
-        """Wait until everything flushed so far would survive a power cut; for a worker thread."""
+        """Wait until everything flushed so far would survive a power cut; for a worker thread.
+
+        Raises NoSpaceError or DamagedError when the device refuses; a later sync goes on.
+        """
         with self._syncing:
-            retired, self._retired = self._retired, []
-            for fd in retired:
-                os.fdatasync(fd)
-                os.close(fd)
-            if self._fd >= 0:
-                os.fdatasync(self._fd)
+            try:
+                while self._retired:
+                    os.fdatasync(self._retired[0])
+                    os.close(self._retired.pop(0))
+                if self._fd >= 0:
+                    os.fdatasync(self._fd)
+            except OSError as error:
+                raise self._translated(error) from error
 
     def close(self) -> None:
         """Flush, sync and let go of the files."""
@@ -197,6 +222,15 @@ class AuditLog:
                 self._retired, self._fd = [], -1
                 for fd in fds:
                     os.close(fd)
+
+    def _measure(self) -> None:
+        size = len(self._buffer)
+        if size >= limits.AUDIT_BACKLOG_BYTES_MAX:
+            self.pressure = Pressure.HIGH
+        elif size >= limits.AUDIT_BUFFER_BYTES_MAX:
+            self.pressure = Pressure.SOME
+        else:
+            self.pressure = Pressure.NONE
 
     def _cut(self, record: Audit) -> bytes:
         texts = (record.action, record.outcome, record.principal, record.task, record.subject, record.detail)
@@ -272,11 +306,17 @@ class AuditLog:
     def _set_aside(self, segment: Path, torn: bytes) -> None:
         """Cut ``torn`` off the segment, keep it beside the log, and say so in the log."""
         aside = segment.with_suffix(f".torn-{self._size}")
-        aside.write_bytes(torn)
+        try:
+            aside.write_bytes(torn)
+            kept = f"kept in {aside.name}"
+        except OSError as error:
+            # A full disk must not keep a node from being read. What is cut was never a whole record.
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            kept = f"not kept ({error.strerror}), BLAKE3 {blake3(torn).hexdigest()}"
         os.ftruncate(self._fd, self._size)
-        self.recovered = (
-            f"cut {len(torn)} bytes after record {self._count - 1} of {segment.name}; kept in {aside.name}"
-        )
+        self.recovered = f"cut {len(torn)} bytes after record {self._count - 1} of {segment.name}; {kept}"
         self.append(Audit(time.time_ns(), "audit", "recovered", "node", "", "", self.recovered))
-        self.flush()
-        self.sync()
+        with contextlib.suppress(NoSpaceError):
+            self.flush()
+            self.sync()

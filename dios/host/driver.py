@@ -17,6 +17,7 @@ from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed
 from dios.core.syscalls import carried_bytes
 from dios.errors import DiosError
+from dios.host.admission import refusal
 from dios.host.clock import Clock
 from dios.host.effector import NO_PAYLOADS, Effector, Rest
 from dios.host.kinds import tangles, touches_contents
@@ -103,9 +104,16 @@ class Driver:
             self._quiet = trio.Event()
             await self._quiet.wait()
 
+    def refusal_of(self, hello: messages.Hello) -> DiosError | None:
+        """Why no session may begin now; None when it may."""
+        journal = self._effector.journal
+        return refusal(journal, hello) if journal.pressure else None
+
     # -- in -----------------------------------------------------------------------------------------
     def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
         """A task's call: the hot path."""
+        if self._effector.journal.pressure and self._effector.refuses(task, seq, call):
+            return
         kind = type(call)
         payloads = NO_PAYLOADS
         first = _NO_PAYLOAD
@@ -207,6 +215,7 @@ class Driver:
         return ready
 
     def _carry_out(self, ready: list[_Held]) -> None:
+        self._effector.record(held.effects for held in ready)
         self._stepping = True
         try:
             for held in ready:
@@ -221,6 +230,7 @@ class Driver:
         _log.warning("the store refused changes", extra={"why": error.message})
         self.feed(PersistFailed(self._now(), first, last, int(error.code), error.message))
         failure = Failure(int(error.code), error.message, error.fingerprint)
+        self._effector.record(held.effects for held in ready if held.ticket < first)
         self._stepping = True
         try:
             for held in ready:

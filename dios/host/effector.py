@@ -6,15 +6,17 @@ to a thread; until it is back, nothing else touches that object, and the rest of
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from dios.core import effects as fx
 from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
 from dios.errors import DiosError
 from dios.host import kinds
+from dios.host.admission import Journal, refusal
 from dios.host.buffers import Answered, Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
@@ -25,7 +27,7 @@ from dios.host.staging import Staging
 from dios.host.streams import Streams
 from dios.host.vectors import Vectors, do_at_once, failure_of, with_data
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
-from dios.wire.messages import Failure, Info, Welcome
+from dios.wire.messages import AnyCall, Failure, Info, Welcome
 from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
@@ -57,14 +59,6 @@ class Tasks(Protocol):
 
     def close(self, task: TaskId, reason: str) -> None:
         """Close its connection after what is queued."""
-        ...
-
-
-class Journal(Protocol):
-    """Where audit records go."""
-
-    def append(self, record: fx.Audit) -> None:
-        """Take one record."""
         ...
 
 
@@ -114,6 +108,7 @@ class Effector:
         self._info: Final = info
         self._begin_shutdown: Final = begin_shutdown
         self._reply: Final = parts.outbox.reply
+        self.journal: Final = parts.journal
         self._payloads: Payloads = NO_PAYLOADS
         self._step = 0
         self._vectors: Final = Vectors(parts.buffers, parts.consoles, info, self._effect_failed)
@@ -153,6 +148,32 @@ class Effector:
     def idle(self) -> bool:
         """Whether nothing is being done in a thread."""
         return not self._gates
+
+    # -- the audit log --------------------------------------------------------------------------------
+    def record(self, steps: Iterable[list[fx.Effect]]) -> None:
+        """Write down what steps did that are durable now, before anybody is told; ``run`` leaves it out.
+
+        After a kill nobody then knows of a durable change that the audit log does not know.
+        """
+        found = False
+        for effects in steps:
+            records = [effect for effect in effects if type(effect) is fx.Audit]
+            if records:
+                found = True
+                effects[:] = [effect for effect in effects if type(effect) is not fx.Audit]
+                for record in records:
+                    self.journal.append(record)
+        if found:
+            # What it cannot write it keeps, and refuses calls in time.
+            with contextlib.suppress(DiosError):
+                self.journal.flush()
+
+    def refuses(self, task: TaskId, seq: int, call: AnyCall) -> bool:
+        """Whether a call is not made, and answered so, because it could not be recorded."""
+        refused = refusal(self.journal, call)
+        if refused is not None:
+            self._reply(task, seq, failure_of(refused))
+        return refused is not None
 
     # -- one step after another ---------------------------------------------------------------------
     def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:

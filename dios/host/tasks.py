@@ -15,7 +15,7 @@ import trio
 from dios import limits
 from dios.core.effects import Spawn
 from dios.core.events import ConsoleArrived, Disconnected, SessionOpened, TaskEnded, TaskStarted
-from dios.errors import Code, DiosError, ProtocolError
+from dios.errors import DiosError, ProtocolError
 from dios.host.clock import Clock
 from dios.host.consoles import Console, Consoles
 from dios.host.deliver import Outbox
@@ -251,6 +251,10 @@ class TaskHost:
         if opening is None:
             return
         seq, hello, rest = opening
+        refused = desk.driver.refusal_of(hello)
+        if refused is not None:
+            _refuse(channel, refused, seq)
+            return
         desk.pages.open(task)
         desk.outbox.open(task, channel)
         self._sessions[task] = channel
@@ -326,9 +330,9 @@ def _accepted(call: AnyCall) -> Hello:
     return call
 
 
-def _refuse(channel: TaskChannel, error: ProtocolError) -> None:
+def _refuse(channel: TaskChannel, error: DiosError, seq: int = 0) -> None:
     try:
-        channel.send_nowait(encode_reply(0, Failure(int(Code.EPROTO), error.message)))
+        channel.send_nowait(encode_reply(seq, Failure(int(error.code), error.message)))
     except DiosError:
         return
 

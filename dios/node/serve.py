@@ -143,16 +143,25 @@ async def _obey_signals(
 
 async def _keep_audit_synced(audit: AuditLog) -> None:
     synced = audit.records
+    failing = ""
     while True:
         await trio.sleep(_AUDIT_SYNC_S)
-        if audit.records == synced:
+        records = audit.records
+        if records == synced:
             continue
-        synced = audit.records
         try:
             audit.flush()
             await trio.to_thread.run_sync(audit.sync)
         except DiosError as error:
-            _log.error("the audit log cannot be written", extra={"why": error.message})
+            if error.message != failing:
+                # Once, not ten times a second: the log may be on the same full disk.
+                failing = error.message
+                _log.error("the audit log cannot be written", extra={"why": failing})
+            continue
+        synced = records
+        if failing:
+            failing = ""
+            _log.warning("the audit log is written again")
 
 
 @contextmanager
@@ -172,7 +181,10 @@ def _open_audit(settings: Settings) -> Iterator[AuditLog]:
             _log.warning("the audit log was cut by a crash", extra={"what": audit.recovered})
         yield audit
     finally:
-        audit.close()
+        try:
+            audit.close()
+        except DiosError as error:
+            _log.error("the newest audit records are lost", extra={"why": error.message})
 
 
 def _calm_collector() -> None:

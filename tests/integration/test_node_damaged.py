@@ -1,6 +1,6 @@
 """A node whose disk was damaged: what does not match its digest is never served.
 
-Not for: nodes killed under load (``test_daemon_killed``).
+Not for: nodes killed under load (``tests/crash``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,76 @@
+"""What may still be done while the audit log cannot be written: what cannot be recorded is not done.
+
+Not for: the log itself (``dios.host.audit``), or who may do what (the core).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from dios.core.effects import Audit
+from dios.errors import NoSpaceError
+from dios.host.audit import Pressure
+from dios.wire import messages
+from dios.wire.messages import AnyCall, Hello, Vector
+from dios.wire.types import Flag
+
+
+class Journal(Protocol):
+    """Where audit records go."""
+
+    pressure: Pressure
+    trouble: str
+
+    def append(self, record: Audit) -> None:
+        """Take one record, and keep it until it can be written."""
+        ...
+
+    def flush(self) -> None:
+        """Hand what was taken to the operating system; raises DiosError and keeps it when that fails."""
+        ...
+
+
+# Named are those that leave no record unless they are denied: a call that is new is refused rather than
+# done without a record.
+_LEAVE_NO_RECORD: Final = frozenset(
+    {
+        messages.AcquireRead,
+        messages.CommitRead,
+        messages.ReleaseRead,
+        messages.AcquireWrite,
+        messages.CommitWrite,
+        messages.ReleaseWrite,
+        messages.ReadOnce,
+        messages.WriteOnce,
+        messages.CommitAcquireRead,
+        messages.CommitAcquireWrite,
+        messages.Select,
+        messages.Stat,
+        messages.ConsoleOf,
+        messages.ListTasks,
+        messages.NodeInfo,
+        messages.Describe,
+        messages.Cancel,
+    }
+)
+_MAKE_ROOM: Final = frozenset({messages.Lookup, messages.Delete, messages.Shutdown})
+_ALWAYS: Final = frozenset({messages.ReleaseRead, messages.ReleaseWrite, messages.Cancel, messages.Shutdown})
+
+
+def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
+    """Why ``call`` may not be made now; None when it may. Asked only while there is pressure."""
+    parts = call.calls if isinstance(call, Vector) else (call,)
+    if all(_may_be_done(part, journal.pressure) for part in parts):
+        return None
+    return NoSpaceError(
+        f"what cannot be recorded is not done, and {journal.trouble}; what leaves no record goes on"
+    )
+
+
+def _may_be_done(call: AnyCall, pressure: Pressure) -> bool:
+    kind = type(call)
+    if isinstance(call, messages.Delete) and call.flags & Flag.HANDLE_ONLY:
+        return True
+    if pressure is Pressure.HIGH:
+        return kind in _ALWAYS
+    return kind in _LEAVE_NO_RECORD or kind in _MAKE_ROOM or isinstance(call, Hello)

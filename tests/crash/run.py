@@ -1,0 +1,107 @@
+"""``make crashtest ROUNDS=500``: a real node killed at random moments, and its data held against its word.
+
+    python -m tests.crash.run --rounds 500 [--seed N] [--report DIR]
+
+Not for: what is done in a round (``rounds``). A failing round prints its seed, keeps the data directory, and
+ends the run with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tests.crash.rounds import Rounds, figures
+
+TELL_S: Final = 1.0
+
+
+def say(text: str) -> None:
+    """One line for who watches."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Do what the arguments say; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Kill a node under load, over and over.")
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=None, help="repeats what is done; drawn when not given")
+    parser.add_argument("--report", type=Path, default=None, help="the folder for crash.md and crash.json")
+    chosen = parser.parse_args()
+    seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
+    folder = Path(tempfile.mkdtemp(prefix="dios-crash-"))
+    say(f"seed {seed}: {chosen.rounds} rounds on {folder}")
+    rounds = Rounds(folder / "node0", seed)
+    try:
+        _run(rounds, chosen.rounds)
+    except KeyboardInterrupt:
+        rounds.abandon()
+        shutil.rmtree(folder)
+        return 130
+    except BaseException as error:
+        rounds.abandon()
+        say(f"round {rounds.tally.rounds + 1} failed: {error}")
+        say(f"its data is in {folder}; again: make crashtest SEED={seed} ROUNDS={chosen.rounds}")
+        if isinstance(error, Exception):
+            # The story behind it, such as what a client was told, is in the causes.
+            sys.excepthook(type(error), error, error.__traceback__)
+            return 1
+        raise
+    report = figures(rounds.tally)
+    width = max(len(name) for name, _ in report)
+    for name, value in report:
+        say(f"  {name.ljust(width)}  {value}")
+    if chosen.report is not None:
+        _write(chosen.report, seed, rounds)
+    shutil.rmtree(folder)
+    return 0
+
+
+def _run(rounds: Rounds, count: int) -> None:
+    told = time.monotonic()
+    for number in range(1, count + 1):
+        rounds.one()
+        if time.monotonic() - told > TELL_S or number == count:
+            told = time.monotonic()
+            tally = rounds.tally
+            say(
+                f"  {number:>4} rounds  {tally.seconds / number:.2f} s each"
+                f"  {tally.acknowledged:>7} acknowledged"
+                f"  {tally.kills_while_starting:>4} killed while starting  {rounds.extents:>3} files"
+            )
+    rounds.finish()
+
+
+def _write(folder: Path, seed: int, rounds: Rounds) -> None:
+    machine = (
+        f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"seed": seed, "machine": machine, **msgspec.to_builtins(rounds.tally)}
+    (folder / "crash.json").write_text(json.dumps(told, indent=2) + "\n")
+    rows = "\n".join(f"| {name} | {value} |" for name, value in figures(rounds.tally))
+    (folder / "crash.md").write_text(
+        "# A node killed at random moments\n\n"
+        f"`make crashtest ROUNDS={rounds.tally.rounds} SEED={seed}` on {machine}.\n\n"
+        "Four clients create, replace and delete durable objects of 48 bytes to 250 kB, make groups, and let "
+        "sandboxed tasks write objects that they delegate to them, until the daemon is killed with SIGKILL. "
+        "What each was told is kept outside of the node. Then the data is compared with it, as it lies on "
+        "the disk and through the node that is started on it again.\n\n"
+        f"| | |\n|---|---|\n{rows}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

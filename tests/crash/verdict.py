@@ -1,0 +1,160 @@
+"""What must be true of a killed node's data, held against the journals of its clients.
+
+Not for: what makes the data (``writer``) or when it is looked at (``rounds``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import dios
+from dios.core.events import ObjectRecord
+from dios.host.audit_reader import AuditReader
+from dios.ids import Name
+from dios.store.check import held, read_index, verify_contents
+from dios.store.findings import Kind
+from dios.wire.types import ObjectType
+from tests.crash.writer import Journal, Value, whole_value
+
+OURS: Final = frozenset({"lock", "node.sock", "node.pid", "node.log", "store", "extents", "audit"})
+_LEFT_BY_A_CRASH: Final = frozenset({Kind.ORPHAN, Kind.AUDIT_TORN})
+
+
+class BrokenError(Exception):
+    """A promise that was not kept."""
+
+
+def must(holds: object, said: str) -> None:
+    """Raise BrokenError with what was promised, unless it holds."""
+    if not holds:
+        raise BrokenError(said)
+
+
+def on_the_disk(data: Path, journals: Sequence[Journal]) -> dict[Name, ObjectRecord]:
+    """Check a stopped node's store as it lies; returns the records that no journal knows, by name.
+
+    They are what was asked for and not acknowledged any more; everything else must be as it was told.
+    """
+    with held(data):
+        found = read_index(data)
+        verify_contents(found, lambda _: None)
+    strange = [each for each in found.findings if each.kind not in _LEFT_BY_A_CRASH]
+    must(not strange, f"the store is whole: {strange[:3]}")
+    records = {row.record.name: row.record for row in found.rows.values()}
+    must(len(records) == len(found.rows), "no two objects have one name")
+    for journal in journals:
+        _hold_against(journal, records)
+    known = {name for each in journals for name in (*each.live, *each.groups)}
+    unknown = {name: record for name, record in records.items() if name is not None and name not in known}
+    homes = [
+        name for name, record in unknown.items() if record.type is ObjectType.GROUP and not record.groups
+    ]
+    must(len(homes) <= 1, "one home group")
+    for name in homes:
+        del unknown[name]
+    makes_group = sum(each.doubt is not None and each.doubt.makes_group for each in journals)
+    creates = sum(each.doubt is not None and each.doubt.creates for each in journals)
+    groups = sum(record.type is ObjectType.GROUP for record in unknown.values())
+    must(groups <= makes_group, f"{groups} groups that nobody asked for, {makes_group} were on their way")
+    must(len(unknown) - groups <= creates, f"{len(unknown)} objects unasked for, {creates} on their way")
+    return unknown
+
+
+def _hold_against(journal: Journal, records: Mapping[Name | None, ObjectRecord]) -> None:
+    doubt = journal.doubt
+    for name, value in journal.live.items():
+        in_doubt = doubt is not None and doubt.name == name
+        if name not in records:
+            must(in_doubt and doubt is not None and doubt.deletes, "an acknowledged object is there")
+            continue
+        sizes = {value.size}
+        if in_doubt and doubt is not None and doubt.value is not None:
+            sizes.add(doubt.value.size)
+        must(records[name].size in sizes, "an object has the size of its version")
+    back = journal.deleted.intersection(name for name in records if name is not None)
+    must(not back, f"{len(back)} deleted objects are back")
+    must(all(name in records for name in journal.groups), "every acknowledged group is there")
+
+
+def through_the_node(place: str, journals: Sequence[Journal], unknown: dict[Name, ObjectRecord]) -> int:
+    """Check what a started node serves, and settle what was in doubt; returns how many objects were read."""
+    for journal in journals:
+        with dios.connect(place, groups=journal.groups) as node:
+            _serves(node, journal)
+    groups = [name for journal in journals for name in journal.groups]
+    groups += [name for name, record in unknown.items() if record.type is ObjectType.GROUP]
+    with dios.connect(place, groups=groups) as node:
+        for name, record in unknown.items():
+            found = node.lookup(name)
+            must(found, "what was stored without being acknowledged can be found all the same")
+            if record.type is not ObjectType.GROUP:
+                _is_all_or_nothing(bytes(found[0].read_bytes()), journals)
+                found[0].delete()
+    with dios.connect(place, groups=()) as node:
+        # Who does not present the group finds nothing in it, after a restart as before.
+        hidden = [name for journal in journals for name in journal.group_of if name in journal.live]
+        must(not any(node.lookup(name) for name in hidden[:3]), "a group's objects are for its members")
+    return sum(len(journal.live) for journal in journals) + len(unknown)
+
+
+def _serves(node: dios.Node, journal: Journal) -> None:
+    doubt, journal.doubt = journal.doubt, None
+    for name, value in list(journal.live.items()):
+        in_doubt = doubt if doubt is not None and doubt.name == name else None
+        found = node.lookup(name)
+        if not found:
+            must(in_doubt is not None and in_doubt.deletes, "an acknowledged object resolves")
+            del journal.live[name]
+            journal.deleted.add(name)
+            continue
+        held_now = whole_value(bytes(found[0].read_bytes()))
+        may_be: set[Value | None] = {value}
+        if in_doubt is not None and in_doubt.value is not None:
+            may_be.add(in_doubt.value)
+        must(held_now is not None, f"every byte is of one version: {value}")
+        must(held_now in may_be, f"the last acknowledged version is served: {value}, not {held_now}")
+        if held_now is not None:
+            journal.live[name] = held_now
+        found[0].close()
+    for name in sorted(journal.deleted)[:4]:
+        must(not node.lookup(name), "a deleted object stays deleted")
+    # Kept for a while only: the journal is not to grow with the rounds.
+    journal.deleted = set(sorted(journal.deleted)[-64:])
+
+
+def _is_all_or_nothing(data: bytes, journals: Sequence[Journal]) -> None:
+    if not data:
+        return  # a large content is written after its object was made
+    value = whole_value(data)
+    must(value is not None, "what was not acknowledged is whole, or not there")
+    if value is not None:
+        must(value.serial <= journals[value.writer].serial, "nobody asked for this version")
+
+
+class AuditWatch:
+    """Follows the audit log over the rounds: everything acknowledged is in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader: Final = AuditReader(folder)
+
+    def follow(self, journals: Sequence[Journal]) -> int:
+        """Check the records since the last time; returns how many there were."""
+        count = 0
+        created: set[str] = set()
+        for entry in self._reader.poll():
+            count += 1
+            if entry.record.action == "create":
+                created.add(entry.record.subject)
+        for journal in journals:
+            missing = journal.created - created
+            must(not missing, f"{len(missing)} acknowledged creations are not in the audit log")
+            journal.created.clear()
+        return count
+
+
+def only_ours(data: Path) -> None:
+    """Nothing but what a node keeps lies in its directory, and no extent that no row names."""
+    found = {path.name for path in data.iterdir()}
+    must(found <= OURS, f"only a node's files are left: {sorted(found - OURS)}")

@@ -1,0 +1,202 @@
+"""Clients that load a node, and keep what it acknowledged in a journal outside of it.
+
+Not for: killing the node (``rounds``), or judging what is left (``verdict``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+import dios
+from dios.ids import Name
+
+LIVE_MAX: Final = 24
+GROUPS_MAX: Final = 3
+# Behind the index row, near both bounds of what travels in a frame, and files of their own.
+SIZES: Final = (48, 700, 9_000, 16_384, 16_385, 33_000, 60_000, 250_000)
+HEAD_BYTES: Final = 48
+
+TASK: Final = b"""
+import sys
+import dios
+size, head = int(sys.argv[1]), sys.argv[2].encode()
+with dios.connect() as node:
+    node.input("it").write_bytes((head * (size // len(head) + 1))[:size])
+"""
+
+
+class Value(Struct, frozen=True):
+    """One version of an object's content; every 48 bytes of it tell whose and which it is."""
+
+    writer: int
+    serial: int
+    size: int
+
+    def head(self) -> bytes:
+        """The part that the content repeats."""
+        return b"%016d%016d%016d" % (self.writer, self.serial, self.size)
+
+    def data(self) -> bytes:
+        """The whole content."""
+        head = self.head()
+        return (head * (self.size // len(head) + 1))[: self.size]
+
+
+def whole_value(data: bytes) -> Value | None:
+    """The version that a content is, None when it is not the whole of one."""
+    with contextlib.suppress(ValueError):
+        found = Value(int(data[:16]), int(data[16:32]), int(data[32:48]))
+        if found.data() == data:
+            return found
+    return None
+
+
+class Doubt(Struct):
+    """What was asked for last and not acknowledged: it may have happened or not."""
+
+    name: Name | None = None
+    value: Value | None = None
+    creates: bool = False
+    deletes: bool = False
+    makes_group: bool = False
+
+
+class Journal:
+    """What one client was told is safe: the version of each object, what is deleted, its groups."""
+
+    def __init__(self, number: int) -> None:
+        self.number: Final = number
+        self.live: dict[Name, Value] = {}
+        self.deleted: set[Name] = set()
+        self.groups: list[Name] = []
+        self.group_of: dict[Name, Name] = {}
+        self.doubt: Doubt | None = None
+        self.created: set[str] = set()
+        """Fingerprints of what was created since the last round, which the audit log must know."""
+        self.acknowledged = 0
+        self.serial = 0
+
+
+class Client:
+    """One person's process, as a thread: writes until its node is gone."""
+
+    def __init__(self, journal: Journal, rng: random.Random, *, runs_tasks: bool) -> None:
+        self.journal: Final = journal
+        self.unexpected: BaseException | None = None
+        """What ended it while the node lived."""
+        self._rng: Final = rng
+        self._runs_tasks: Final = runs_tasks
+        self._node: dios.Node
+        self._told: Callable[[], None]
+
+    def write_until_killed(self, place: str, told: Callable[[], None], killing: threading.Event) -> None:
+        """Work as fast as it goes; ``told`` is called after each acknowledgement."""
+        self._told = told
+        self.unexpected = None
+        try:
+            with dios.connect(place, groups=self.journal.groups) as node:
+                self._node = node
+                while not killing.is_set():
+                    self._one()
+        except (dios.DiosError, OSError) as error:
+            if not killing.is_set():
+                self.unexpected = error
+                told()
+
+    def _one(self) -> None:
+        journal, roll = self.journal, self._rng.random()
+        if len(journal.live) < 4 or (roll < 0.35 and len(journal.live) < LIVE_MAX):
+            self._create()
+        elif roll < 0.6:
+            self._replace(self._any())
+        elif roll < 0.85:
+            self._delete(self._any())
+        elif roll < 0.9 and len(journal.groups) < GROUPS_MAX:
+            self._make_group()
+        elif self._runs_tasks:
+            self._let_a_task_write(self._any())
+        else:
+            self._replace(self._any())
+
+    def _done(self) -> None:
+        self.journal.doubt = None
+        self.journal.acknowledged += 1
+        self._told()
+
+    def _value(self) -> Value:
+        self.journal.serial += 1
+        return Value(self.journal.number, self.journal.serial, self._rng.choice(SIZES))
+
+    def _any(self) -> Name:
+        return self._rng.choice(list(self.journal.live))
+
+    def _found(self, name: Name) -> dios.Reference:
+        (found, *_) = self._node.lookup(name)
+        return found
+
+    def _create(self) -> None:
+        journal, value = self.journal, self._value()
+        journal.doubt = Doubt(value=value, creates=True)
+        home = self._node.groups[0]
+        group = self._rng.choice([home, *self._node.groups[1:]])
+        made = self._node.create(dios.DURABLE_BLOB, groups=[group], data=value.data())
+        if made.name is None:
+            raise AssertionError("a created object has a name")
+        name = Name(made.name)
+        made.close()
+        journal.live[name] = value
+        if group is not home and group.name is not None:
+            journal.group_of[name] = Name(group.name)
+        journal.created.add(made.fingerprint)
+        self._done()
+
+    def _replace(self, name: Name) -> None:
+        value = self._value()
+        self.journal.doubt = Doubt(name, value)
+        with contextlib.closing(self._found(name)) as found:
+            found.write_bytes(value.data())
+        self.journal.live[name] = value
+        self._done()
+
+    def _delete(self, name: Name) -> None:
+        self.journal.doubt = Doubt(name, deletes=True)
+        self._found(name).delete()
+        del self.journal.live[name]
+        self.journal.deleted.add(name)
+        self._done()
+
+    def _make_group(self) -> None:
+        self.journal.doubt = Doubt(makes_group=True)
+        name = self._node.create_group().name
+        if name is None:
+            raise AssertionError("a created group has a name")
+        self.journal.groups.append(Name(name))
+        self._done()
+
+    def _let_a_task_write(self, name: Name) -> None:
+        """Delegate an object to a task; what the task wrote is safe once it has ended well."""
+        value = self._value()
+        self.journal.doubt = Doubt(name, value)
+        with contextlib.closing(self._found(name)) as found:
+            arguments = (str(value.size), value.head().decode())
+            task = self._node.run(
+                TASK, inputs={"it": found.restrict("read", "write")}, args=arguments, label="writer"
+            )
+            ended = task.wait(timeout=30)
+            task.close()
+            if ended.ok:
+                self.journal.live[name] = value
+            else:
+                # Somebody killed it; the object is as before, or as the task was to write it.
+                held = whole_value(bytes(found.read_bytes()))
+                if held not in {self.journal.live[name], value}:
+                    raise AssertionError(f"a task that was killed left {held}")
+                if held is not None:
+                    self.journal.live[name] = held
+        self._done()
