@@ -22,11 +22,12 @@ FRAMES ?= 1000000
 SEED ?=
 MINUTES ?= 30
 INPUT ?=
+ROUNDS ?= 500
 
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak docs changelog all clean
+.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak crashtest docs changelog all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -107,6 +108,9 @@ fuzz: setup ## Attack a node with FRAMES frames (default 1000000; SEED=N repeats
 
 fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"
+
+crashtest: setup ## Kill a real node ROUNDS times (default 500) under load, and see that it keeps its word.
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.crash.run --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 docs: setup ## Check that links, commands and listings in the documents are true.
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py
