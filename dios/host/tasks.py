@@ -165,7 +165,16 @@ class TaskHost:
             desk.consoles.ended(task)
             desk.outbox.close(task)
             desk.driver.feed(
-                TaskEnded(desk.clock.now(), task, detail[0], end.exit_code, end.signal, detail[1])
+                TaskEnded(
+                    desk.clock.now(),
+                    task,
+                    detail[0],
+                    end.exit_code,
+                    end.signal,
+                    detail[1],
+                    end.cpu_ms,
+                    end.memory_bytes,
+                )
             )
             desk.pages.close(task)
             self._one_less()
