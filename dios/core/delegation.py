@@ -10,6 +10,7 @@ from dios import limits
 from dios.core import access, effects
 from dios.core.accounts import require_all
 from dios.core.effects import WriteSource
+from dios.core.io_steps import note_in_vector
 from dios.core.object_types.rules import RULES, is_blob
 from dios.core.objects import PhysicalObject
 from dios.core.references import Provenance, Reference, narrowed
@@ -49,6 +50,7 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
     )
     require_room(receiver, target)
     if copied:
+        _require_unwritten(step, target)
         _require_room_for_copy(task, target)
         target = _duplicate(step, task, target, kind, call.buffering)
     step.seen(reference.object)
@@ -95,6 +97,19 @@ def require_room(receiver: Task, target: PhysicalObject) -> None:
     receiver.table.require_room()
     receiver.account.require(Resource.REFERENCES, 1)
     require_all(target.accounts[1:], Resource.REFERENCES, 1)
+
+
+def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
+    """No call of the same vector writes what is copied: the host stores before it writes volatile bytes.
+
+    Refused there, the whole step would fail, and with it whatever others have asked to be stored since.
+    """
+    if step.parts is None:
+        return
+    written = (one.object for one in step.after if isinstance(one, effects.ApplyWrite) and not one.durable)
+    if origin.id in written:
+        raise InvalidError("the calls of a vector must be independent; this object is written before")
+    note_in_vector(step, origin)
 
 
 def _require_room_for_copy(task: Task, origin: PhysicalObject) -> None:
