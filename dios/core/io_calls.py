@@ -20,9 +20,11 @@ from dios.errors import InvalidError, OutOfMemoryError, TooLargeError
 from dios.wire import messages
 from dios.wire.types import (
     AcquireIov,
+    Buffering,
     CommitIov,
     Flag,
     Mode,
+    Permission,
     Resource,
 )
 
@@ -54,6 +56,8 @@ def acquire_write(step: Step, task: Task, seq: int, call: messages.AcquireWrite)
     if not is_blob(target.type):
         sources.acquire(step, reference, seq, call)
         return
+    if target.buffering is Buffering.RAW:
+        access.held(task, call.ref, Permission.READ)  # the object's own memory shows what stands there
     io_steps.require_extent(target, call.offset)
     length = _length_to_write(target, call)
     if call.offset + length > limits.BLOB_BYTES_MAX:

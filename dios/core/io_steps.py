@@ -23,6 +23,7 @@ from dios.wire.types import (
     CommitIov,
     Flag,
     Mode,
+    Permission,
     Persistence,
     Resource,
     Semantics,
@@ -119,7 +120,10 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
             buffer.offset,
             buffer.length,
             raw=buffer.raw,
-            blank=taken or bool(call.flags & Flag.BLANK),
+            # Who may only write is not shown what stands there.
+            blank=taken
+            or bool(call.flags & Flag.BLANK)
+            or not buffer.reference.permissions & Permission.READ,
             reuse=taken or call.iov is AcquireIov.REUSE,
         )
     )
