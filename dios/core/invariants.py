@@ -164,4 +164,5 @@ def _check_task(task: Task) -> None:
     if task.state is TaskState.ENDED:
         _require(not len(task.table), "an ended task holds references")
         _require(not task.buffers and not task.pending, "an ended task holds buffers or waits")
+        _require(not task.events and not task.lost_events, "an ended task keeps events that nobody can read")
     _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")

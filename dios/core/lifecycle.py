@@ -212,6 +212,9 @@ def release_everything(step: Step, task: Task) -> None:
         step.drop_reference(reference)
     for buffer in list(task.buffers.values()):
         step.close_buffer(buffer)
+    # Nobody can read them any more, and its children's records keep it as their parent.
+    task.events.clear()
+    task.lost_events = 0
 
 
 def _finish(step: Step, task: Task) -> None:
@@ -257,14 +260,15 @@ def _settle(task: Task) -> None:
 def _keep_program(step: Step, task: Task) -> None:
     """Keep the program of a task that failed for a while, so that the run can be repeated.
 
-    Only one without a name: nobody can tell that it lives on.
+    Only one without a name: nobody can tell that it lives on. Any other goes with its last reference.
     """
-    if task.recipe is None or (task.cause is Cause.EXITED and task.exit_code == 0):
+    if task.recipe is None:
         return
     program = task.recipe.executable
-    if program.zombie or program.name is not None or program.size > limits.FAILED_PROGRAM_BYTES_MAX:
+    good = task.cause is Cause.EXITED and task.exit_code == 0
+    if good or program.zombie or program.name is not None or program.size > limits.FAILED_PROGRAM_BYTES_MAX:
+        unpin(step, program)
         return
-    program.pinned += 1
     step.state.failed_programs.append(program)
     if len(step.state.failed_programs) > limits.FAILED_PROGRAMS_KEPT:
         unpin(step, step.state.failed_programs.popleft())
