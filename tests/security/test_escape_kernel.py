@@ -123,7 +123,7 @@ def cage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cage]:
 
 @pytest.mark.parametrize("attempt", ALL, ids=name_of)
 def test_escape(cage: Cage, attempt: Attempt) -> None:
-    """Each attempt is answered as its row says, by an errno or the task's end, and the neighbour is served."""
+    """Each attempt is answered as its row says, by an errno or by the task's end; the neighbour is served."""
     cage.refuses(attempt)
 
 

@@ -100,9 +100,11 @@ class Neighbour:
 class Cage:
     """A running node, a session that starts hostile tasks on it, a neighbour and the witnesses."""
 
-    def __init__(self, folder: Path, module: str, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, module: str, stack: ExitStack, **settings: str) -> None:
         self.module = module
-        self.running = stack.enter_context(running_node(folder / "data", accept_weaker_sandbox="no"))
+        self.running = stack.enter_context(
+            running_node(folder / "data", **{"accept_weaker_sandbox": "no", **settings})
+        )
         place = folder / "witness"
         place.mkdir()
         self.witness = Witness(place, stack)
@@ -129,9 +131,13 @@ class Cage:
         """Run attempts in one pure task: its answers, and how it ended."""
         arguments = (self.loot, *names)
         with self.node.run(self.program, args=arguments, limits=limits, inputs=inputs) as task:
+            try:
+                status = task.wait(timeout=WAIT_S)
+            except TimeoutError:
+                task.kill()
+                raise
             with task.console() as console:
-                said = b"".join(console).decode(errors="replace").splitlines()
-            return said, task.wait(timeout=WAIT_S)
+                return b"".join(console).decode(errors="replace").splitlines(), status
 
     def refuses(self, attempt: Attempt) -> None:
         """Make an attempt in a pure task; it must be answered as it says, and nobody else be touched."""
@@ -182,10 +188,10 @@ def check_plainly(cage: Cage, attempts: tuple[Attempt, ...]) -> None:
 
 
 @contextmanager
-def open_cage(folder: Path, module: str) -> Iterator[Cage]:
+def open_cage(folder: Path, module: str, **settings: str) -> Iterator[Cage]:
     """A cage for the programs in ``module``, gone at the end with all that it started."""
     with ExitStack() as stack:
-        yield Cage(folder, module, stack)
+        yield Cage(folder, module, stack, **settings)
 
 
 def only_here(*machines: str) -> bool:
