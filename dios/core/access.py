@@ -92,3 +92,10 @@ def refuse_pure(task: Task) -> None:
     """EPERM for a pure task: it sees nothing of the node."""
     if task.brand is Brand.PURE:
         raise NotPermittedError("a pure task sees nothing but what it was handed")
+
+
+def may_delete(task: Task, reference: Reference) -> bool:
+    """The right to delete; a group is not destroyed by who merely resolved its name (Table 4.2)."""
+    if not reference.permissions & Permission.DELETE:
+        return False
+    return reference.object.type is not ObjectType.GROUP or may_grant(task, reference)

@@ -17,7 +17,7 @@ from dios.core.objects import PhysicalObject
 from dios.core.references import Provenance
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.errors import InvalidError, TooLargeError, UnreachableError
+from dios.errors import InvalidError, NotPermittedError, TooLargeError, UnreachableError
 from dios.ids import Name, ObjectId, TaskId
 from dios.wire import messages
 from dios.wire.types import (
@@ -142,6 +142,11 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
     step.require_unread(target)
     if flags & Flag.DESTROY:
         access.held(task, call.ref, Permission.DELETE)
+        if not access.may_delete(task, reference):
+            raise NotPermittedError(
+                "the task merely resolved this group's name; members and its creator can destroy it",
+                fingerprint=target.fingerprint,
+            )
         if target.deletion is Deletion.IMMORTAL:
             raise InvalidError("an immortal object is never destroyed")
     itself = reference.id == task.self_ref
@@ -159,7 +164,7 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
         if victim is not None and victim.alive:
             end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
     else:
-        immediate = target.deletion is Deletion.IMMEDIATE and bool(reference.permissions & Permission.DELETE)
+        immediate = target.deletion is Deletion.IMMEDIATE and access.may_delete(task, reference)
         step.seen(target)
         step.drop_reference(reference)
         if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
