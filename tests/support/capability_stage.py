@@ -16,7 +16,7 @@ from node_process import RawClient, create, read
 from running_node import RunningNode, running_node, wait_until
 
 import dios
-from dios.client.blocking import Task
+from dios.client.blocking import Group, Task
 from dios.errors import Code, EndOfStreamError
 from dios.host.audit import Record
 from dios.host.audit_reader import AuditReader
@@ -38,9 +38,9 @@ class GoneError(Exception):
 
 
 class Puppet:
-    """One pure task, a member of an empty group of its own, that does what it is told."""
+    """One pure task that does what it is told; a member of an empty group of its own, or of ``groups``."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: Stage, name: str, *groups: Group) -> None:
         self.stage = stage
         self.name = name
         node = stage.director
@@ -48,6 +48,7 @@ class Puppet:
         self._answers = node.create_stream()
         self.task: Task = node.run(
             stage.program,
+            groups=groups,
             inputs={"orders": self._orders.restrict("read")},
             outputs={"answers": self._answers.restrict("write")},
             label=name,
@@ -204,9 +205,9 @@ class Stage:
         self._before: messages.Reference
         self.neighbours: int = create(self.neighbour, ObjectType.SHMEM_BLOB, SECRET).reference.ref
 
-    def puppet(self, name: str) -> Puppet:
-        """One more, for a test that it may not survive."""
-        return Puppet(self, name)
+    def puppet(self, name: str, *groups: Group) -> Puppet:
+        """One more, for a test that it may not survive, or that needs a member of some group."""
+        return Puppet(self, name, *groups)
 
     def introduce(self, one: Puppet, other: Puppet, rights: str = "read") -> int:
         """Give one task a reference to another, to delegate to; its number there."""
