@@ -7,6 +7,7 @@ the run in an orderly way and judges what there is.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -156,7 +157,12 @@ def _left(node: BenchNode, tree: list[int], groups: list[Path], temporary: Path)
     while (alive := [pid for pid in tree if _lives(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     found = [f"left behind: {len(alive)} processes of the node"] if alive else []
-    found += [f"left behind: the control group {path.name}" for path in groups if path.exists()]
+    for path in groups:
+        if path.exists():
+            found.append(f"left behind: the control group {path.name}")
+            for folder in (*path.glob("task-*"), path):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
     found += [f"left behind: {path.name} among the temporary files" for path in temporary.iterdir()]
     left = [name for name in ("node.sock", "node.pid") if (node.data / name).exists()]
     found += [f"left behind: {name}" for name in left]

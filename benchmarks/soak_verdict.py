@@ -13,7 +13,8 @@ from typing import Annotated, Final
 import msgspec
 
 WARM_UP_SHARE: Final = 0.25
-"""The part of the quiet points that is not judged: allocators and caches fill."""
+WARM_UP_S: Final = 150.0
+"""The quiet points of this part of the run, and of so many seconds, show no slope: caches fill."""
 
 POINTS_MIN: Final = 4
 """Fewer judged quiet points than these show no slope."""
@@ -96,7 +97,7 @@ SERIES: Final = (
     Series("audit bytes", "MB", Rule.SHOWN),
     Series("audit records", "", Rule.SHOWN),
     Series("audit bytes a record", "B", Rule.RATE, 4, "audit bytes/audit records", 1e6),
-    Series("audit records an operation", "", Rule.RATE, 0.2, "audit records/operations"),
+    Series("audit records an operation", "", Rule.SHOWN, per="audit records/operations"),
     Series("log bytes", "MB", Rule.SHOWN),
     Series("log bytes an operation", "B", Rule.RATE, 1.0, "log bytes/operations", 1e6),
     Series("shared memory files", "MB", Rule.FLAT, 1.0),
@@ -108,7 +109,8 @@ SERIES: Final = (
 def judge(points: list[Point]) -> list[Finding]:
     """A finding for each series of which there are values at quiet points."""
     quiet = [point for point in points if point.quiet]
-    skipped = int(len(quiet) * WARM_UP_SHARE)
+    cold = sum(point.at_s < WARM_UP_S for point in quiet)
+    skipped = max(int(len(quiet) * WARM_UP_SHARE), cold)
     findings = []
     for series in SERIES:
         values = _values(series, quiet)
@@ -140,7 +142,8 @@ def _judge(series: Series, every: list[tuple[float, float]], judged: list[tuple[
         return Finding(series, first, last, slope(every), 0.0, not same, text)
     per_minute = slope(judged)
     if series.rule is Rule.SHOWN:
-        return Finding(series, first, last, per_minute, 0.0, False, "grows with the load")
+        text = "as the load is" if series.per else "grows with the load"
+        return Finding(series, first, last, per_minute, 0.0, False, text)
     minutes = judged[-1][0] - judged[0][0]
     if len(judged) < POINTS_MIN or minutes <= 0:
         return Finding(series, first, last, per_minute, 0.0, None, "too few quiet points")
