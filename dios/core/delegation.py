@@ -96,7 +96,7 @@ def require_room(receiver: Task, target: PhysicalObject) -> None:
     """The receiver's table, its account and those of the object's groups take one more reference."""
     receiver.table.require_room()
     receiver.account.require(Resource.REFERENCES, 1)
-    require_all(target.accounts[1:], Resource.REFERENCES, 1)
+    require_all(target.sharing, Resource.REFERENCES, 1)
 
 
 def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
@@ -113,7 +113,7 @@ def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
 
 
 def _require_room_for_copy(task: Task, origin: PhysicalObject) -> None:
-    accounts = (task.account, *origin.accounts[1:])
+    accounts = (task.account, *origin.sharing)
     require_all(accounts, Resource.OBJECTS, 1)
     require_all(accounts, Resource.BYTES, origin.size)
 
@@ -169,7 +169,7 @@ def _duplicate(
         deletion=RULES[kind].deletion,
         buffering=raw,
         proximity=RULES[kind].proximity,
-        accounts=(task.account, *origin.accounts[1:]),
+        accounts=(task.account, *origin.sharing),
     )
     made.version.resize(origin.size)
     made.size, made.v_r, made.v_w = origin.size, origin.v_r, origin.v_w

@@ -143,7 +143,7 @@ def _check_accounts(state: State) -> None:
     for task in state.tasks.values():
         count([task.account], Resource.REQUESTS, len(task.pending))
         for reference in task.table:
-            count([task.account, *reference.object.accounts[1:]], Resource.REFERENCES, 1)
+            count([task.account, *reference.object.sharing], Resource.REFERENCES, 1)
         for buffer in task.buffers.values():
             count(buffer.accounts, Resource.REQUESTS, 1)
             if buffer.held is not None:

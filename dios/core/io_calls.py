@@ -112,7 +112,7 @@ def _require_room(
     task, target = reference.task, reference.object
     if len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
         raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
-    require_all((task.account, *target.accounts[1:]), Resource.REQUESTS, 1)
+    require_all((task.account, *target.sharing), Resource.REQUESTS, 1)
     if mode is Mode.WRITE and call.iov is AcquireIov.CREATE:
         length = _length_to_write(target, call)
         task.account.require(Resource.BYTES, io_steps.unshared(target, call.offset, length))

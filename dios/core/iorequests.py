@@ -50,7 +50,7 @@ class Buffer:
 
     def __init__(self, buffer_id: BufferId, reference: Reference, mode: Mode, *, bare: bool = False) -> None:
         self.id: Final = buffer_id
-        self.accounts: Final = (reference.task.account, *reference.object.accounts[1:])
+        self.accounts: Final = (reference.task.account, *reference.object.sharing)
         self.held: Version | None = None
         self.reference = reference
         self.owner: Reference | None = None

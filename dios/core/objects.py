@@ -27,7 +27,7 @@ class PhysicalObject:
     ``references`` are those that count: empty once the object is a zombie. ``pinned`` stands for the
     node's own interests, beside references. ``ticket`` is the last store operation on the object;
     ``undo`` has, for each operation not known to be durable, the record before it. ``accounts`` are whom
-    it is counted with: its creator first, then its groups; none for what the node makes itself.
+    it is counted with: its creator first, then ``sharing``, its groups; none for what the node makes itself.
     ``account`` and ``limits`` are a group's own.
     """
 
@@ -50,6 +50,7 @@ class PhysicalObject:
         "proximity",
         "recorded",
         "references",
+        "sharing",
         "size",
         "state",
         "ticket",
@@ -100,6 +101,7 @@ class PhysicalObject:
         self.undo: list[tuple[Ticket, ObjectRecord | None]] = []
         self.state: TypeState = None
         self.accounts: Final = accounts
+        self.sharing: Final = accounts[1:]
         self.version = Version(accounts)
         self.account: Account | None = None
         self.limits: tuple[Bound, ...] = ()

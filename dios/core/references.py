@@ -102,6 +102,8 @@ class Reference:
     def disown(self) -> None:
         """Leave the line of delegations: what was delegated from here comes from where this came from."""
         origin = self.origin
+        if origin is None and not self.descendants:
+            return
         if origin is not None:
             del origin.descendants[self.id]
             origin.descendants.update(self.descendants)

@@ -38,7 +38,7 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     found = found[: call.limit]
     task.table.require_room(len(found))
     task.account.require(Resource.REFERENCES, len(found))
-    require_each((account for target in found for account in target.accounts[1:]), Resource.REFERENCES)
+    require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
     permissions = Permission.ALL
     references = tuple(
         step.grant(task, target, permissions, Provenance.RESOLVED).public() for target in found
@@ -48,16 +48,22 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
 
 
 def _reachable(step: Step, task: Task, name: Name, group_ref: int) -> tuple[PhysicalObject, ...]:
-    if group_ref:
-        reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
-        group = reference.object.name or _NO_GROUP
-        found = step.state.names.find(internal_name(name, group))
-        return tuple(_within_reach(task, found)) if access.is_member(task, reference) else ()
     every: dict[int, PhysicalObject] = {}
-    for group in task.memberships:
+    for group in _searched(task, group_ref):
         for target in _within_reach(task, step.state.names.find(internal_name(name, group))):
             every[target.id] = target
     return tuple(every.values())
+
+
+def _searched(task: Task, group_ref: int) -> tuple[Name, ...]:
+    """The groups to look in. Who is no member of the one given looks in a group that does not exist: the
+    same work is done, and what stands in the real one cannot be felt.
+    """
+    if not group_ref:
+        return tuple(task.memberships)
+    reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
+    group = reference.object.name if access.is_member(task, reference) else None
+    return (group or _NO_GROUP,)
 
 
 def _within_reach(task: Task, found: tuple[PhysicalObject, ...]) -> Iterator[PhysicalObject]:

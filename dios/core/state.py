@@ -171,7 +171,7 @@ class State:
         task.table.insert(reference)
         target.references[reference.id] = reference
         task.account.charge(Resource.REFERENCES, 1)
-        for account in target.accounts[1:]:
+        for account in target.sharing:
             account.charge(Resource.REFERENCES, 1)
         if reference.expires_ns:
             self.expiries.add(reference)
@@ -182,7 +182,7 @@ class State:
         reference.task.table.remove(reference.id)
         reference.object.references.pop(reference.id, None)
         reference.task.account.charge(Resource.REFERENCES, -1)
-        for account in reference.object.accounts[1:]:
+        for account in reference.object.sharing:
             account.charge(Resource.REFERENCES, -1)
         reference.disown()
         if reference.expires_ns:
