@@ -77,7 +77,7 @@ def _arguments() -> tuple[Plan, Path]:
     add("--interval", type=float, default=60.0, help="seconds of load between quiet points (default 60)")
     add("--clients", type=int, default=32, help="client processes (default 32)")
     add("--tasks", type=int, default=200, help="tasks that the clients keep running together (default 200)")
-    add("--rate", type=float, default=3.0, help="operations a second of each client (default 3)")
+    add("--rate", type=float, default=5.0, help="operations a second of each client (default 5)")
     add("--client-kills", type=float, default=0.3, help="clients killed a second (default 0.3)")
     add("--task-kills", type=float, default=2.0, help="tasks killed a second (default 2)")
     add(
