@@ -21,7 +21,7 @@ from dios.host.admission import refusal
 from dios.host.clock import Clock
 from dios.host.effector import NO_PAYLOADS, Effector, Rest
 from dios.host.kinds import tangles, touches_contents
-from dios.host.persister import Settled
+from dios.host.settling import Settled
 from dios.host.staging import Staging
 from dios.ids import PayloadId, TaskId, Ticket
 from dios.wire import messages

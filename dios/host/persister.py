@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeAlias
 
@@ -19,6 +19,7 @@ from dios.core.events import ObjectRecord
 from dios.errors import DiosError
 from dios.host.contents import Content, Contents, Source, compose_memory, let_go, new_size, size_of
 from dios.host.memories import Memory
+from dios.host.settling import Settled, settle
 from dios.ids import ObjectId, Ticket
 from dios.store.protocol import Change, FilePayload, Put, Store
 from dios.transport import memory
@@ -51,14 +52,6 @@ class Job(NamedTuple):
     ticket: Ticket
     changes: list[Step]
     kept: list[Content]
-    error: DiosError | None = None
-
-
-class Settled(NamedTuple):
-    """Tickets ``first`` to ``last`` are durable, or failed together when ``error`` is there."""
-
-    first: Ticket
-    last: Ticket
     error: DiosError | None = None
 
 
@@ -148,25 +141,11 @@ class Persister:
 
     def _write(self, batch: list[Job]) -> list[Settled]:
         batch = [] if self._failed else [job for job in batch if job.ticket > self._undone_to]
-        results = self._settle(batch) if batch else []
+        results = settle(batch, self._apply)
         self._failed = self._failed or any(result.error is not None for result in results)
         return results
 
-    def _settle(self, batch: list[Job]) -> list[Settled]:
-        error = self._apply(batch)
-        if error is None:
-            return [Settled(batch[0].ticket, batch[-1].ticket)]
-        if len(batch) == 1:
-            return [Settled(batch[0].ticket, batch[0].ticket, error)]
-        # One of them is at fault: those before it can still hold. Those behind it may build on it.
-        for done, job in enumerate(batch):
-            failed = self._apply([job])
-            if failed is not None:
-                results = [Settled(batch[0].ticket, batch[done - 1].ticket)] if done else []
-                return [*results, Settled(job.ticket, batch[-1].ticket, failed)]
-        return [Settled(batch[0].ticket, batch[-1].ticket)]
-
-    def _apply(self, batch: list[Job]) -> DiosError | None:
+    def _apply(self, batch: Sequence[Job]) -> DiosError | None:
         temporary: list[int] = []
         refused = next((job.error for job in batch if job.error is not None), None)
         if refused is not None:

@@ -1,71 +1,93 @@
 """A host of the core in virtual time: bytes instead of memory, a list instead of sockets.
 
 Not for: speed or sandboxing. It follows ``dios.core.effects`` to the letter, so that what it tells a
-client is what the real host would.
+client is what the real host would; what a refused change leaves of its step is as in ``dios.host.effector``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 from msgspec import msgpack
 
 from dios.core import effects, events
-from dios.core.effects import Outcome, WriteSource
-from dios.core.events import ObjectRecord
+from dios.core.effects import Outcome
 from dios.core.invariants import check
 from dios.core.machine import Core
 from dios.core.syscalls import carried_bytes
-from dios.errors import Code
+from dios.errors import DiosError
+from dios.host import kinds
+from dios.host.settling import settle
 from dios.ids import BufferId, ObjectId, PayloadId, Principal, TaskId, Ticket
-from dios.sim.disk import Batch, SimDisk, Write
+from dios.sim.contents import SimContents, read_whole
+from dios.store.protocol import Change, Drop, InlinePayload, Put, Store
 from dios.wire import messages
+from dios.wire.types import Cause
 
 NODE_OWNER: Final = Principal("uid:1000")
+
+
+class Job(NamedTuple):
+    """One ticket's changes; with ``error`` it fails in its place, without being tried."""
+
+    ticket: Ticket
+    changes: list[Change]
+    error: DiosError | None
 
 
 class SimHost:
     """One node's life from start to crash.
 
-    ``reply`` is called with task, sequence number, result and the bytes that came with it.
+    ``reply`` is called with task, sequence number, result and the bytes that came with it;
+    ``read`` gives a content that the store holds. Raises what a store's ``recover`` raises.
     """
 
     def __init__(
         self,
         rng: Random,
-        disk: SimDisk,
+        store: Store,
         reply: Callable[[TaskId, int, messages.AnyResult, bytes | None], None],
         trace: blake3,
         *,
         now: int,
+        read: Callable[[ObjectId], bytes] | None = None,
     ) -> None:
-        self._rng: Final = rng
-        self._disk: Final = disk
+        self._store: Final = store
         self._reply: Final = reply
         self._trace: Final = trace
         self.core: Final = Core(rng.randbytes, NODE_OWNER)
-        self.contents: dict[ObjectId, bytes] = {}
         self.buffers: dict[BufferId, bytes] = {}
+        self.contents: Final = SimContents(read or partial(read_whole, store), self.buffers)
         self.spawned: list[TaskId] = []
         self.killed: list[TaskId] = []
         self.now = now
         self.deadline: int | None = None
-        self._payloads: dict[PayloadId, bytes] = {}
         self._next_payload = 1
-        self._queue: deque[Batch] = deque()
-        self._held: deque[tuple[Ticket, list[effects.Effect]]] = deque()
-        self._durable = Ticket(0)
-        records, contents = disk.recover()
-        self.contents.update(contents)
-        self.step(events.Recovered(now, tuple(records.values())))
+        self._queue: deque[Job] = deque()
+        self._held: list[tuple[Ticket, list[effects.Effect]]] = []
+        self._posted: deque[events.Event] = deque()
+        self._durable = self._issued = Ticket(0)
+        records = tuple(store.recover())
+        self.contents.recovered(record.object for record in records)
+        self.step(events.Recovered(now, records))
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits for the disk."""
+        return not (self._queue or self._held)
 
     # -- events in ---------------------------------------------------------------------------------
     def step(self, event: events.Event) -> None:
-        """One step of the core, its invariants, and its outcome."""
+        """One step of the core, its invariants, and its outcome; then the events that this made."""
+        self._step(event)
+        self._drain()
+
+    def _step(self, event: events.Event) -> None:
         self._trace.update(msgpack.encode(event))
         outcome = self.core.step(event)
         check(self.core.state)
@@ -78,7 +100,7 @@ class SimHost:
         for part in call.calls if isinstance(call, messages.Vector) else (call,):
             data = None if isinstance(part, messages.Hello) else carried_bytes(part)
             if data is not None:
-                self._payloads[PayloadId(self._next_payload)] = data
+                self.contents.payloads[PayloadId(self._next_payload)] = data
                 self._next_payload += 1
         self.step(events.Called(self.now, task, seq, call, first))
 
@@ -89,86 +111,131 @@ class SimHost:
             self.step(events.TimerFired(self.now))
 
     # -- the disk ----------------------------------------------------------------------------------
-    def sync(self, *, fail: bool = False) -> None:
-        """The oldest batch becomes durable, or everything queued fails."""
-        if not self._queue:
-            return
-        if fail:
-            first, last = self._queue[0].ticket, self._queue[-1].ticket
-            self._queue.clear()
-            held, self._held = self._held, deque()
-            self.step(events.PersistFailed(self.now, first, last, int(Code.ENOSPC), "no space left"))
-            for _, after in held:
-                self._refuse(after)
-            return
-        batch = self._queue.popleft()
-        self._disk.write(batch)
-        self._durable = batch.ticket
-        self.step(events.Persisted(self.now, batch.ticket))
-        self._release()
+    def sync(self, jobs: int = 1) -> None:
+        """The oldest jobs become durable together; where one is refused, so is all that was issued since."""
+        batch = [self._queue.popleft() for _ in range(min(jobs, len(self._queue)))]
+        for result in settle(batch, self._apply):
+            if result.error is None:
+                ready = self._no_longer_held(result.last)
+                self.step(events.Persisted(self.now, result.last))
+                for _, after in ready:
+                    self._run(after)
+            else:
+                self._fail(result.first, result.error)
+        self._drain()
 
-    def crash(self) -> None:
-        """Lose everything but the disk, which was perhaps writing."""
-        while self._queue:
-            if not self._disk.crash_during(self._queue.popleft()):
-                return
+    def _apply(self, jobs: Sequence[Job]) -> DiosError | None:
+        refused = next((job.error for job in jobs if job.error is not None), None)
+        if refused is not None:
+            return refused
+        try:
+            self._store.apply([change for job in jobs for change in job.changes])
+        except DiosError as error:
+            return error
+        return None
+
+    def _fail(self, first: Ticket, error: DiosError) -> None:
+        last = self._issued
+        self._queue.clear()
+        ready = self._no_longer_held(last)
+        self._step(events.PersistFailed(self.now, first, last, int(error.code), error.message))
+        failure = messages.Failure(int(error.code), error.message, error.fingerprint)
+        for ticket, after in ready:
+            if ticket < first:
+                self._run(after)
+            else:
+                self._run_failed(after, failure)
+
+    def _no_longer_held(self, last: Ticket) -> list[tuple[Ticket, list[effects.Effect]]]:
+        self._durable = max(self._durable, last)
+        ready = [held for held in self._held if held[0] <= last]
+        self._held = [held for held in self._held if held[0] > last]
+        return ready
 
     def _carry_out(self, outcome: Outcome) -> None:
         self.deadline = outcome.deadline
         if outcome.persist:
-            writes = tuple(self._write(operation) for operation in outcome.persist)
-            self._queue.append(Batch(outcome.ticket, writes))
+            self._issued = outcome.ticket
+            self._queue.append(self._job(outcome))
         if outcome.wait_for > self._durable:
             self._held.append((outcome.wait_for, outcome.after))
         else:
             self._run(outcome.after)
 
-    def _release(self) -> None:
-        while self._held and self._held[0][0] <= self._durable:
-            self._run(self._held.popleft()[1])
+    def _job(self, outcome: Outcome) -> Job:
+        changes: list[Change] = []
+        error: DiosError | None = None
+        for operation in outcome.persist:
+            if isinstance(operation, effects.DropObject):
+                changes.append(Drop(operation.object))
+            elif operation.source is None:
+                changes.append(Put(operation.record))
+            else:
+                try:
+                    content = self.contents.stage(operation.record.object, operation.source)
+                    changes.append(Put(operation.record, InlinePayload(content)))
+                except DiosError as unreadable:
+                    error = unreadable
+        return Job(outcome.ticket, changes, error)
 
-    def _write(self, operation: effects.StoreOperation) -> Write:
-        if isinstance(operation, effects.DropObject):
-            return Write(operation.object, None, None)
-        record: ObjectRecord = operation.record
-        source = operation.source
-        content = None if source is None else self._composed(record.object, source, pending=True)
-        return Write(record.object, record, content)
-
-    # -- bytes -------------------------------------------------------------------------------------
-    def _composed(self, target: ObjectId, source: WriteSource, *, pending: bool = False) -> bytes:
-        if source.payload:
-            data = self._payloads[source.payload]
-        elif source.buffer:
-            data = self.buffers[source.buffer]
-        elif source.content_of:
-            data = self._newest(source.content_of)
-        else:
-            data = b""
-        old = self._newest(target) if pending else self.contents.get(target, b"")
-        part = data[: source.length].ljust(source.length, b"\0")
-        tail = b"" if source.replace else old[source.offset + source.length :]
-        return old[: source.offset] + part + tail
-
-    def _newest(self, target: ObjectId) -> bytes:
-        """An object's bytes as of the last write queued for the disk."""
-        for batch in reversed(self._queue):
-            for write in reversed(batch.writes):
-                if write.object == target and write.content is not None:
-                    return write.content
-        return self.contents.get(target, b"")
+    def _drain(self) -> None:
+        while self._posted:
+            self._step(self._posted.popleft())
 
     # -- effects out -------------------------------------------------------------------------------
     def _run(self, after: list[effects.Effect]) -> None:
+        for place, effect in enumerate(after):
+            try:
+                self._one(effect)
+            except DiosError as error:
+                failure = messages.Failure(int(error.code), error.message, error.fingerprint)
+                if not self._refused(effect, failure):
+                    self._run_failed(after[place + 1 :], failure, content_lost=False)
+                    return
+
+    def _refused(self, effect: effects.Effect, failure: messages.Failure) -> bool:
+        """Tell whoever waits; False when the rest of the step must fail with it."""
+        if isinstance(effect, kinds.ANSWERS):
+            self._reply(effect.task, effect.seq, failure, None)
+        if isinstance(effect, effects.AnswerRead | effects.AnswerWrite):
+            self._posted.append(
+                events.EffectFailed(
+                    self.now,
+                    effect.task,
+                    effect.result.buffer,
+                    effect.object,
+                    failure.code,
+                    failure.message,
+                )
+            )
+        return not isinstance(effect, effects.ApplyWrite | effects.DuplicateContent)
+
+    def _run_failed(
+        self, after: list[effects.Effect], failure: messages.Failure, *, content_lost: bool = True
+    ) -> None:
+        """What is left of a step whose changes were refused: free, and refuse.
+
+        ``content_lost`` says that the durable writes among the effects did not take place.
+        """
         for effect in after:
-            self._one(effect)
+            if isinstance(effect, kinds.ANSWERS):
+                self._reply(effect.task, effect.seq, failure, None)
+            elif isinstance(effect, kinds.DONE_EVEN_IN_FAILURE):
+                self._one(effect)
+            elif isinstance(effect, effects.Spawn):
+                self._posted.append(
+                    events.TaskEnded(self.now, effect.task, Cause.SPAWN, detail=failure.message)
+                )
+            else:
+                self.contents.fail(effect, lost=content_lost)
 
     def _one(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Answer():
                 self._reply(effect.task, effect.seq, effect.result, None)
             case effects.AnswerRead():
-                data = self.contents.get(effect.object, b"")[effect.offset : effect.offset + effect.length]
+                content = self.contents.current(effect.object)
+                data = content[effect.offset : effect.offset + effect.length]
                 if effect.result.buffer:
                     self.buffers[BufferId(effect.result.buffer)] = data
                 self._reply(effect.task, effect.seq, effect.result, data)
@@ -180,16 +247,11 @@ class SimHost:
             case effects.AnswerConsole():
                 self._reply(effect.task, effect.seq, effect.result, bytes(effect.result.size))
             case effects.AnswerVector():
-                for part in effect.parts:
-                    self._one(part)
+                self._run(list(effect.parts))
             case effects.AnswerAttach():
                 self._reply(effect.task, effect.seq, messages.Attached(effect.ring_bytes), None)
-            case effects.ApplyWrite():
-                self.contents[effect.object] = self._composed(effect.object, effect.source)
-            case effects.DuplicateContent():
-                self.contents[effect.object] = self.contents.get(effect.source, b"")
-            case effects.DiscardContent():
-                self.contents.pop(effect.object, None)
+            case effects.ApplyWrite() | effects.DuplicateContent() | effects.DiscardContent():
+                self.contents.change(effect)
             case effects.CloseBuffer():
                 self.buffers.pop(effect.buffer, None)
             case effects.Spawn():
@@ -203,23 +265,5 @@ class SimHost:
         buffer = BufferId(effect.result.buffer)
         if effect.blank and effect.reuse and buffer in self.buffers:
             return
-        old = self.contents.get(effect.object, b"")[effect.offset : effect.offset + effect.length]
-        self.buffers[buffer] = (b"" if effect.blank else old).ljust(effect.length, b"\0")
-
-    def _refuse(self, after: list[effects.Effect]) -> None:
-        failure = messages.Failure(int(Code.ENOSPC), "no space left")
-        for effect in after:
-            match effect:
-                case (
-                    effects.Answer()
-                    | effects.AnswerRead()
-                    | effects.AnswerWrite()
-                    | effects.AnswerBytes()
-                    | effects.AnswerConsole()
-                    | effects.AnswerVector()
-                ):
-                    self._reply(effect.task, effect.seq, failure, None)
-                case effects.CloseBuffer():
-                    self.buffers.pop(effect.buffer, None)
-                case _:
-                    pass
+        old = b"" if effect.blank else self.contents.current(effect.object)
+        self.buffers[buffer] = old[effect.offset : effect.offset + effect.length].ljust(effect.length, b"\0")

@@ -5,12 +5,14 @@ Not for: checking the promises, which ``dios.sim.world`` does after every crash.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Final
 
 from msgspec import Struct
 
+from dios.errors import Code
 from dios.ids import Name, TaskId
 from dios.wire import messages
 from dios.wire.types import Flag, NameKind, ObjectType, Permission, Semantics
@@ -35,6 +37,20 @@ class Sent(Struct, frozen=True):
     value: bytes | None = None
 
 
+class Memory:
+    """What all clients remember together, over every life of the node.
+
+    ``creating`` holds the values of durable objects that may exist without anybody knowing their name;
+    ``refusals`` counts the codes of failures.
+    """
+
+    def __init__(self) -> None:
+        self.promises: Final[dict[Name, Promise]] = {}
+        self.named: Final[dict[int, Name]] = {}
+        self.creating: Final[Counter[bytes]] = Counter()
+        self.refusals: Final[Counter[int]] = Counter()
+
+
 class Client:
     """One session's view: references, buffers, and durable objects by name."""
 
@@ -42,17 +58,17 @@ class Client:
         self,
         rng: Random,
         task: TaskId,
-        promises: dict[Name, Promise],
-        named: dict[int, Name],
+        memory: Memory,
         send: Callable[[TaskId, int, messages.AnyCall], None],
     ) -> None:
         self._rng: Final = rng
         self._send: Final = send
+        self._memory: Final = memory
         self.task: Final = task
-        self.promises: Final = promises
+        self.promises: Final = memory.promises
         self.welcome: messages.Welcome | None = None
         self.references: list[messages.Reference] = []
-        self.named: Final = named
+        self.named: Final = memory.named
         self.buffers: list[tuple[int, int, bool]] = []
         self.sent: dict[int, Sent] = {}
         self._seq = 1
@@ -88,15 +104,22 @@ class Client:
         return self._rng.choice(self.references) if self.references else None
 
     def _bytes(self) -> bytes:
-        return self._rng.randbytes(self._rng.randint(0, 40))
+        # Of the larger ones some are longer than a row may carry, so that they get an extent.
+        return self._rng.randbytes(self._rng.choice((self._rng.randint(0, 40), self._rng.randint(41, 300))))
 
     def _create(self) -> None:
-        assert self.welcome is not None  # noqa: S101 - act() looked
         kind = self._rng.choice((ObjectType.DURABLE_BLOB, ObjectType.SHMEM_BLOB, ObjectType.GROUP))
-        group = self._rng.choice([*self.welcome.groups]).ref
         data = None if kind is ObjectType.GROUP else self._bytes()
-        name_kind = self._rng.choice((NameKind.RANDOM, NameKind.RANDOM, NameKind.ANONYMOUS))
-        self._call(messages.Create(kind, (group,), name_kind, data=data), value=data)
+        self.create(kind, self._rng.choice((NameKind.RANDOM, NameKind.RANDOM, NameKind.ANONYMOUS)), data)
+
+    def create(self, kind: ObjectType, name_kind: NameKind, data: bytes | None) -> None:
+        """Ask for an object; the node has answered the session's opening."""
+        assert self.welcome is not None  # noqa: S101 - the caller looked
+        group = self._rng.choice([*self.welcome.groups]).ref
+        call = messages.Create(kind, (group,), name_kind, data=data)
+        if _is_promised(call):
+            self._memory.creating[data or b""] += 1
+        self._call(call, value=data)
 
     def _write(self) -> None:
         reference = self._some()
@@ -156,8 +179,10 @@ class Client:
         self._call(self._rng.choice((messages.Delete(ref), messages.ReadOnce(ref), messages.Stat(ref))))
 
     # -- answers -----------------------------------------------------------------------------------
-    def answered(self, seq: int, result: messages.AnyResult, data: bytes | None) -> None:
-        """Take an answer and hold the node to it."""
+    def answered(
+        self, seq: int, result: messages.AnyResult, data: bytes | None, *, uncertain: bool = False
+    ) -> None:
+        """Take an answer and hold the node to it; ``uncertain``: what failed may have been done after all."""
         if isinstance(result, messages.Welcome):
             self.welcome = result
             return
@@ -165,7 +190,9 @@ class Client:
         if sent is None:
             return
         if isinstance(result, messages.Failure):
-            self._withdraw(sent)
+            self._memory.refusals[result.code] += 1
+            if not (uncertain and result.code == Code.EIO):
+                self._withdraw(sent)
         elif isinstance(sent.call, messages.Create) and isinstance(result, messages.Created):
             self._created(sent, sent.call, result)
         elif isinstance(result, messages.References):
@@ -186,10 +213,16 @@ class Client:
         promise = None if sent.name is None else self.promises.get(sent.name)
         if promise is not None and not isinstance(sent.call, messages.ReadOnce):
             promise.possible.remove(sent.value)
+        self._not_creating(sent)
+
+    def _not_creating(self, sent: Sent) -> None:
+        if isinstance(sent.call, messages.Create) and _is_promised(sent.call):
+            self._memory.creating[sent.value or b""] -= 1
 
     def _created(self, sent: Sent, call: messages.Create, result: messages.Created) -> None:
         if result.reference.type is ObjectType.GROUP:
             return
+        self._not_creating(sent)
         self.references.append(result.reference)
         if call.object_type is ObjectType.DURABLE_BLOB and result.name is not None:
             name = Name(result.name)
@@ -214,3 +247,7 @@ class Client:
             promise.acknowledged = sent.value
         elif isinstance(sent.call, messages.Delete):
             promise.acknowledged = None
+
+
+def _is_promised(call: messages.Create) -> bool:
+    return call.object_type is ObjectType.DURABLE_BLOB and call.name_kind is NameKind.RANDOM

@@ -82,14 +82,7 @@ class MemoryStore:
             raise BadReferenceError(f"the store has no object {object_id:016x}") from None
         if len(data) <= limits.INLINE_VALUE_BYTES_MAX:
             return InlineContent(data)
-        fd = os.memfd_create("dios-value", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            write_exactly(fd, data)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        except BaseException:
-            os.close(fd)
-            raise
-        return ExtentContent(fd, len(data))
+        return sealed_content(data)
 
     def usage(self) -> dict[str, int]:
         """How many objects, bytes of content and large contents there are."""
@@ -119,3 +112,15 @@ def _content(payload: Payload) -> bytes:
         return read_exactly(payload.fd, payload.size)
     except OSError as error:
         raise InvalidError(f"the file to store cannot be read ({error.strerror})") from error
+
+
+def sealed_content(data: bytes) -> ExtentContent:
+    """A large content in a sealed memory of its own, as a store without files hands it out."""
+    fd = os.memfd_create("dios-value", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        write_exactly(fd, data)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return ExtentContent(fd, len(data))

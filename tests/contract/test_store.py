@@ -1,4 +1,4 @@
-"""What every store promises (``dios/store/protocol.py``), asked of both that there are."""
+"""What every store promises (``dios/store/protocol.py``), asked of all that there are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from store_records import content, extent, put, record
@@ -14,6 +15,8 @@ from dios import limits
 from dios.core.events import ObjectRecord
 from dios.errors import BadReferenceError, InvalidError, NoSpaceError
 from dios.ids import Name, ObjectId, Principal
+from dios.sim.device import Device
+from dios.sim.model_store import ModelStore
 from dios.store.lmdb_store import LmdbStore
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Drop, FilePayload, InlineContent, InlinePayload, Put, Store
@@ -38,7 +41,7 @@ def fill(store: Store, value: bytes) -> int:
     pytest.fail("a store took more than it has room for")
 
 
-@pytest.fixture(params=["lmdb", "memory"])
+@pytest.fixture(params=["lmdb", "memory", "model"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens a fresh store with room for so many bytes; every store is closed at the end."""
     stores: list[Store] = []
@@ -47,6 +50,9 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
         store: Store
         if request.param == "lmdb":
             store = LmdbStore(tmp_path / f"data{len(stores)}", map_bytes=room_bytes)
+        elif request.param == "model":
+            device = Device(Random(1))  # noqa: S311 - a simulation repeats itself
+            store = ModelStore(device, Random(2), map_pages=room_bytes // device.page_bytes)  # noqa: S311 - likewise
         else:
             store = MemoryStore(capacity_bytes=room_bytes)
         stores.append(store)

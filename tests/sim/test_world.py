@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from dios.core.machine import Core
-from dios.sim.world import BrokenPromiseError, simulate
+from dios.sim.checker import BrokenPromiseError
+from dios.sim.world import simulate
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -10,7 +10,8 @@ from store_records import put
 
 from dios.errors import NoSpaceError
 from dios.host.contents import Contents
-from dios.host.persister import Job, Persister, Settled
+from dios.host.persister import Job, Persister
+from dios.host.settling import Settled
 from dios.ids import ObjectId, Ticket
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Change

@@ -1,0 +1,137 @@
+"""The simulated disk: what a power cut, a failed sync and a full disk leave behind."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from dios.sim.device import Device, File, PowerCutError
+from dios.sim.faults import Fault, OneFault
+
+OLD, NEW = b"o" * 64, b"n" * 64
+DRAWS = 200
+
+
+def device(draw: int, number: int = -1, fault: Fault = Fault.FAIL) -> Device:
+    """A disk of small pages, with a fault at one operation."""
+    return Device(Random(draw), OneFault(number, fault), page_bytes=64, sector_bytes=16)  # noqa: S311 - repeatable
+
+
+def stored(disk: Device, pages: int = 2) -> File:
+    """A file of OLD pages that is durable."""
+    file = disk.create("f/one")
+    disk.allocate(file, 64 * pages)
+    disk.write(file, 0, OLD * pages)
+    disk.sync(file)
+    disk.sync_folder("f")
+    return file
+
+
+def after_cut(disk: Device, size: int = 128) -> bytes:
+    """What is on the disk when the power is back."""
+    disk.restart()
+    return disk.read(disk.open("f/one"), 0, size)
+
+
+def test_a_power_cut_keeps_any_subset_of_unsynced_pages() -> None:
+    """Of two unsynced pages none, the first, the second alone and both survive, and some are torn."""
+    found = set()
+    for draw in range(DRAWS):
+        disk = device(draw)
+        file = stored(disk)
+        disk.write(file, 0, NEW)
+        disk.write(file, 64, NEW)
+        found.add(after_cut(disk))
+    assert {OLD + OLD, OLD + NEW, NEW + OLD, NEW + NEW} <= found
+    torn = found - {OLD + OLD, OLD + NEW, NEW + OLD, NEW + NEW}
+    assert torn
+    assert all(one[at : at + 16] in (OLD[:16], NEW[:16]) for one in torn for at in range(0, 128, 16))
+
+
+def test_what_was_synced_survives() -> None:
+    """After a sync of the file and its folder a power cut takes nothing."""
+    for draw in range(DRAWS):
+        disk = device(draw)
+        file = stored(disk)
+        disk.write(file, 0, NEW)
+        disk.sync(file)
+        assert after_cut(disk) == NEW + OLD
+
+
+def test_a_name_needs_its_folder_synced() -> None:
+    """A file that was synced, but not its folder, may have lost its name."""
+    lost = 0
+    for draw in range(DRAWS):
+        disk = device(draw)
+        disk.sync(disk.create("f/one"))
+        disk.restart()
+        lost += disk.names() == []
+    assert 0 < lost < DRAWS
+
+
+def test_a_failed_sync_loses_pages_for_good() -> None:
+    """After a failed sync a second one succeeds, and the page may still be missing."""
+    found = set()
+    for draw in range(DRAWS):
+        disk = device(draw, 6, Fault.LOSE)
+        file = stored(disk)
+        disk.write(file, 0, NEW)
+        with pytest.raises(OSError, match="input/output"):
+            disk.sync(file)
+        disk.sync(file)
+        found.add(after_cut(disk))
+    assert found == {OLD + OLD, NEW + OLD}
+
+
+def test_write_through_stops_between_words_only() -> None:
+    """A power cut in a write-through leaves some first words new and the others old."""
+    found = set()
+    for draw in range(DRAWS):
+        disk = device(draw, 5, Fault.CUT)
+        file = stored(disk)
+        with pytest.raises(PowerCutError):
+            disk.write_through(file, 0, NEW[:32])
+        found.add(after_cut(disk, 32))
+    assert found == {NEW[:done] + OLD[done:32] for done in range(0, 33, 8)}
+
+
+def test_a_full_disk_has_space_again_later() -> None:
+    """ENOSPC lasts for some operations that take space, while reading goes on."""
+    disk = device(0)
+    file = stored(disk)
+    disk.fill_up()
+    with pytest.raises(OSError, match="no space") as caught:
+        disk.write(file, 0, NEW)
+    assert caught.value.errno == errno.ENOSPC
+    assert disk.read(file, 0, 64) == OLD
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            disk.write(file, 0, NEW)
+        except OSError:
+            assert tries < 100
+            continue
+        break
+    assert disk.read(file, 0, 64) == NEW
+
+
+def test_a_short_write_takes_a_part_and_says_so() -> None:
+    """The number returned is what was written, and it is less."""
+    disk = device(1, 5, Fault.SHORT)
+    file = stored(disk)
+    taken = disk.write(file, 0, NEW + NEW)
+    assert 0 < taken < 128
+    assert disk.read(file, 0, 128) == (NEW + NEW)[:taken] + (OLD + OLD)[taken:]
+
+
+def test_a_flipped_bit_stays_flipped() -> None:
+    """One bit of what is read differs, at every later read too."""
+    disk = device(0, 5, Fault.FLIP)
+    file = stored(disk)
+    read = disk.read(file, 0, 128)
+    changed = int.from_bytes(read, "big") ^ int.from_bytes(OLD + OLD, "big")
+    assert changed.bit_count() == 1
+    assert after_cut(disk) == read
