@@ -172,7 +172,7 @@ class Effector:
         """Whether a call is not made, and answered so, because it could not be recorded."""
         refused = refusal(self.journal, call)
         if refused is not None:
-            self._reply(task, seq, failure_of(refused))
+            self._reply(task, seq, Failure(int(refused.code), refused.message))
         return refused is not None
 
     # -- one step after another ---------------------------------------------------------------------

@@ -80,12 +80,14 @@ def start_detached(
     running = find(settings.socket)
     if running is not None:
         raise ExistsError(f"a node runs on {settings.data} already, as process {running.pid}")
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = settings.log_file or settings.data / LOG_NAME
-    log.parent.mkdir(parents=True, exist_ok=True)
+    with _telling_whose(settings.data):
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = open(log, "ab", opener=_for_its_owner)  # noqa: SIM115 - closed below, beside the pipe
     ready, ready_far = os.pipe()
     try:
-        with open(log, "ab", opener=_for_its_owner) as output:
+        with output:
             process = subprocess.Popen(
                 command(data, config=config, flags=flags, ready=ready_far),
                 stdin=subprocess.DEVNULL,
@@ -104,6 +106,18 @@ def start_detached(
     # It is nobody's child from here on: this process ends before it does.
     process.returncode = 0
     return Running(process.pid, settings.socket)
+
+
+@contextlib.contextmanager
+def _telling_whose(data: Path) -> Iterator[None]:
+    """Raise StartError with the owner and the mode of a directory in which nothing can be written."""
+    try:
+        yield
+    except OSError as error:
+        # Late: whoever starts a node needs no store, unless there is something to explain.
+        from dios.store.directory import cannot_write  # noqa: PLC0415 - see above
+
+        raise StartError(cannot_write(data, error.strerror or str(error))) from error
 
 
 def _for_its_owner(path: str, flags: int) -> int:
@@ -213,19 +227,23 @@ def drop_link(link: Path, target: Path) -> None:
 @contextlib.contextmanager
 def pid_file(path: Path) -> Iterator[None]:
     """Hold the pid file, locked, for as long as the node runs; raises ExistsError when another does."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with _telling_whose(path.parent):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             pid = os.read(fd, 32).decode(errors="replace").strip()
             raise ExistsError(f"a node runs on {path.parent} already, as process {pid}") from None
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
+        # Who it is, is for people only: a full disk must not keep a node from being read.
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.write(fd, f"{os.getpid()}\n".encode())
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
     finally:
         os.close(fd)
 
@@ -245,7 +263,8 @@ def early(work: Callable[[], T]) -> Callable[[], T]:
 
 def run(settings: Settings, started: Callable[[], None]) -> None:
     """Be the node until it is stopped; ``started`` is called once it answers."""
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _telling_whose(settings.data):
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with pid_file(settings.pid_file):
         # Late, so that whoever only starts or stops a node imports no event loop and no store.
         from dios.host.sandbox.mechanisms import probe  # noqa: PLC0415 - see above

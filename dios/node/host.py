@@ -17,7 +17,7 @@ from dios.core.effects import Audit
 from dios.core.events import Event, Recovered, TimerFired
 from dios.core.machine import Core
 from dios.errors import DiosError
-from dios.host.audit import AuditLog
+from dios.host.audit import AuditLog, Pressure
 from dios.host.buffers import Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
@@ -137,6 +137,8 @@ class NodeHost:
 
     def denied_connection(self, principal: Principal, why: str) -> None:
         """Somebody was not let in: the one denial that the core never sees."""
+        if self._audit.pressure is Pressure.HIGH:
+            return  # the node's log has it; a stranger must not fill its memory
         self._audit.append(Audit(self.clock.now(), "connect", "denied", principal, "", "", why))
 
     def _in_thread(self, work: Work, finish: Callable[[Exception | None], None]) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 import lmdb
 
+from dios import limits
 from dios.errors import DamagedError, DiosError, InvalidError, NoSpaceError, OutOfMemoryError
 from dios.store import schema
 from dios.store.directory import cannot_write
@@ -137,13 +138,14 @@ def translated(path: Path) -> Iterator[None]:
 def dios_error(error: OSError | lmdb.Error, path: Path) -> DiosError:
     """The error for a store in ``path`` that did not do what it was asked."""
     number = error.errno if isinstance(error, OSError) else error.code
-    text = (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
+    text = _reason(error)
     if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
         return NoSpaceError(
             f"the index of the store in {path} is full: remove objects, "
             "or start the node with a larger --map-bytes; reading goes on"
         )
-    if number in _NO_SPACE:
+    # LMDB tells of a write that a full disk cut short as of any other: as an error of the device.
+    if number in _NO_SPACE or (isinstance(error, lmdb.Error) and number == errno.EIO and _is_full(path)):
         return NoSpaceError(
             f"the disk of the store in {path} is full ({text}): remove objects, or free space there; "
             "reading goes on"
@@ -155,6 +157,22 @@ def dios_error(error: OSError | lmdb.Error, path: Path) -> DiosError:
     if isinstance(error, OSError) and number in _BAD_SOURCE:
         return InvalidError(f"the file to store cannot be read ({text})")
     return DamagedError(f"the device or database of the store in {path} failed ({text})")
+
+
+def _reason(error: OSError | lmdb.Error) -> str:
+    """The system's words for an error, LMDB's class where it is none of the system's."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return os.strerror(error.code) if error.code > 0 else type(error).__name__
+
+
+def _is_full(path: Path) -> bool:
+    """Whether the disk under ``path`` has not even room for the pages of a small change."""
+    try:
+        space = os.statvfs(path)
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize < limits.STORE_ROOM_BYTES_MIN
 
 
 def _back_lock_file(folder: Path) -> None:

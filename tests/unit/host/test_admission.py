@@ -1,0 +1,105 @@
+"""What is refused while the audit log cannot be written, and that it loses no record meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dios import limits
+from dios.core.effects import Audit
+from dios.core.syscalls import _HANDLERS
+from dios.errors import NoSpaceError
+from dios.host.admission import _ALWAYS, _LEAVE_NO_RECORD, _MAKE_ROOM, refusal
+from dios.host.audit import AuditLog, Pressure
+from dios.host.audit_reader import read, verify
+from dios.wire import messages
+from dios.wire.messages import AnyCall
+from dios.wire.types import Flag, ObjectType
+
+READ = messages.ReadOnce(1)
+LOOKUP = messages.Lookup(b"n" * 32)
+CREATE = messages.Create(ObjectType.SHMEM_BLOB)
+HELLO = messages.Hello(1)
+DELETE = messages.Delete(1)
+LET_GO = messages.Delete(1, int(Flag.HANDLE_ONLY))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[AuditLog]:
+    """A log on a disk that is full."""
+    made = AuditLog(tmp_path)
+    own = os.dup(made._fd)
+    full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(full, made._fd)
+    os.close(full)
+    yield made
+    os.dup2(own, made._fd)
+    os.close(own)
+    made.close()
+
+
+def append(log: AuditLog, size: int) -> int:
+    """Append records until so many bytes stand in memory; returns how many there are."""
+    while len(log._buffer) < size:
+        log.append(Audit(1, "lookup", "empty", "uid:0", "t", "s", "d" * 500))
+    with pytest.raises(NoSpaceError):
+        log.flush()
+    return log.records
+
+
+def pressure_at(log: AuditLog, size: int) -> Pressure:
+    """The pressure when so many bytes stand in memory."""
+    append(log, size)
+    return log.pressure
+
+
+def refused(log: AuditLog, *calls: AnyCall) -> list[bool]:
+    """Which of the calls are refused."""
+    return [refusal(log, call) is not None for call in calls]
+
+
+def test_pressure_grows_with_what_stands_in_memory(log: AuditLog, tmp_path: Path) -> None:
+    """A full disk alone refuses nothing; a full buffer what leaves a record; a long backlog nearly all."""
+    calls = (READ, LOOKUP, HELLO, DELETE, CREATE, LET_GO)
+    seen = [pressure_at(log, 1), pressure_at(log, limits.AUDIT_BUFFER_BYTES_MAX)]
+    assert seen == [Pressure.NONE, Pressure.SOME]
+    assert refused(log, *calls) == [False, False, False, False, True, False]
+    assert pressure_at(log, limits.AUDIT_BACKLOG_BYTES_MAX) is Pressure.HIGH
+    assert refused(log, *calls) == [True, True, True, True, True, False]
+    why = refusal(log, READ)
+    assert why is not None
+    assert str(tmp_path) in why.message
+
+
+def test_a_vector_is_refused_for_one_of_its_calls(log: AuditLog) -> None:
+    """A vector is refused when one of its calls is, and taken when none is."""
+    append(log, limits.AUDIT_BUFFER_BYTES_MAX)
+    assert refused(log, messages.Vector((READ, CREATE)), messages.Vector((READ, LOOKUP))) == [True, False]
+
+
+def test_no_record_is_lost_when_there_is_room_again(tmp_path: Path) -> None:
+    """What stood in memory is written in order as soon as the disk takes it, and pressure ends."""
+    log = AuditLog(tmp_path)
+    own = os.dup(log._fd)
+    full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(full, log._fd)
+    os.close(full)
+    count = append(log, limits.AUDIT_BUFFER_BYTES_MAX + 1)
+    os.dup2(own, log._fd)
+    os.close(own)
+    log.flush()
+    assert log.pressure is Pressure.NONE
+    log.close()
+    assert verify(tmp_path).records == count == len(list(read(tmp_path)))
+
+
+def test_a_call_that_is_new_is_refused_rather_than_unrecorded() -> None:
+    """Only calls that are named as leaving no record, or as making room, are taken under pressure."""
+    assert set(_HANDLERS) >= _ALWAYS | _LEAVE_NO_RECORD | _MAKE_ROOM
+    recorded = {kind.__name__ for kind in _HANDLERS} - {
+        kind.__name__ for kind in _LEAVE_NO_RECORD | _MAKE_ROOM
+    }
+    assert recorded >= {"Create", "Copy", "Run", "Pause", "Resume", "Attach", "Retire"}
