@@ -262,6 +262,8 @@ def _make_child(step: Step, parent: Task, order: Order, account: Account, reserv
         label=order.label,
     )
     child.recipe = recipe
+    # Until its end is known, whatever it lets go of: see ``lifecycle``.
+    recipe.executable.pinned += 1
     child.member_accounts = step.state.accounts_of_groups(recipe.groups)
     lifecycle.reserve(child, parent, reserved)
     bounds = Limits(reserved.memory_bytes, reserved.cpu_ms, recipe.limits.processes)

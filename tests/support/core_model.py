@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dios.limits import FAILED_PROGRAMS_KEPT
 from dios.wire.messages import Reference
 from dios.wire.types import Deletion, Mode, ObjectType, Permission, Semantics
 
@@ -26,6 +27,8 @@ class Thing:
     raw: bool = False
     pinned: bool = False
     reinstated: bool = False
+    run_by: int = 0
+    """By how many tasks that run, or have failed and are kept, it is the program."""
     alive: bool = True
     size: int = 0
     v_r: int = 0
@@ -79,7 +82,10 @@ class Person:
     parent: int = 0
     created: set[bytes] = field(default_factory=set)
     dying: bool = False
+    failed: bool = False
+    """Whether whoever condemned it was somebody else."""
     ended: bool = False
+    program: Thing | None = None
 
 
 class Model:
@@ -90,6 +96,7 @@ class Model:
         self.handles: dict[int, Handle] = {}
         self.requests: dict[int, Request] = {}
         self.people: dict[int, Person] = {}
+        self.failed_programs: list[Thing] = []
 
     # -- looking ------------------------------------------------------------------------------------
     def handle(self, task: int, ref: int) -> Handle | None:
@@ -240,19 +247,35 @@ class Model:
             if request.handle.thing is thing:
                 request.active = False
 
+    def _let_go(self, program: Thing, *, failed: bool) -> None:
+        """One task less runs it; what nobody can find and a failed task ran is kept for a while."""
+        if not failed or not program.alive or program.name is not None:
+            program.run_by -= 1
+            return
+        self.failed_programs.append(program)
+        if len(self.failed_programs) > FAILED_PROGRAMS_KEPT:
+            self.failed_programs.pop(0).run_by -= 1
+
     def collect(self) -> None:
         """What nobody refers to any more is gone, unless only a delete call may end it."""
         for thing in self.things.values():
-            kept = thing.pinned or thing.reinstated or thing.deletion is Deletion.IMMEDIATE
+            kept = thing.pinned or thing.run_by or thing.reinstated or thing.deletion is Deletion.IMMEDIATE
             if thing.alive and not kept and not self.holders(thing):
                 self.destroy(thing)
 
-    def end(self, task: int) -> None:
+    def condemn(self, person: Person, *, by: int) -> None:
+        """A task is to end; the first to say so decides whether it failed."""
+        if not person.dying:
+            person.dying, person.failed = True, by != person.id
+
+    def end(self, task: int, *, crash: bool = False) -> None:
         """A task's process or session is gone."""
         person = self.people[task]
         if person.ended:
             return
         person.ended = True
+        if person.program is not None:
+            self._let_go(person.program, failed=person.failed if person.dying else crash)
         for handle in [one for one in self.handles.values() if one.task == task]:
             self.drop(handle)
         if person.session:
@@ -260,4 +283,4 @@ class Model:
             return
         for child in self.people.values():
             if child.parent == task and not child.ended and len(self.holders(self.things[child.id])) <= 1:
-                child.dying = True
+                self.condemn(child, by=task)

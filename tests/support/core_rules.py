@@ -114,6 +114,8 @@ class CoreMachine(Driver):
         child = Client(self.node, spawn.task, welcome)
         name = None if grouped is None else grouped.thing.name
         self._arrive(child, client.task, set() if name is None else {name})
+        self.model.people[child.task].program = executable.thing
+        executable.thing.run_by += 1
         self.model.granted(child.task, welcome.inputs[0], handed.rights & rights)
         assert welcome.executable is not None
         self.model.granted(child.task, welcome.executable, int(Permission.READ | Permission.EXECUTE))
@@ -216,18 +218,18 @@ class CoreMachine(Driver):
         if self._granted(client, messages.Done, messages.Delete(handle.id, flags), fine=fine) is None:
             return
         if thing.type is ObjectType.TASK and (own_end or destroy):
-            self._condemn(thing.id)
+            self._condemn(thing.id, by=client.task)
             return
         self.model.drop(handle)
         if thing.alive and (destroy or (not flags and may and thing.deletion is Deletion.IMMEDIATE)):
             self.model.destroy(thing)
 
-    def _condemn(self, task: int) -> None:
+    def _condemn(self, task: int, *, by: int) -> None:
         person = self.model.people[task]
         if person.session:
             self.model.end(task)
         else:
-            person.dying = True
+            self.model.condemn(person, by=by)
 
     # -- requests -----------------------------------------------------------------------------------
     @rule(who=PICKS, what=PICKS, mode=MODES, level=LEVELS, other=PICKS, iov=st.sampled_from(AcquireIov))
@@ -435,7 +437,7 @@ class CoreMachine(Driver):
             self.node.step(events.Disconnected(self.node.now, TaskId(person.id), reason))
         else:
             self.node.end(TaskId(person.id), Cause.SIGNAL if crash else Cause.EXITED)
-        self.model.end(person.id)
+        self.model.end(person.id, crash=crash)
         if len(self.clients) >= PEOPLE_MAX:
             del self.clients[person.id]  # room for another
 
