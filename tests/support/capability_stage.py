@@ -94,7 +94,15 @@ class Puppet:
         self._orders.send(inside.TAKE, WAIT_S)
         return self._reply()
 
+    def bytes_for(self, call: messages.AnyCall) -> bytes:
+        """Make a call, always under the same number; the bytes that the task gets for it."""
+        self._orders.send(inside.ASK + encode_request(SEQ_FIRST, call), WAIT_S)
+        return self._body()
+
     def _reply(self) -> messages.AnyResult:
+        return decode_reply(self._body()).result
+
+    def _body(self) -> bytes:
         try:
             said = self._answers.receive(WAIT_S)
         except EndOfStreamError:
@@ -102,7 +110,7 @@ class Puppet:
         if said == inside.GONE:
             raise GoneError(self.name)
         assert said != inside.LATE, f"{self.name} got no answer"
-        return decode_reply(said[1:]).result
+        return said[1:]
 
     def does(self, source: str) -> str:
         """Run source text in the task; what it leaves in ``said``."""
@@ -185,9 +193,9 @@ class Puppet:
 class Stage:
     """A node, who directs, who suffers and who attacks."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, flags: dict[str, str]) -> None:
         self.running: RunningNode = stack.enter_context(
-            running_node(folder / "data", accept_weaker_sandbox="no")
+            running_node(folder / "data", accept_weaker_sandbox="no", **flags)
         )
         self.director = stack.enter_context(dios.connect(self.running.place, groups=()))
         sources = {"capability_puppet": HERE / "capability_puppet.py"}
@@ -238,6 +246,21 @@ class Stage:
         self._records.clear()
         return not self._expected
 
+    def next_record(self, action: str, puppet: Puppet) -> Record:
+        """The newest record of that action by a task; waits for one that was not there before."""
+        found: list[Record] = []
+
+        def came() -> bool:
+            found.extend(
+                entry.record
+                for entry in self._audit.poll()
+                if (entry.record.action, entry.record.task) == (action, puppet.fingerprint)
+            )
+            return bool(found)
+
+        wait_until(came, f"a record of {action}")
+        return found[-1]
+
     # -- before and after each attempt --------------------------------------------------------------
     def begin(self) -> None:
         """Give the victim something to lose."""
@@ -260,10 +283,10 @@ class Stage:
 
 
 @contextmanager
-def open_stage(folder: Path) -> Iterator[Stage]:
-    """A stage, gone at the end with all that it started."""
+def open_stage(folder: Path, **flags: str) -> Iterator[Stage]:
+    """A stage, gone at the end with all that it started; ``flags`` are settings of its node."""
     with ExitStack() as stack:
-        yield Stage(folder, stack)
+        yield Stage(folder, stack, flags)
 
 
 def anonymous(data: bytes | None = SECRET) -> messages.Create:
