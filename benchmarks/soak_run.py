@@ -112,11 +112,14 @@ class Run:
         programs = [FLOOD_PRINTS] * floods + [b"pass"] * (self.plan.prime - floods)
         for start in range(0, len(programs), PRIME_AT_ONCE):
             self._say(f"first {start} of {len(programs)} short tasks, which fill what a node remembers")
-            with _answers():
-                tasks = [self._session.run(source) for source in programs[start : start + PRIME_AT_ONCE]]
-                for task in tasks:
-                    task.wait(timeout=ANSWER_S)
-                    task.close()
+            self._run_each(programs[start : start + PRIME_AT_ONCE])
+
+    def _run_each(self, programs: list[bytes]) -> None:
+        with _answers():
+            tasks = [self._session.run(source) for source in programs]
+            for task in tasks:
+                task.wait(timeout=ANSWER_S)
+                task.close()
 
     def go(self) -> None:
         """Load and rest in turns until the time is over; ends early with KeyboardInterrupt."""
@@ -294,6 +297,8 @@ class Run:
                     self._kill(pid)
             self._wait(lambda: self._all_rest(phase))
         self._clear_after_the_dead()
+        # A control group in which something was still dying is removed with the next one.
+        self._run_each([b"pass"])
         problem = ""
 
         def settled() -> bool:

@@ -40,10 +40,17 @@ _LIMITS: Final = {
     "memory": dios.Limits(memory_bytes=96 * MIB),
     "spin": dios.Limits(cpu_ms=300),
 }
+_SHORT_OF_MEMORY: Final = {
+    dios.Cause.MEMORY,
+    dios.Cause.EXCEPTION,
+    dios.Cause.EXITED,
+    dios.Cause.SIGNAL,
+}
 _ENDS: Final[dict[str, Callable[[dios.Status], bool]]] = {
     "failing": lambda status: status.cause is dios.Cause.EXCEPTION,
     "exiting": lambda status: (status.cause, status.exit_code) == (dios.Cause.EXITED, 3),
-    "memory": lambda status: status.cause in {dios.Cause.MEMORY, dios.Cause.EXCEPTION},
+    # Where memory is short even an interpreter's last words may fail.
+    "memory": lambda status: not status.ok and status.cause in _SHORT_OF_MEMORY,
     "spin": lambda status: status.cause is dios.Cause.CPU,
     # The object it waits for may never come.
     "receiver": lambda status: status.ok or "TimeLimitError" in status.detail,

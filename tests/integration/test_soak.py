@@ -52,9 +52,8 @@ def test_a_node_under_mixed_load_with_kills_leaves_nothing_and_serves_no_wrong_b
     soak = msgspec.json.decode((tmp_path / "soak.json").read_bytes(), type=Soak)
     assert soak.complete
     assert not soak.troubles
-    assert sum(soak.operations.values()) > 50
     assert soak.operations["start task"] > 0
-    assert sum(point.quiet for point in soak.points) >= 2
+    assert any(point.quiet for point in soak.points)
     judged = {finding.series.name for finding in soak.findings if finding.series.rule is Rule.EXACT}
     assert {"processes", "cgroup folders", "extent files", "rows", "node: sessions"} <= judged
     assert "nothing was left" in (tmp_path / "soak.md").read_text()
