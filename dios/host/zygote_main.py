@@ -47,6 +47,7 @@ _ABOVE_TASKS: Final = 10
 
 _OOM_SCORE: Final = "500"
 _LOG_READ_ALL: Final = 3
+_JOIN_SESSION_KEYRING: Final = 1
 _LOG_BYTES: Final = 16 * limits.KIB
 _LOG_READS: Final = 3
 _LOG_PAUSE_S: Final = 0.001
@@ -77,6 +78,9 @@ class Zygote:
     @staticmethod
     def _confine(setup: Setup) -> list[str]:
         """Enter the view and give up the user, as far as the machine lets us. Returns the view's trees."""
+        # Of the kernel's keys a task would have those of whoever started the node; this ring is empty.
+        with contextlib.suppress(OSError):
+            kernel.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
         trees = view.library_trees(setup.paths)
         available = set(setup.available)
         root = privileges.may_mount()

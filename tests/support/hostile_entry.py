@@ -161,6 +161,21 @@ def _open_socket(words: str) -> None:
     socket.socket(family, kind).close()
 
 
+def _connect_tcp(port: str) -> None:
+    with socket.socket() as out:
+        out.connect(("127.0.0.1", int(port)))
+
+
+def _send_datagram(port: str) -> object:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        return out.sendto(b"loot", ("127.0.0.1", int(port)))
+
+
+def _connect_unix(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as out:
+        out.connect(path.replace("@", "\0", 1))
+
+
 def _datagram_pair(_: str) -> object:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
@@ -242,6 +257,15 @@ def _become_dumpable(_: str) -> object:
     return kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
 
+def _bind_mount(_: str) -> object:
+    bind = 0x1000
+    return raw("mount", b"/\0", b"/\0", None, bind, None)
+
+
+def _change_root(_: str) -> None:
+    os.chroot("/")
+
+
 def _become_root(_: str) -> None:
     os.setuid(0)
 
@@ -298,7 +322,7 @@ def _foreign_call(number: str) -> object:
     return libc.syscall(ctypes.c_long(int(number)))
 
 
-def raw(name: str, *arguments: int | bytes) -> int:
+def raw(name: str, *arguments: int | bytes | None) -> int:
     """A system call by name."""
     return kernel.syscall(name, *arguments)
 
