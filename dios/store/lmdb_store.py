@@ -28,7 +28,7 @@ from dios.errors import (
 from dios.ids import ObjectId
 from dios.store import environment, schema
 from dios.store.directory import lock_directory, make_directory
-from dios.store.environment import dios_error, translated
+from dios.store.environment import translated
 from dios.store.extents import Extents, Written, digest_of_file, read_exactly
 from dios.store.protocol import (
     Change,
@@ -43,6 +43,8 @@ from dios.store.protocol import (
 )
 from dios.store.recovery import collect, read_rows
 from dios.store.schema import Kind, Row
+
+_NEW: Final = -1
 
 _Prepared: TypeAlias = tuple[schema.Payload, bytes | memoryview] | None
 """What a change's payload became: its description, and its bytes when they stand behind the row."""
@@ -83,7 +85,8 @@ class LmdbStore:
         self.damaged: list[str] = []
         """What ``recover`` found damaged, one sentence each, by fingerprint."""
         self._map_bytes = map_bytes
-        self._verified: set[int] = set()
+        # When each extent that is known to be whole was changed last, _NEW for one that was just written.
+        self._verified: Final[dict[int, int]] = {}
         # A read transaction must not be open while the map moves; see _grow.
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
@@ -135,24 +138,23 @@ class LmdbStore:
             new = [extent.extent for extent in written]
             try:
                 tally = self._transact_with_room(changes, prepared)
-            except lmdb.Error as error:
-                # The fate of a commit that failed on the disk is known at the next start only; until
-                # then its extents must stay.
-                if dios_error(error, self._path).code != DamagedError.code:
-                    self._extents.remove(new)
-                raise
-            except BaseException:
+            except BaseException as error:
+                if environment.has_stopped(self._env):
+                    # Its last page may be on the disk: what became of it is known at the next start only,
+                    # and until then its extents must stay.
+                    raise environment.stopped(error, self._path) from error
                 self._extents.remove(new)
                 raise
         counts.objects += tally.objects
         counts.bytes += tally.bytes
         counts.extents += tally.extents
-        self._verified.update(new)
-        self._verified.difference_update(tally.freed)
+        self._verified.update(dict.fromkeys(new, _NEW))
+        for extent in tally.freed:
+            self._verified.pop(extent, None)
         self._extents.remove(tally.freed)
 
     def open_content(self, object_id: ObjectId) -> Content:
-        """The current content: checked against its digest, an extent once after each start."""
+        """The current content, checked: an extent after each start, and again when its file was changed."""
         self._ready()
         key = schema.key_of(object_id)
         lost = 0
@@ -253,13 +255,17 @@ class LmdbStore:
     def _open_extent(self, row: Row) -> ExtentContent:
         payload = row.payload
         fd = self._extents.open(payload.extent)
-        if payload.extent not in self._verified:
-            try:
+        try:
+            # No writer of ours ever touches it again: a later change is somebody else's, or a restored copy.
+            changed = os.fstat(fd).st_ctime_ns
+            known = self._verified.get(payload.extent)
+            if known not in {changed, _NEW}:
                 _verify(fd, row)
-            except BaseException:
-                os.close(fd)
-                raise
-            self._verified.add(payload.extent)
+            if known != changed:
+                self._verified[payload.extent] = changed
+        except BaseException:
+            os.close(fd)
+            raise
         return ExtentContent(fd, payload.size)
 
 

@@ -13,7 +13,8 @@ from store_records import content, descriptors, extent, put, record
 from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, NotSupportedError
 from dios.ids import ObjectId
-from dios.store import schema
+from dios.store import lmdb_store, schema
+from dios.store.extents import digest_of_file
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import Drop, FilePayload, Put
 
@@ -118,15 +119,40 @@ def test_a_flipped_bit_in_an_extent_is_found_at_the_first_opening(
     assert content(store, 1) == LARGE
 
 
-def test_an_extent_is_checked_once_after_a_start(opened: Callable[[], LmdbStore], data: Path) -> None:
-    """What was whole when it was first opened is opened again without reading it."""
+def test_an_extent_is_checked_again_when_its_file_was_changed(
+    opened: Callable[[], LmdbStore], data: Path
+) -> None:
+    """A file that is changed after it was found whole is refused when it is opened next."""
     opened().apply([put(1, LARGE)])
     store = opened()
     os.close(extent(store, 1).fd)
-    flip(extent_files(data)[0], 0)
-    found = extent(store, 1)
-    assert os.pread(found.fd, found.size, 0) != LARGE
-    os.close(found.fd)
+    (file,) = extent_files(data)
+    flip(file, 0)
+    with pytest.raises(DamagedError):
+        store.open_content(ObjectId(1))
+    flip(file, 0)
+    assert content(store, 1) == LARGE
+
+
+def test_an_unchanged_extent_is_read_once_after_a_start(
+    opened: Callable[[], LmdbStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found whole is opened again without reading it; what was just written is not read at all."""
+    hashed: list[int] = []
+
+    def digest(fd: int, size: int) -> bytes | None:
+        hashed.append(size)
+        return digest_of_file(fd, size)
+
+    monkeypatch.setattr(lmdb_store, "digest_of_file", digest)
+    opened().apply([put(1, LARGE)])
+    store = opened()
+    for _ in range(3):
+        assert content(store, 1) == LARGE
+    store.apply([put(2, LARGE[::-1])])
+    for _ in range(3):
+        assert content(store, 2) == LARGE[::-1]
+    assert hashed == [len(LARGE)]
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "longer"])
