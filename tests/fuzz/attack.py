@@ -24,7 +24,9 @@ from dios.errors import ProtocolError
 from dios.transport.unix_path import socket_address
 from dios.wire import messages
 from dios.wire.codec import FrameSplitter, decode_reply
-from tests.fuzz.frames import BURST_SEQUENCE, Frames, Known, framed
+from tests.fuzz.bending import Bent
+from tests.fuzz.frames import BURST_SEQUENCE, Frames, framed
+from tests.fuzz.known import Known
 from tests.fuzz.story import Story
 
 STRANGER_UID: Final = 65_531
@@ -66,6 +68,7 @@ class Attacker:
         self._rng: Final = rng
         self._story: Final = story
         self._source: Final = Frames(rng, self.known, grave=foreign)
+        self._bent: Final = Bent(rng, self._source)
         self._splitter = FrameSplitter(limits.SEND_QUEUE_BYTES_MAX)
         self._mark = 0
         self._out = bytearray()
@@ -91,7 +94,7 @@ class Attacker:
         self._put(b"".join([framed(good()) for _ in range(count)]), frames=count)
         self.lost = self.manners in {"bent", "rude"} and self._rng.random() < 0.5
         if self.lost:
-            self._put(self._source.bent())
+            self._put(self._bent.frame())
             self._put(b"".join([framed(good()) for _ in range(2)]), frames=2)
         if self.manners == "cut":
             body = framed(good())

@@ -27,6 +27,9 @@ from tests.fuzz.story import Story
 from tests.fuzz.watch import Figures, LogReader, figures, settled
 
 HERE: Final = Path(__file__).parent
+SHIPPED: Final = ("known", "frames", "bending")
+"""The modules that a hostile task brings along."""
+
 GANG: Final = 12
 BURST: Final = 30
 BURSTS_PER_ROUND: Final = 10
@@ -84,9 +87,8 @@ class Campaign:
         self._told: Final = Told(self._neighbour.refs, names)
         self._count = 0
         self._quiet = Figures(0, 0, 0, 0, 0)
-        self._program: Final = encode_program(
-            Program((HERE / "hostile_task.py").read_text(), {"fuzz_frames": (HERE / "frames.py").read_text()})
-        )
+        brought = {f"tests.fuzz.{name}": (HERE / f"{name}.py").read_text() for name in SHIPPED}
+        self._program: Final = encode_program(Program((HERE / "hostile_task.py").read_text(), brought))
 
     def run(self, frames: int, progress: Callable[[Result], None] = lambda _: None) -> Result:
         """Send at least that many frames; raises Finding."""

@@ -1,18 +1,17 @@
-"""Makes frames: every message there is, with fields that are right, nearly right, or wrong.
+"""Makes frames: every message there is, with fields that are right or nearly right.
 
-Not for: sending them (``attack``), or judging what comes back. It imports nothing but the wire and
-runs in three places: beside a node, inside a sandboxed task, and in process before a core. Its dice
-decide everything, so that a seed repeats it, and hypothesis' own dice can shrink it.
+Not for: frames that are no messages (``bending``), sending them (``attack``), or judging what comes back. It
+imports nothing but the wire and runs in three places: beside a node, inside a sandboxed task, and in process
+before a core. Its dice decide everything, so that a seed repeats it, and hypothesis' own dice can shrink it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from random import Random
-from typing import Final, TypeAlias, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import inspect
@@ -21,14 +20,8 @@ from dios import limits
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.messages import AnyResult
-from dios.wire.types import Flag, ObjectType, Persistence
-
-T = TypeVar("T")
-Plain: TypeAlias = list[object]
-"""A message as it is encoded: its tag, then its fields."""
-
-KEPT: Final = 96
-"""How many references, names and buffers of each sort an attacker remembers."""
+from dios.wire.types import Flag, ObjectType
+from tests.fuzz.known import CREATE, GRAVE, KEPT, KINDS, PROGRAMS, WEIGHTS, Known, Plain
 
 MADE_BYTES_MAX: Final = 4 * limits.MIB
 """The largest size asked for that a node may grant."""
@@ -36,13 +29,8 @@ MADE_BYTES_MAX: Final = 4 * limits.MIB
 BURST_SEQUENCE: Final = 2**62
 """Sequence numbers from here on are the attacker's own marks, which no frame of the generator has."""
 
-PROGRAMS: Final = (
-    b"pass",
-    b"import time; time.sleep(0.05)",
-    b"raise SystemExit(3)",
-    b"1/0",
-    b"\xff\0not a program",
-)
+VECTOR: Final = 40
+HELLO: Final = 41
 
 _PREFIX: Final = struct.Struct("<I")
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -53,72 +41,17 @@ EDGES: Final = (
     *(limits.STREAM_RING_BYTES_MIN, limits.STREAM_RING_BYTES_MIN - 1, limits.STREAM_RING_BYTES_MAX + 1),
     *(limits.BLOB_BYTES_MAX, limits.BLOB_BYTES_MAX + 1, limits.BLOB_BYTES_MAX - 1),
 )
-WRONG: Final[tuple[object, ...]] = (
-    None,
-    True,
-    -1,
-    2**63,
-    2**64 - 1,
-    1.5,
-    float("nan"),
-    "text",
-    b"",
-    b"x" * 31,
-    [],
-    [[]],
-    {},
-    {"a": 1},
+_FLAGS: Final = (*Flag, Flag.RELEASE_COMMIT | Flag.NON_BLOCKING, Flag.DESTROY | Flag.HANDLE_ONLY)
+_MAKEABLE: Final = (
+    *[ObjectType.SHMEM_BLOB] * 8,
+    *[ObjectType.SHMEM_STREAM] * 3,
+    ObjectType.DURABLE_BLOB,
+    ObjectType.PRIVMEM_BLOB,
+    ObjectType.TIMER_BLOB,
+    ObjectType.GROUP,
 )
-BOMBS: Final = (
-    b"\xdd\xff\xff\xff\xff",  # an array of 2**32 - 1
-    b"\xdf\xff\xff\xff\xff",  # a map of as many
-    b"\xc6\xff\xff\xff\xff",  # binary of as many
-    b"\xdb\xff\xff\xff\xff",  # text of as many
-    b"\xc9\xff\xff\xff\xff\x05",  # an extension of as many
-    b"\xdc\xff\xff",
-    b"\x92\x01\xdd\x00\xff\xff\xff",
-    b"\xd4\xff\x00",
-    b"\xc7\x0c\xff" + b"\xff" * 12,  # a time stamp out of any calendar
-    b"\xc1",
-)
-
-
-class Kind:
-    """One class of call: its tag and its fields, as the wire describes them."""
-
-    def __init__(self, call: type[msgspec.Struct]) -> None:
-        described = inspect.type_info(call)
-        assert isinstance(described, inspect.StructType)
-        self.call: Final = call
-        self.tag: Final = described.tag
-        self.fields: Final = described.fields
-        self.required: Final = sum(field.required for field in described.fields)
-        names = {field.name for field in described.fields}
-        self.paired: Final = ({"ref", "buffer"} <= names and "iov" not in names) or call in _COMMITS
-
-
-_COMMITS: Final = (messages.CommitRead, messages.CommitWrite)
-_WRITING: Final = (
-    messages.CommitWrite,
-    messages.ReleaseWrite,
-    messages.CommitAcquireWrite,
-    messages.AcquireWrite,
-)
-
-
-def _members(alias: object) -> tuple[type[msgspec.Struct], ...]:
-    found: tuple[type[msgspec.Struct], ...] = getattr(alias, "__args__", ())
-    return found
-
-
-KINDS: Final = tuple(Kind(call) for call in _members(messages.PlainCall))
-_WEIGHTS: Final = [
-    {"Create": 5, "Run": 2, "Shutdown": 1, "SetLimits": 1}.get(kind.call.__name__, 3) for kind in KINDS
-]
-_GRAVE: Final = frozenset({"Shutdown", "SetLimits"})
-"""What the node's own user is right to be granted, so that it is no attack when they ask for it."""
-_VECTOR: Final = 40
-_HELLO: Final = 41
+_BYTES: Final = bytes(range(256))
+_NAMES: Final = (bytes(32), b"\xff" * 32, bytes(range(32)), b"a" * 32)
 
 
 def framed(body: bytes) -> bytes:
@@ -135,67 +68,6 @@ def _plain(value: object) -> object:
     return value
 
 
-class Known:
-    """What one attacker has learned, and what it was told of others."""
-
-    def __init__(self, foreign: Sequence[int] = (), foreign_names: Sequence[bytes] = ()) -> None:
-        self.foreign: Final = list(foreign)
-        self.names: deque[bytes] = deque(foreign_names, KEPT)
-        self.groups: deque[int] = deque(maxlen=KEPT)
-        self.refs: deque[int] = deque(maxlen=KEPT)
-        self.tasks: deque[int] = deque(maxlen=KEPT)
-        self.code: deque[int] = deque(maxlen=KEPT)
-        self.dead: deque[int] = deque(maxlen=KEPT)
-        self.buffers: deque[tuple[int, int, bool]] = deque(maxlen=KEPT)
-        self.made: list[bytes] = []
-
-    def learn(self, sent: Sequence[Plain], result: AnyResult) -> None:
-        """Take what a reply tells; ``sent`` are the calls it answers, one but for a vector."""
-        if isinstance(result, messages.Results):
-            for call, part in zip(sent, result.results, strict=False):
-                self._take(call, part)
-        elif sent:
-            self._take(sent[0], result)
-
-    def welcome(self, result: messages.Welcome) -> None:
-        """Take what a task or session is told first."""
-        self.names.append(result.name)
-        for reference in (result.self_ref, result.console, *result.groups, *result.inputs, *result.outputs):
-            self._reference(reference)
-
-    def _take(self, call: Plain, result: AnyResult) -> None:
-        match result:
-            case messages.Created(name, reference):
-                self._reference(reference)
-                if name is not None:
-                    self.names.append(name)
-                    if reference.persistence is Persistence.DURABLE:
-                        self.made.append(name)
-                if call and call[-1] in PROGRAMS:
-                    self.code.append(reference.ref)
-            case messages.References(references):
-                for reference in references:
-                    self._reference(reference)
-            case messages.Buffer() if len(call) > 1 and isinstance(call[1], int):
-                self.buffers.append((call[1], result.buffer, call[0] in _WRITING_TAGS))
-            case messages.Done() if call and call[0] == _DELETE_TAG and isinstance(call[1], int):
-                self.dead.append(call[1])
-            case _:
-                pass
-
-    def _reference(self, reference: messages.Reference) -> None:
-        self.refs.append(reference.ref)
-        if reference.type is ObjectType.GROUP:
-            self.groups.append(reference.ref)
-        elif reference.type is ObjectType.TASK:
-            self.tasks.append(reference.ref)
-
-
-_WRITING_TAGS: Final = frozenset(kind.tag for kind in KINDS if kind.call in _WRITING)
-_CREATE: Final = next(kind for kind in KINDS if kind.call is messages.Create)
-_DELETE_TAG: Final = next(kind.tag for kind in KINDS if kind.call is messages.Delete)
-
-
 class Frames:
     """A source of frames for one attacker; ``grave`` lets it ask for the node's end and new limits.
 
@@ -207,8 +79,8 @@ class Frames:
         self.known: Final = known
         self._runs: Final = runs
         self._weights: Final = [
-            0 if not grave and kind.call.__name__ in _GRAVE else weight
-            for kind, weight in zip(KINDS, _WEIGHTS, strict=True)
+            0 if not grave and kind.call.__name__ in GRAVE else weight
+            for kind, weight in zip(KINDS, WEIGHTS, strict=True)
         ]
         self._seq = 1
         self.sent: dict[int, Sequence[Plain]] = {}
@@ -222,20 +94,16 @@ class Frames:
         if shape < 0.06:
             return self._vector()
         call = self.call()
-        return self._request(call, [call])
+        return self.request(call, [call])
 
     def hello(self) -> bytes:
         """The body of a first message, rarely with groups of others."""
-        groups = [self._name() for _ in range(self._rarely(3))]
-        return _pack([1, [_HELLO, PROTOCOL_VERSION, groups, "fuzz"]])
+        groups = [self._name() for _ in range(self.rarely(3))]
+        return _pack([1, [HELLO, PROTOCOL_VERSION, groups, "fuzz"]])
 
     def mark(self, number: int) -> bytes:
         """The body of a harmless call, whose answer shows that everything before it was taken."""
         return _pack([BURST_SEQUENCE + number, [30, 1]])
-
-    def bent(self) -> bytes:
-        """A whole frame that is wrong in one way: most cost the connection."""
-        return self.rng.choice(self._BENDS)(self)
 
     def answered(self, seq: int, result: AnyResult) -> None:
         """Learn from the reply to one of this source's frames."""
@@ -243,7 +111,8 @@ class Frames:
         if calls is not None:
             self.known.learn(calls, result)
 
-    def _request(self, call: Plain, calls: Sequence[Plain]) -> bytes:
+    def request(self, call: Plain, calls: Sequence[Plain]) -> bytes:
+        """The body of a message with the next number; ``calls`` are what its answer teaches about."""
         rng = self.rng
         if rng.random() > 0.004:
             self._seq += 1
@@ -258,9 +127,9 @@ class Frames:
             cheap = self.call()
             calls = [cheap] * rng.choice((limits.VECTOR_CALLS_MAX, 200))
         else:
-            calls = [self.call() for _ in range(1 + self._rarely(24))]
-        body = self._request([_VECTOR, calls], calls)
-        return body if len(body) <= limits.FRAME_BYTES_MAX else self._request(calls[0], calls[:1])
+            calls = [self.call() for _ in range(1 + self.rarely(24))]
+        body = self.request([VECTOR, calls], calls)
+        return body if len(body) <= limits.FRAME_BYTES_MAX else self.request(calls[0], calls[:1])
 
     # -- calls --------------------------------------------------------------------------------------
     def call(self) -> Plain:
@@ -268,7 +137,7 @@ class Frames:
         rng, known = self.rng, self.known
         # Who holds nothing yet makes something first: refusals alone lead nowhere.
         poor = len(known.refs) < 8 and rng.random() < 0.7
-        kind = _CREATE if poor else rng.choices(KINDS, self._weights)[0]
+        kind = CREATE if poor else rng.choices(KINDS, self._weights)[0]
         if kind.paired:
             if known.buffers and rng.random() < 0.9:
                 self._pair = known.buffers[int(rng.random() * len(known.buffers))]
@@ -318,7 +187,7 @@ class Frames:
                 return self._text()
             case inspect.VarTupleType():
                 most = min(kind.max_length or 4, 4)
-                count = max(kind.min_length or 0, self._rarely(most))
+                count = max(kind.min_length or 0, self.rarely(most))
                 return [self.value(kind.item_type) for _ in range(count)]
             case inspect.StructType():
                 makers = self._by_name
@@ -337,7 +206,7 @@ class Frames:
             "task": lambda: self._of(self.known.tasks),
             "group": lambda: 0 if self.rng.random() < 0.5 else self._of(self.known.groups),
             "groups": self._groups,
-            "refs": lambda: [self._ref() for _ in range(1 + self._rarely(8))],
+            "refs": lambda: [self._ref() for _ in range(1 + self.rarely(8))],
             "buffer": lambda: (
                 self._of([pair[1] for pair in self.known.buffers]) if self.rng.random() < 0.3 else 0
             ),
@@ -360,7 +229,7 @@ class Frames:
         }
 
     # -- fields -------------------------------------------------------------------------------------
-    def _rarely(self, most: int) -> int:
+    def rarely(self, most: int) -> int:
         """Mostly little, at most ``most``."""
         dice = self.rng.random()
         return int(dice * dice * dice * (most + 1))
@@ -396,7 +265,7 @@ class Frames:
             return [groups[int(self.rng.random() * len(groups))]]
         if self.rng.random() < 0.1:
             return [self._ref()] * limits.GROUPS_PER_CALL_MAX
-        return [self._of(groups) for _ in range(self._rarely(4))]
+        return [self._of(groups) for _ in range(self.rarely(4))]
 
     def _number(self) -> int:
         dice = self.rng.random()
@@ -442,103 +311,3 @@ class Frames:
         if dice < 0.9:
             return ("", "a", "local", "\n\x1b[2J\0", "é😀", "../../etc", "%s{0}")[int(dice / 0.9 * 7)]
         return "x" * self.rng.choice((limits.TEXT_BYTES_MAX, limits.TEXT_BYTES_MAX - 1, 1000))
-
-    # -- bending ------------------------------------------------------------------------------------
-    def _wrong_field(self) -> bytes:
-        call = self.call()
-        place = int(self.rng.random() * len(call))
-        call[place] = WRONG[int(self.rng.random() * len(WRONG))]
-        return framed(self._request(call, ()))
-
-    def _too_much(self) -> bytes:
-        """A field, list or text just over its bound, or one field too many."""
-        many: tuple[Plain, ...] = (
-            [*self.call(), *[0] * 12],
-            [_VECTOR, [[30, 1]] * (limits.VECTOR_CALLS_MAX + 1)],
-            [_VECTOR, []],
-            [_VECTOR, [[_VECTOR, [[30, 1]]]]],
-            [_VECTOR, [[_HELLO, 1]]],
-            [2, b"x" * (limits.NAME_BYTES + 1)],
-            [21, 1, b"x" * (limits.INLINE_BYTES_MAX + 1)],
-            [14, [1] * (limits.SELECT_REFERENCES_MAX + 1)],
-            [14, []],
-            [1, 3, [1] * (limits.GROUPS_PER_CALL_MAX + 1)],
-            [5, 1, [], [], [], ["x"] * (limits.ARGUMENTS_MAX + 1)],
-            [5, 1, [], [], [], ["x" * (limits.TEXT_BYTES_MAX + 1)]],
-            [_HELLO, PROTOCOL_VERSION],
-            [_HELLO, 2**63 - 1],
-        )
-        return framed(self._request(self.rng.choice(many), ()))
-
-    def _flipped(self) -> bytes:
-        body = bytearray(self.good())
-        for _ in range(1 + self._rarely(6)):
-            body[int(self.rng.random() * len(body))] = int(self.rng.random() * 256)
-        return framed(bytes(body))
-
-    def _cut(self) -> bytes:
-        body = self.good()
-        return framed(body[: int(self.rng.random() * len(body))])
-
-    def _trailed(self) -> bytes:
-        return framed(self.good() + self.rng.choice((b"\0", b"\xc0", b"\x91\x01")))
-
-    def _wrong_length(self) -> bytes:
-        body = self.good()
-        length = self.rng.choice(
-            (len(body) + 1, max(0, len(body) - 1), 0, limits.FRAME_BYTES_MAX + 1, 2**31, 2**32 - 1, 1)
-        )
-        return _PREFIX.pack(length) + body
-
-    def _nested(self) -> bytes:
-        depth = self.rng.choice((100, 1_000, 5_000, 100_000, limits.FRAME_BYTES_MAX - 4))
-        opener = self.rng.choice((b"\x91", b"\x81\x00", b"\x92\x01"))
-        body = (opener * depth)[: limits.FRAME_BYTES_MAX - 4] + b"\xc0"
-        return framed(self.rng.choice((b"", b"\x92\x01", b"\x92\x01\x93\x01")) + body)
-
-    def _bomb(self) -> bytes:
-        head = self.rng.choice(
-            (b"", b"\x92\x01", b"\x92\x01\x92\x28", b"\x92\x01\x92\x0e", b"\x92\x01\x93\x15\x01")
-        )
-        return framed(head + self.rng.choice(BOMBS) + b"\0" * self._rarely(300))
-
-    def _full(self) -> bytes:
-        """As long as a frame may be, or one byte more."""
-        size = limits.FRAME_BYTES_MAX + self.rng.choice((0, 0, 1))
-        return framed((b"\x92\x01\xc6" + struct.pack(">I", size - 7) + bytes(size))[:size])
-
-    def _noise(self) -> bytes:
-        return self.rng.randbytes(1 + self._rarely(400))
-
-    def _no_text(self) -> bytes:
-        return framed(b"\x92\x01\x98\x01\x03\x90\x00\xc0\x00\x01\xa4\xff\xfe\xc3\x28")
-
-    _BENDS: Final = (
-        _wrong_field,
-        _wrong_field,
-        _wrong_field,
-        _too_much,
-        _flipped,
-        _flipped,
-        _cut,
-        _trailed,
-        _wrong_length,
-        _nested,
-        _bomb,
-        _full,
-        _noise,
-        _no_text,
-    )
-
-
-_FLAGS: Final = (*Flag, Flag.RELEASE_COMMIT | Flag.NON_BLOCKING, Flag.DESTROY | Flag.HANDLE_ONLY)
-_MAKEABLE: Final = (
-    *[ObjectType.SHMEM_BLOB] * 8,
-    *[ObjectType.SHMEM_STREAM] * 3,
-    ObjectType.DURABLE_BLOB,
-    ObjectType.PRIVMEM_BLOB,
-    ObjectType.TIMER_BLOB,
-    ObjectType.GROUP,
-)
-_BYTES: Final = bytes(range(256))
-_NAMES: Final = (bytes(32), b"\xff" * 32, bytes(range(32)), b"a" * 32)

@@ -12,11 +12,12 @@ import socket
 import sys
 from random import Random
 
-from fuzz_frames import Frames, Known, framed  # type: ignore[import-not-found] # it comes with the program
-
 from dios.errors import ProtocolError
 from dios.wire import messages
 from dios.wire.codec import FrameSplitter, decode_reply
+from tests.fuzz.bending import Bent
+from tests.fuzz.frames import Frames, framed
+from tests.fuzz.known import Known
 
 RECEIVE_BYTES = 262_144
 
@@ -26,6 +27,7 @@ def main(seed: int, count: int) -> None:
     rng = Random(seed)  # noqa: S311 - repeatable dice, nothing secret
     known = Known()
     source = Frames(rng, known, grave=True, runs=0.02)
+    bent = Bent(rng, source)
     splitter = FrameSplitter(2**32 - 1)
     with socket.socket(fileno=3) as sock:
         sock.setblocking(False)
@@ -33,7 +35,7 @@ def main(seed: int, count: int) -> None:
         while sent < count:
             frames = [framed(source.good()) for _ in range(min(50, count - sent))]
             if sent + 50 >= count:
-                frames.append(source.bent())
+                frames.append(bent.frame())
             sent += len(frames)
             if not exchange(sock, b"".join(frames), splitter, source):
                 break
