@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.set-up
+FUZZ_VENV := .venv-fuzz
+FUZZ_STAMP := $(FUZZ_VENV)/.set-up
 
 # The system's interpreter comes first: one from a version manager lives in a home directory that a
 # sandboxed task, which runs as another user, may be unable to reach. PYTHON=... overrules.
@@ -20,6 +22,7 @@ TESTS ?= tests
 SEEDS ?= 20
 FRAMES ?= 1000000
 SEED ?=
+SECONDS ?= 60
 MINUTES ?= 30
 INPUT ?=
 ROUNDS ?= 500
@@ -68,6 +71,15 @@ $(BENCH_STAMP): $(STAMP)
 	@$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
+# The guided fuzzer exists for some versions of Python only: without it the rest of fuzzing goes on.
+$(FUZZ_STAMP): $(STAMP)
+	@echo "installing the coverage-guided fuzzer into $(FUZZ_VENV)"
+	@$(BIN)/python -m venv $(FUZZ_VENV)
+	@$(FUZZ_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(FUZZ_VENV)/bin/python -m pip install --quiet --editable . --group fuzz || \
+		echo "atheris cannot be installed for this Python: the codec and the core are fuzzed without guidance only"
+	@touch $@
+
 demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
 	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)")
 
@@ -103,7 +115,10 @@ bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls
 soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills, and see that nothing grows.
 	@$(BENCH_VENV)/bin/python -m benchmarks.soak --minutes $(MINUTES)
 
-fuzz: setup ## Attack a node with FRAMES frames (default 1000000; SEED=N repeats a run).
+fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), then a node with FRAMES frames (1000000; SEED=N repeats).
+	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
+		PYTHONPATH=.:tests/support $(FUZZ_VENV)/bin/python -m tests.fuzz.coverage_guided --seconds $(SECONDS); \
+	fi
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
 
 fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
@@ -123,5 +138,5 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say.
 all: fmt-check lint type imports docs test sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
-	rm -rf $(VENV) $(BENCH_VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
