@@ -16,7 +16,7 @@ _LAST_LINES: Final = "Last lines:\n"
 """What the node puts between the cause and the console's last lines in a status's detail."""
 
 _TRY: Final = {
-    Cause.EXCEPTION: "read the traceback above; `dios run --limbo` runs it outside the sandbox, to compare",
+    Cause.EXCEPTION: "read the traceback; `dios debug` stops where it was raised",
     Cause.SIGNAL: "run it with --limbo under a debugger, or with `python -X faulthandler`",
     Cause.SANDBOX: "a pure task has no files, sockets, programs or processes of its own: "
     "give it what it needs with --input, or run it with --limbo",
@@ -73,6 +73,36 @@ def _advice(task: Status, first: str) -> str:
     return _TRY[Cause.EXCEPTION]
 
 
+def _told(task: Status) -> list[str]:
+    """What the node says of an end, without the last lines of its console."""
+    why = task.detail.partition(_LAST_LINES)[0]
+    return [plain(line) for line in why.split("\n") if line.strip()]
+
+
+def advice_for(task: Status) -> str:
+    """What to try about an end; empty where nothing failed."""
+    return "" if task.ok or not task.ended else _advice(task, next(iter(_told(task)), ""))
+
+
+def reason_lines(task: Status) -> list[str]:
+    """Why a task ended, in plain words: the cause first, then what the node knows about it."""
+    if task.ok:
+        return ["its program came to its end, with exit status 0"]
+    meaning = {
+        Cause.EXITED: f"its program ended itself with exit status {task.exit_code}",
+        Cause.EXCEPTION: "an exception that nothing in it handled left its program",
+        Cause.SIGNAL: f"the system ended it with {_signal_name(task.signal)}",
+        Cause.SANDBOX: "it did what no confined task may do, and the kernel ended it for that",
+        Cause.MEMORY: "it needed more memory than its limit",
+        Cause.CPU: "it used up its CPU time",
+        Cause.KILLED: "somebody ended it: `dios kill`, the end of the command that ran it, or its parent",
+        Cause.PROTOCOL: "what it sent to the node was no message",
+        Cause.SPAWN: "it could not be started, and ran nothing",
+        Cause.NODE: "the node stopped while it ran",
+    }.get(task.cause, cause_text(task))
+    return [meaning, *_told(task)]
+
+
 def explain(task: Status) -> list[str]:
     """What to say about a task that failed, to who has just seen its console: cause and what to try.
 
@@ -80,8 +110,7 @@ def explain(task: Status) -> list[str]:
     """
     if task.ok:
         return []
-    why = task.detail.partition(_LAST_LINES)[0]
-    first, *rest = [plain(line) for line in why.split("\n") if line.strip()] or [""]
+    first, *rest = _told(task) or [""]
     name = f"{plain(task.label)} ({task.fingerprint})" if task.label else task.fingerprint
     lines = [f"task {name}: {cause_text(task)}{': ' + first if first else ''}"]
     lines += [f"  {line}" for line in rest]
@@ -89,4 +118,5 @@ def explain(task: Status) -> list[str]:
     if advice:
         lines.append(f"  try:  {advice}")
     lines.append(f"  logs: dios logs {task.fingerprint}")
+    lines.append(f"  more: dios describe {task.fingerprint}, dios debug {task.fingerprint}")
     return lines

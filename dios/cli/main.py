@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli import audit, doctor, groups, objects, shell, tasks
+from dios.cli import audit, debug, describe, doctor, groups, objects, quotas, shell, tasks
 
 app: Final = typer.Typer(
     help="Objects, groups and tasks of a DIOS node.\n\nEach command explains itself: dios COMMAND --help.",
@@ -23,7 +23,8 @@ app: Final = typer.Typer(
 )
 app.add_typer(groups.app, name="group")
 app.add_typer(audit.app, name="audit")
-for family in (objects, tasks, doctor, shell):
+app.add_typer(quotas.app, name="limits")
+for family in (objects, tasks, describe, debug, doctor, shell):
     app.add_typer(family.app)
 
 

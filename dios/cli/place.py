@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from dios.cli.output import say, size_text, time_text
-from dios.client.blocking import Group, Node, Reference, connect
+from dios.client.blocking import Group, Node, Reference, Task, connect
 from dios.client.keyring import Keyring, check_alias
 from dios.client.status import Status
-from dios.errors import Conflict, ExistsError, InvalidError
+from dios.errors import Conflict, ExistsError, InvalidError, NoSuchTaskError
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.lib.catalogue import Entry
@@ -191,6 +191,14 @@ class Place:
         return self.node.find(name)
 
     # -- tasks --------------------------------------------------------------------------------------
+    def task(self, text: str) -> tuple[Task, Status]:
+        """A handle of the task that a TASK argument means, and how it was when we looked."""
+        status = self.task_row(text)
+        found = None if status.name is None else self.node.find(status.name)
+        if not isinstance(found, Task):
+            raise NoSuchTaskError("the node no longer keeps this task", fingerprint=status.fingerprint)
+        return found, status
+
     def task_row(self, text: str) -> Status:
         """The one task that a TASK argument means."""
         rows = self.node.tasks()

@@ -44,6 +44,8 @@ DELEGATED: Final = (
     "kill",
     "group",
     "audit",
+    "limits",
+    "describe",
 )
 
 app: Final = typer.Typer(rich_markup_mode=None)

@@ -6,13 +6,10 @@ Not for: how an end is worded (``dios.cli.endings``).
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, BinaryIO, Final, NoReturn
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
@@ -33,18 +30,16 @@ from dios.cli.output import (
     time_text,
     write_json,
 )
-from dios.cli.place import Place, opened
+from dios.cli.place import opened
+from dios.cli.stopping import Stopped, stopped_by_signals
 from dios.client.blocking import Console, Task
 from dios.client.status import Status
-from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, TimeLimitError
-from dios.node.budgets import parse_size
-from dios.wire.messages import Limits
+from dios.errors import DiosError, EndOfStreamError, InvalidError, TimeLimitError
+from dios.node.budgets import limits_of_run, parse_size
 from dios.wire.nametext import format_name
 from dios.wire.types import Brand
 
 RUN_FAILED: Final = 125
-_BY_SIGNAL: Final = 128
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -57,6 +52,7 @@ TaskArgument = Annotated[
     epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
+    "  dios run job.py --limit tasks=10 --limit objects=100      (for it and all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n\n"
     "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
     "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
@@ -85,6 +81,12 @@ def run(
     cpu_seconds: Annotated[
         float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")
     ] = 0.0,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", metavar="WORD=VALUE", help="At most this for it and all it starts: tasks=10, cpu=5min."
+        ),
+    ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,7 +104,7 @@ def run(
             args=arguments or (),
             label=label or file.name,
             brand=Brand.LIMBO if limbo else Brand.PURE,
-            limits=Limits(memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000)),
+            limits=limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000)),
         )
         if detach:
             _show_started(task, label or file.name, as_json=as_json)
@@ -110,7 +112,7 @@ def run(
         # With --json the result alone goes to the standard output.
         ended = _attend(task, sys.stderr.buffer if as_json else sys.stdout.buffer)
         if as_json:
-            write_json(_described(ended))
+            write_json(described(ended))
         else:
             for line in explain(ended):
                 say(line)
@@ -139,48 +141,20 @@ def _show_started(task: Task, label: str, *, as_json: bool) -> None:
         say(f"next: dios logs {task.fingerprint} --follow")
 
 
-class _Stopped(BaseException):
-    """This command was told to end by a signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_status: Final = _BY_SIGNAL + number
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Raise _Stopped for what would end this command and leave its task behind."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        del frame
-        raise _Stopped(number)
-
-    # One that is ignored stays so: whoever types nohup wants the task to go on.
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    for number in _ENDING:
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in _ENDING:
-            signal.signal(number, before[number])
-
-
 def _attend(task: Task, output: BinaryIO) -> Status:
     """Stream the console until the task has ended; what ends this command kills it first."""
     try:
-        with _stopped_by_signals():
+        with stopped_by_signals():
             _pour(task.console(), output)
             return task.wait()
-    except (KeyboardInterrupt, _Stopped, OSError) as stopped:
+    except (KeyboardInterrupt, Stopped, OSError) as stopped:
         with contextlib.suppress(OSError):
             say(f"killing task {task.fingerprint}")
         with contextlib.suppress(DiosError):
             task.kill()
         if isinstance(stopped, OSError):
             raise
-        status = stopped.exit_status if isinstance(stopped, _Stopped) else INTERRUPTED
+        status = stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
         raise typer.Exit(status) from None
 
 
@@ -201,7 +175,8 @@ def _tell_lost(console: Console, seen: int) -> None:
         say(f"{size_text(console.size - seen)} of its output are missing: the node did not keep them")
 
 
-def _described(task: Status) -> dict[str, object]:
+def described(task: Status) -> dict[str, object]:
+    """A task for programs."""
     return {
         "fingerprint": task.fingerprint,
         "label": task.label,
@@ -230,7 +205,7 @@ def ps(
     with reporting("dios ps", as_json=as_json), opened(node) as place:
         known = [task for task in place.node.tasks() if everything or not task.ended]
         if as_json:
-            write_json([_described(task) for task in known])
+            write_json([described(task) for task in known])
         elif known:
             head = ("TASK", "LABEL", "STATE", "BRAND", "PID", "STARTED", "FOR")
             table(head, [_row(task) for task in known], right=("PID", "FOR"))
@@ -251,15 +226,6 @@ def _row(task: Status) -> tuple[str, ...]:
     )
 
 
-def _task(place: Place, text: str) -> tuple[Task, Status]:
-    """A handle of the task that a TASK argument means, and how it was when we looked."""
-    status = place.task_row(text)
-    found = None if status.name is None else place.node.find(status.name)
-    if not isinstance(found, Task):
-        raise NoSuchTaskError("the node no longer keeps this task", fingerprint=status.fingerprint)
-    return found, status
-
-
 @app.command(epilog="\b\nExamples:\n  dios logs job.py\n  dios logs 3f9a --follow")
 def logs(
     task: TaskArgument,
@@ -273,7 +239,7 @@ def logs(
     A task that prints waits for who reads along with it, for a second at most.
     """
     with reporting("dios logs", as_json=as_json), opened(node) as place:
-        handle, status = _task(place, task)
+        handle, status = place.task(task)
         console = handle.console()
         if follow and not as_json:
             _pour(console, sys.stdout.buffer)
@@ -284,7 +250,7 @@ def logs(
                 parts.append(console.receive(timeout=0))
         data = b"".join(parts)
         if as_json:
-            write_json({**_described(status), "console": data.decode(errors="replace")})
+            write_json({**described(status), "console": data.decode(errors="replace")})
         else:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -295,7 +261,7 @@ def logs(
 def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Suspend a task: it keeps everything it has and does nothing until it is resumed."""
     with reporting("dios pause", as_json=as_json), opened(node) as place:
-        handle, status = _task(place, task)
+        handle, status = place.task(task)
         done = handle.pause()
         _tell(status, "paused", done=done, as_json=as_json, otherwise="has ended")
         if not done:
@@ -306,7 +272,7 @@ def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = 
 def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Let a paused task run on."""
     with reporting("dios resume", as_json=as_json), opened(node) as place:
-        handle, status = _task(place, task)
+        handle, status = place.task(task)
         done = handle.resume()
         otherwise = "has ended" if status.ended else "was not paused"
         _tell(status, "resumed", done=done, as_json=as_json, otherwise=otherwise)
@@ -318,7 +284,7 @@ def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption =
 def kill(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """End a task at once. What it committed stays; nothing else of it is left."""
     with reporting("dios kill", as_json=as_json), opened(node) as place:
-        handle, status = _task(place, task)
+        handle, status = place.task(task)
         if status.ended:
             # What was asked for holds, so that this is no failure.
             _tell(status, "killed", done=False, as_json=as_json, otherwise="had ended already")

@@ -13,8 +13,8 @@ import select
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from types import CodeType, ModuleType
+from collections.abc import Collection, Mapping, Sequence
+from types import CodeType, ModuleType, TracebackType
 from typing import Final
 
 from dios.client import blocking
@@ -28,9 +28,12 @@ from dios.transport.unix_client import ClientChannel
 TASK_SOCKET: Final = 3
 """The one descriptor beside console and null that a task inherits."""
 
-_FAILED: Final = 1
+FAILED: Final = 1
+"""Exit status of a task that an exception ended."""
+
 _MAIN: Final = "__main__"
-_DEFAULT_FILE: Final = "<task>"
+DEFAULT_FILE: Final = "<task>"
+"""What a traceback calls a program without a label."""
 
 
 def main() -> int:
@@ -46,7 +49,7 @@ def main() -> int:
     if node.executable is None:
         raise NotExecutableError("the node sent no program")
     program = decode_program(node.executable.read_bytes())
-    return run_program(program, node.label or _DEFAULT_FILE, node.arguments)
+    return run_program(program, node.label or DEFAULT_FILE, node.arguments)
 
 
 def _welcome_is_near(connection: Connection) -> bool:
@@ -60,31 +63,46 @@ def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:
     Returns 0, or 1 after printing the traceback of an exception that left the program; its SystemExit is
     raised on.
     """
+    module = become(program, file, arguments)
+    try:
+        exec(compiled(program.main, file), module.__dict__)  # noqa: S102 - the task is here to run it
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever left the program is shown, never handled
+        tell(error, {__file__})
+        return FAILED
+    return 0
+
+
+def become(program: Program, file: str, arguments: Sequence[str]) -> ModuleType:
+    """Give this process the arguments, the modules and the ``__main__`` of a program; answers the last."""
     sys.argv[:] = [file, *arguments]
     sys.meta_path.insert(0, _OwnModules(program.modules))
     module = ModuleType(_MAIN)
     module.__file__ = file
     sys.modules[_MAIN] = module
-    try:
-        exec(_compiled(program.main, file), module.__dict__)  # noqa: S102 - the task is here to run it
-    except SystemExit:
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever left the program is shown, never handled
-        # The frames above the program's first are ours and say nothing to its author.
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        error.__traceback__ = trace
-        sys.stdout.flush()
-        if trace is None:
-            # A program that does not compile has no frames; the node knows an exception by this line.
-            sys.stderr.write("Traceback (most recent call last):\n")
-        traceback.print_exception(error)
-        return _FAILED
-    return 0
+    return module
 
 
-def _compiled(source: str, file: str) -> CodeType:
+def tell(error: BaseException, ours: Collection[str]) -> TracebackType | None:
+    """Print the traceback of an exception that left the program, and answer it, without our own frames.
+
+    ``ours`` are the files of the frames above the program's first, which say nothing to its author.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.stdout.flush()
+    if trace is None:
+        # A program that does not compile has no frames; the node knows an exception by this line.
+        sys.stderr.write("Traceback (most recent call last):\n")
+    traceback.print_exception(error)
+    return trace
+
+
+def compiled(source: str, file: str) -> CodeType:
+    """The code of a source, whose lines a traceback and a debugger find under ``file``."""
     # An entry without a time of change is never checked against a disk that the task cannot see.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     return compile(source, file, "exec", dont_inherit=True)
@@ -116,4 +134,4 @@ class _OwnModules:
         file = (spec.origin if spec is not None else None) or module.__name__
         module.__file__ = file
         source = self._sources.get(module.__name__, "")
-        exec(_compiled(source, file), module.__dict__)  # noqa: S102 - the same
+        exec(compiled(source, file), module.__dict__)  # noqa: S102 - the same

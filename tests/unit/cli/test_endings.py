@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dios.cli.endings import cause_text, explain
+from dios.cli.endings import advice_for, cause_text, explain, reason_lines
 from dios.client.status import Status
 from dios.wire.types import Cause, TaskState
 
@@ -53,7 +53,8 @@ def test_a_failure_tells_cause_and_what_to_try() -> None:
     told = explain(ended)
     assert told[0] == "task job.py (00aa11bb22cc): stopped by the sandbox: not allowed"
     assert "--limbo" in told[1]
-    assert told[2:] == ["  logs: dios logs 00aa11bb22cc"]
+    assert told[2] == "  logs: dios logs 00aa11bb22cc"
+    assert told[3:] == ["  more: dios describe 00aa11bb22cc, dios debug 00aa11bb22cc"]
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,17 @@ def test_what_a_task_chose_cannot_garble_the_terminal() -> None:
     """A control character in a label or in an exception's text is spelled out."""
     ended = row(Cause.EXCEPTION, 1, detail="ValueError: \x1b[31m")
     assert "\x1b" not in "".join(explain(ended))
+
+
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause is not Cause.NONE])
+def test_every_cause_is_explained(cause: Cause) -> None:
+    """Each way to end has a sentence of its own, before what the node says of it; success needs no advice."""
+    ended = row(cause, 0, signal.SIGKILL, detail="the node's word\n\nLast lines:\nprinted")
+    others = {reason_lines(row(other, 0, signal.SIGKILL))[0] for other in Cause if other is not cause}
+    first, *rest = reason_lines(ended)
+    assert first not in others
+    assert ended.ok or rest == ["the node's word"]
+    assert bool(advice_for(ended)) == (cause not in {Cause.EXITED, Cause.KILLED})
 
 
 @pytest.mark.parametrize("cause", list(Cause))

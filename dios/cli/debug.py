@@ -1,0 +1,243 @@
+"""``dios debug``: a task once more, under pdb, with this terminal at the other end of two streams.
+
+Not for: what runs inside the task (``dios.lib.debugger``). Lines are typed and edited here; nothing but them,
+and the wish to interrupt, goes in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import readline
+import sys
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+from dios.cli.endings import cause_text, explain
+from dios.cli.output import INTERRUPTED, JsonOption, NodeOption, plain, reporting, say, time_text, write_json
+from dios.cli.place import opened
+from dios.cli.stopping import Stopped, stopped_by_signals
+from dios.cli.tasks import TaskArgument, described
+from dios.client.blocking import Console, Node, Reference, Stream, Task
+from dios.client.status import Status
+from dios.client.usage import Description
+from dios.errors import DiosError, EndOfStreamError, InvalidError, TimeLimitError
+from dios.lib.debugger import ASK, END, HEAR, INTERRUPT, LABEL, LINE, TALK, TEXT
+from dios.wire.types import Brand, Cause
+
+_PROGRAM: Final = """\
+import sys
+from dios.lib.debugger import debug
+sys.exit(debug(post_mortem={post_mortem}))
+"""
+
+_QUIET_SECONDS: Final = 0.02
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+class Conversation:
+    """One debugged task: what it shows goes to ``output``, what it asks is answered from here."""
+
+    def __init__(self, node: Node, like: Task, output: BinaryIO, *, label: str, post_mortem: bool) -> None:
+        self._node: Final = node
+        self._output: Final = output
+        self._talk: Final = node.create_stream()
+        self._hear: Final = node.create_stream()
+        handed = {TALK: self._talk.restrict("read"), HEAR: self._hear.restrict("write")}
+        source = _PROGRAM.format(post_mortem=post_mortem).encode()
+        self.task: Final = node.run(source, like=like, inputs=handed, label=LABEL + label)
+        self._console: Console | None = self.task.console()
+        self._ended = False
+        self._interrupted = False
+
+    def hold(self) -> Status:
+        """Go on until the task has ended."""
+        self._talk.writer  # noqa: B018 - the task waits for this end before it asks anything
+        while not self._ended:
+            sources: list[Reference] = [self._hear, self.task]
+            if self._console is not None:
+                sources.append(self._console)
+            try:
+                ready = self._node.select(sources)
+                if ready is self._hear:
+                    self._take(self._hear)
+                elif ready is self._console:
+                    self._show_console()
+                elif ready is self.task:
+                    self._finish()
+            except KeyboardInterrupt:
+                self._interrupt()
+        return self.task.wait()
+
+    def _take(self, hear: Stream) -> None:
+        try:
+            message = hear.receive()
+        except EndOfStreamError:
+            self._finish()
+            return
+        kind, data = message[:1], message[1:]
+        if kind == TEXT:
+            self._write(data)
+        elif kind == ASK:
+            # What the program printed comes by another way, and belongs before the question.
+            while self._console is not None and self._node.select([self._console], timeout=_QUIET_SECONDS):
+                self._show_console()
+            self._interrupted = False
+            self._answer(data.decode(errors="replace"))
+
+    def _answer(self, prompt: str) -> None:
+        try:
+            line = self._read_line(prompt)
+        except EOFError:
+            self._write(b"\n")
+            message = END
+        else:
+            message = LINE + line.encode(errors="replace")
+        with contextlib.suppress(DiosError):
+            # A task that has just ended is met at the next look.
+            self._talk.send(message)
+
+    def _read_line(self, prompt: str) -> str:
+        """A line of the person's, without its end; Ctrl-C drops what was typed, as in a shell."""
+        if not sys.stdin.isatty():
+            self._write(prompt.encode())
+            line = sys.stdin.readline()
+            if not line:
+                raise EOFError
+            # Whoever reads the transcript sees what was asked, too.
+            line = line.rstrip("\n")
+            self._write(f"{line}\n".encode(errors="replace"))
+            return line
+        while True:
+            try:
+                return input(prompt)
+            except KeyboardInterrupt:
+                self._write(b"\n")
+
+    def _interrupt(self) -> None:
+        if self._interrupted:
+            say(f"killing task {self.task.fingerprint}")
+            self.task.kill()
+            return
+        self._interrupted = True
+        say("interrupting the program; Ctrl-C again kills it")
+        with contextlib.suppress(DiosError):
+            self._talk.send(INTERRUPT)
+
+    def _show_console(self) -> None:
+        if self._console is None:
+            return
+        try:
+            self._write(self._console.receive(timeout=0))
+        except TimeLimitError:
+            return
+        except EndOfStreamError:
+            self._console = None
+
+    def _finish(self) -> None:
+        """The task has ended, or is about to: everything that it left to be shown."""
+        self._ended = True
+        with contextlib.suppress(DiosError):
+            while self._node.select([self._hear], timeout=0) is not None:
+                message = self._hear.receive()
+                if message[:1] == TEXT:
+                    self._write(message[1:])
+        self.task.wait()
+        while self._console is not None:
+            self._show_console()
+
+    def _write(self, data: bytes) -> None:
+        self._output.write(data)
+        self._output.flush()
+
+
+def differences(found: Description) -> list[str]:
+    """What a repetition does not have as it was, in sentences."""
+    told = ["the time, and whatever the program makes of it and of random numbers"]
+    told += [
+        f"input {plain(given.label or given.fingerprint)} was written since"
+        for given in found.inputs
+        if given.changed
+    ]
+    told += [
+        f"output {plain(given.label or given.fingerprint)} is as the first run left it, and is written again"
+        for given in found.outputs
+    ]
+    if not found.status.ended:
+        told.append("the first run still goes on, beside this one")
+    return told
+
+
+def _announce(found: Description, *, post_mortem: bool) -> None:
+    status = found.status
+    label = plain(status.label) or "task"
+    say(f"{label} ({status.fingerprint}) once more: same program, arguments, groups, inputs, limits, sandbox")
+    say(f"  first run: {time_text(status.started_ns)}, {cause_text(status)}")
+    for line in differences(found):
+        say(f"  differs: {line}")
+    if status.brand is Brand.LIMBO:
+        say("  it runs outside the sandbox, as it did")
+    say(
+        "  it stops where an exception leaves it"
+        if post_mortem
+        else "  it stops before its first line; `c` goes on, `n` makes a step, `b 10` sets a breakpoint"
+    )
+    say("  Ctrl-C interrupts it, Ctrl-D ends it; `help` lists the commands of pdb")
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios debug job.py\n  dios debug 3f9a --step\n"
+    "  printf 'where\\np total\\nq\\n' | dios debug job.py"
+)
+def debug(
+    task: TaskArgument,
+    *,
+    post_mortem: Annotated[
+        bool | None,
+        typer.Option(
+            "--post-mortem/--step",
+            help="Run until an exception leaves it, or stop before the first line; default: "
+            "--post-mortem when an exception ended the task.",
+        ),
+    ] = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a task once more under pdb, Python's debugger: the same code and inputs, in the same sandbox.
+
+    It is a new task, called "debug LABEL", with everything that the first was handed, and writes to the same
+    outputs. In a pipe, lines of the standard input are the commands. Exit status as of `dios run`.
+    """
+    with reporting("dios debug", as_json=as_json), opened(node) as place:
+        handle, _ = place.task(task)
+        found = place.node.describe(handle)
+        if found.not_repeatable:
+            raise InvalidError(f"it cannot be run as it was: {found.not_repeatable}")
+        at_the_end = found.status.cause is Cause.EXCEPTION if post_mortem is None else post_mortem
+        _announce(found, post_mortem=at_the_end)
+        output = sys.stderr.buffer if as_json else sys.stdout.buffer
+        conversation = Conversation(
+            place.node, handle, output, label=found.status.label, post_mortem=at_the_end
+        )
+        ended = _attend(conversation)
+        if as_json:
+            write_json(described(ended))
+        elif ended.cause not in {Cause.EXITED, Cause.EXCEPTION}:
+            for line in explain(ended):
+                say(line)
+        raise typer.Exit(ended.exit_status)
+
+
+def _attend(conversation: Conversation) -> Status:
+    """Talk until the task has ended; what ends this command ends the task first."""
+    readline.clear_history()
+    try:
+        with stopped_by_signals():
+            return conversation.hold()
+    except (KeyboardInterrupt, Stopped, OSError) as stopped:
+        with contextlib.suppress(DiosError):
+            conversation.task.kill()
+        if isinstance(stopped, OSError):
+            raise
+        raise typer.Exit(stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED) from None
