@@ -135,10 +135,35 @@ def translated(path: Path) -> Iterator[None]:
         raise dios_error(error, path) from error
 
 
+def has_stopped(env: lmdb.Environment) -> bool:
+    """Whether a commit failed at its last page: LMDB then refuses everything.
+
+    Reads too, until it is opened anew.
+    """
+    try:
+        env.begin().abort()
+    except lmdb.PanicError:
+        return True
+    except lmdb.Error:
+        return False
+    return False
+
+
+def stopped(error: BaseException, path: Path) -> DamagedError:
+    """The error for a store that cannot go on, ``error`` being the first or a later one."""
+    text = _reason(error) if isinstance(error, OSError | lmdb.Error) else type(error).__name__
+    return DamagedError(
+        f"the database of the store in {path} stopped in the middle of a commit ({text}): restart the node; "
+        "only then it is known whether that change took place"
+    )
+
+
 def dios_error(error: OSError | lmdb.Error, path: Path) -> DiosError:
     """The error for a store in ``path`` that did not do what it was asked."""
     number = error.errno if isinstance(error, OSError) else error.code
     text = _reason(error)
+    if isinstance(error, lmdb.PanicError):
+        return stopped(error, path)
     if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
         return NoSpaceError(
             f"the index of the store in {path} is full: remove objects, "
