@@ -136,7 +136,7 @@ def picture(soak: Soak, path: Path) -> str:
         return "no picture: matplotlib is not installed here (`make soak` brings it)"
     columns = 4
     rows = math.ceil(len(PICTURES) / columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.4 * columns, 2.7 * rows), sharex=True)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.4 * columns, 2.8 * rows), sharex=True)
     quiet = [point for point in soak.points if point.quiet]
     for place, (axis, names) in enumerate(zip(axes.flat, PICTURES, strict=False)):
         for number, name in enumerate(names):
@@ -149,7 +149,8 @@ def picture(soak: Soak, path: Path) -> str:
         axis.set_ylabel(_unit(names[0]), fontsize=8)
         axis.tick_params(labelsize=8)
         axis.grid(visible=True, linewidth=0.3)
-        axis.legend(fontsize=8, loc="lower right", framealpha=0.8)
+        # Above the lines: the quiet points lie at the bottom.
+        axis.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, borderpad=0)
         if place >= len(PICTURES) - columns:
             axis.set_xlabel("minutes", fontsize=8)
     figure.suptitle(f"{verdict(soak)}  Dots: quiet points.", fontsize=11)
