@@ -45,6 +45,9 @@ def apply(*, memory_bytes: int, cpu_ms: int, processes: int, pure: bool) -> None
         _lower(resource.RLIMIT_CPU, seconds_of(cpu_ms))
     if pure:
         _lower(resource.RLIMIT_NPROC, processes)
+        # The first thread's stack is not counted as data: where people's shells leave it unlimited, it
+        # would be memory without a bound.
+        _lower(resource.RLIMIT_STACK, limits.TASK_STACK_BYTES_MAX)
         resource.setrlimit(resource.RLIMIT_FSIZE, _ZERO)
         resource.setrlimit(resource.RLIMIT_MSGQUEUE, _ZERO)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, _ZERO)
