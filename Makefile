@@ -30,7 +30,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak crashtest docs changelog all clean
+.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak crashtest docs changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -126,6 +126,9 @@ fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 
 crashtest: setup ## Kill a real node ROUNDS times (default 500) under load, and see that it keeps its word.
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.crash.run --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+deniability: setup ## Time lookups of names of others against names of nothing, 10,000 of each.
+	@$(BIN)/python -m benchmarks.deniability
 
 docs: setup ## Check that links, commands and listings in the documents are true.
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py
