@@ -120,6 +120,24 @@ CHAPTERS: Final = (
             _way_out("connect_tcp", "connect a TCP socket"),
             _way_out("connect_tcp6", "connect a TCP socket over IPv6"),
             _way_out("send_udp", "send a UDP datagram"),
+            Attempt(
+                "ask_for_host",
+                "ask for a host's address, in whose name loot can hide",
+                {"no such host": f"{FILTER}: no name server is asked"},
+                "an empty network of its own (network namespace)",
+                control=True,
+            ),
+            _way_out("open_netlink", "ask the kernel which networks there are (netlink)"),
+            Attempt(
+                "open_packets",
+                "read and write whole packets (a packet socket)",
+                {"EPERM": FILTER},
+                "no capability for it, and an empty network of its own",
+                control=True,
+            ),
+            Attempt(
+                "open_vsock", "reach the machine below this one (vsock)", {"EPERM": FILTER}, control=True
+            ),
             Attempt("connect_unix", "connect a Unix socket", {"EPERM": FILTER}, VIEW, control=True),
             Attempt(
                 "connect_abstract",

@@ -108,6 +108,25 @@ def _try_send_udp() -> object:
     return _send(socket.AF_INET, ("127.0.0.1", _number("udp")), socket.SOCK_DGRAM)
 
 
+def _try_ask_for_host() -> object:
+    # A name that is asked for is heard by a name server: what is in it has left.
+    return socket.getaddrinfo("localhost", None)
+
+
+def _try_open_netlink() -> None:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        link.bind((0, 0))
+
+
+def _try_open_packets() -> None:
+    every_protocol = 3
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(every_protocol)).close()
+
+
+def _try_open_vsock() -> None:
+    socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()
+
+
 def _try_connect_unix() -> object:
     return _send(socket.AF_UNIX, _text("unix"))
 
@@ -345,6 +364,8 @@ def outcome(attempt: Callable[[], object]) -> tuple[str, str]:
         return "refused", str(error)
     except NothingFoundError:
         return "nothing", ""
+    except socket.gaierror:
+        return "refused", "no such host"
     except OSError as error:
         return "refused", errno.errorcode.get(error.errno or 0, type(error).__name__)
     except Exception as error:  # noqa: BLE001 - an attempt that proves nothing is told as such
