@@ -20,11 +20,11 @@ What is read through the map cannot fail by EIO: there the process would end.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from random import Random
 from typing import ClassVar, Final, NamedTuple
 
@@ -294,11 +294,12 @@ class ModelStore:
         old = self._device.peek(self._file, offset, _META.size)
         try:
             self._device.write_through(self._file, offset, self.meta(snapshot))
-        except OSError:
+        except OSError as error:
             # Readers see the new page all the same, and must not. Whether it is on the disk nobody knows.
             self.panicked = True
-            self._device.write(self._file, offset, old)
-            raise
+            with contextlib.suppress(OSError):
+                self._device.write(self._file, offset, old)
+            raise DamagedError(f"the store stopped in the middle of a commit ({error.strerror})") from error
 
     # -- reading ------------------------------------------------------------------------------------
     def _data_file(self) -> File:
@@ -363,7 +364,7 @@ def _forget(target: ObjectId, stored: bytes | None, freed: list[int]) -> int:
     return payload.size
 
 
-@contextmanager
+@contextlib.contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield

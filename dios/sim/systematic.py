@@ -110,6 +110,6 @@ def _run(seed: int, steps: int, case: Case, opener: OpenStore, done: Pass) -> No
 
 
 def _allowed(case: Case) -> set[Code]:
-    # A store that stopped half-way through a commit refuses with EIO whatever was the cause.
+    # A store that stopped in the middle of a commit says so with EIO, whatever was the cause.
     stops = case.operation is Operation.WRITE_THROUGH and case.fault is Fault.FULL
-    return _ALLOWED[case.fault] | ({Code.EIO} if stops else set())
+    return {Code.EIO} if stops else _ALLOWED[case.fault]
