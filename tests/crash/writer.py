@@ -58,6 +58,11 @@ def whole_value(data: bytes) -> Value | None:
     return None
 
 
+def named_groups(node: dios.Node) -> list[tuple[Name, dios.Group]]:
+    """The groups that a connection was made a member of beside its home, with their names."""
+    return [(Name(group.read_name()), group) for group in node.groups[1:]]
+
+
 class Doubt(Struct):
     """What was asked for last and not acknowledged: it may have happened or not."""
 
@@ -78,8 +83,8 @@ class Journal:
         self.groups: list[Name] = []
         self.group_of: dict[Name, Name] = {}
         self.doubt: Doubt | None = None
-        self.created: set[str] = set()
-        """Fingerprints of what was created since the last round, which the audit log must know."""
+        self.told: set[tuple[str, str]] = set()
+        """What was done since the last round, by fingerprint, which the audit log must know."""
         self.acknowledged = 0
         self.serial = 0
 
@@ -94,6 +99,7 @@ class Client:
         self._rng: Final = rng
         self._runs_tasks: Final = runs_tasks
         self._node: dios.Node
+        self._groups: list[tuple[Name, dios.Group]] = []
         self._told: Callable[[], None]
 
     def write_until_killed(self, place: str, told: Callable[[], None], killing: threading.Event) -> None:
@@ -103,6 +109,7 @@ class Client:
         try:
             with dios.connect(place, groups=self.journal.groups) as node:
                 self._node = node
+                self._groups = named_groups(node)
                 while not killing.is_set():
                     self._one()
         except (dios.DiosError, OSError) as error:
@@ -118,8 +125,10 @@ class Client:
             self._replace(self._any())
         elif roll < 0.85:
             self._delete(self._any())
-        elif roll < 0.9 and len(journal.groups) < GROUPS_MAX:
+        elif roll < 0.88 and len(journal.groups) < GROUPS_MAX:
             self._make_group()
+        elif roll < 0.9:
+            self._drop_group()
         elif self._runs_tasks:
             self._let_a_task_write(self._any())
         else:
@@ -145,16 +154,18 @@ class Client:
         journal, value = self.journal, self._value()
         journal.doubt = Doubt(value=value, creates=True)
         home = self._node.groups[0]
-        group = self._rng.choice([home, *self._node.groups[1:]])
+        # What was deleted since the connection was made is still in its list.
+        mine = [(name, group) for name, group in self._groups if name in journal.groups]
+        in_group, group = self._rng.choice([(None, home), *mine])
         made = self._node.create(dios.DURABLE_BLOB, groups=[group], data=value.data())
         if made.name is None:
             raise AssertionError("a created object has a name")
         name = Name(made.name)
         made.close()
         journal.live[name] = value
-        if group is not home and group.name is not None:
-            journal.group_of[name] = Name(group.name)
-        journal.created.add(made.fingerprint)
+        if in_group is not None:
+            journal.group_of[name] = in_group
+        journal.told.add(("create", made.fingerprint))
         self._done()
 
     def _replace(self, name: Name) -> None:
@@ -167,7 +178,9 @@ class Client:
 
     def _delete(self, name: Name) -> None:
         self.journal.doubt = Doubt(name, deletes=True)
-        self._found(name).delete()
+        found = self._found(name)
+        found.delete()
+        self.journal.told.add(("delete", found.fingerprint))
         del self.journal.live[name]
         self.journal.deleted.add(name)
         self._done()
@@ -179,6 +192,19 @@ class Client:
             raise AssertionError("a created group has a name")
         self.journal.groups.append(Name(name))
         self._done()
+
+    def _drop_group(self) -> None:
+        """Delete a group in which nothing lies any more."""
+        journal = self.journal
+        used = {journal.group_of[name] for name in journal.live if name in journal.group_of}
+        for name, group in self._groups:
+            if name in journal.groups and name not in used:
+                journal.doubt = Doubt(name, deletes=True)
+                group.delete()
+                journal.told.add(("delete", group.fingerprint))
+                journal.groups.remove(name)
+                self._done()
+                return
 
     def _let_a_task_write(self, name: Name) -> None:
         """Delegate an object to a task; what the task wrote is safe once it has ended well."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from host_rig import TASK, Rig, put, rig
@@ -11,6 +12,7 @@ from dios.core.effects import (
     AnswerRead,
     AnswerWrite,
     ApplyWrite,
+    Audit,
     CloseBuffer,
     Spawn,
     StoreOperation,
@@ -18,6 +20,7 @@ from dios.core.effects import (
 )
 from dios.core.events import EffectFailed, Persisted, PersistFailed, TaskEnded
 from dios.errors import Code, NoSpaceError
+from dios.host.audit_reader import verify
 from dios.ids import BufferId, ObjectId, TaskId
 from dios.wire.messages import Buffer, Done, Failure, Limits
 from dios.wire.types import Brand, Cause
@@ -192,3 +195,27 @@ async def test_task_that_cannot_start_ends(tmp_path: Path) -> None:
         assert "no PURE tasks" in ended.detail
         assert host.host.outbox.get(TaskId(5)) is None
         assert len(host.host.pages) == 1
+
+
+async def test_a_durable_change_is_recorded_before_anybody_is_told(tmp_path: Path) -> None:
+    """When the reply to something durable is sent, its audit record has left the process."""
+    async with rig(tmp_path) as host:
+        seen: list[int] = []
+        send = host.channel.send_nowait
+
+        def sent(frame: bytes, fds: Sequence[int] = ()) -> None:
+            seen.append(verify(tmp_path / "audit").records)
+            send(frame, fds)
+
+        host.channel.send_nowait = sent  # type: ignore[method-assign] # looks at the log at that moment
+        created = Audit(1, "create", "ok", "uid:0", "t", "s", "")
+        # The record stands behind the answer on purpose: the order within a step must not matter.
+        host.do(done(1), created, persist=[put(1)])
+        await host.settled()
+        host.do(created, done(2), persist=[put(2)])
+        await host.settled()
+        assert seen == [1, 2]
+        host.store.failures.append(NoSpaceError("full"))
+        host.do(done(3), persist=[put(3)])
+        await host.settled()
+        assert seen == [1, 2, 2]
