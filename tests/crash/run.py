@@ -14,10 +14,12 @@ import os
 import platform
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import msgspec
@@ -44,35 +46,45 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="dios-crash-"))
     say(f"seed {seed}: {chosen.rounds} rounds on {folder}")
     rounds = Rounds(folder / "node0", seed)
+    interrupted = Interrupted()
     try:
-        _run(rounds, chosen.rounds)
-    except KeyboardInterrupt:
-        rounds.abandon()
-        shutil.rmtree(folder)
-        return 130
-    except BaseException as error:
+        _run(rounds, chosen.rounds, interrupted)
+    except Exception as error:  # noqa: BLE001 - whatever it was, its data is to be kept and its node ended
         rounds.abandon()
         say(f"round {rounds.tally.rounds + 1} failed: {error}")
         say(f"its data is in {folder}; again: make crashtest SEED={seed} ROUNDS={chosen.rounds}")
-        if isinstance(error, Exception):
-            # The story behind it, such as what a client was told, is in the causes.
-            sys.excepthook(type(error), error, error.__traceback__)
-            return 1
-        raise
+        # The story behind it, such as what a client was told, is in the causes.
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
     report = figures(rounds.tally)
     width = max(len(name) for name, _ in report)
     for name, value in report:
         say(f"  {name.ljust(width)}  {value}")
-    if chosen.report is not None:
+    if chosen.report is not None and not interrupted.asked:
         _write(chosen.report, seed, rounds)
     shutil.rmtree(folder)
-    return 0
+    return 130 if interrupted.asked else 0
 
 
-def _run(rounds: Rounds, count: int) -> None:
+class Interrupted:
+    """Ctrl-C ends the run after the round it falls into, so that no node is left half started."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGINT, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.asked = True
+        say("  ending after this round")
+
+
+def _run(rounds: Rounds, count: int, interrupted: Interrupted) -> None:
     told = time.monotonic()
     for number in range(1, count + 1):
         rounds.one()
+        if interrupted.asked:
+            break
         if time.monotonic() - told > TELL_S or number == count:
             told = time.monotonic()
             tally = rounds.tally

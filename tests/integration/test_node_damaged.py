@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from node_process import LARGE, NodeProcess, RawClient, create, pattern, read, write
 
 from dios.errors import Code
@@ -15,8 +16,9 @@ from dios.wire.messages import Created, Failure, References
 from dios.wire.types import ObjectType
 
 
-def test_damage_is_reported_and_never_served(tmp_path: Path) -> None:
-    """A large value whose file was changed is refused by fingerprint; everything else is served."""
+@pytest.mark.parametrize("harm", ["changed", "cut", "gone"])
+def test_damage_is_reported_and_never_served(tmp_path: Path, harm: str) -> None:
+    """A large value whose file was changed, cut or removed is refused by fingerprint; all else is served."""
     node = NodeProcess(tmp_path / "data", pool_size="0")
     with node.client() as client:
         made = [create(client, ObjectType.DURABLE_BLOB) for _ in range(2)]
@@ -24,10 +26,7 @@ def test_damage_is_reported_and_never_served(tmp_path: Path) -> None:
             write(client, one.reference.ref, pattern(LARGE + number))
     assert node.stop() == 0
     (victim,) = [path for path in (tmp_path / "data" / "extents").rglob("*") if size_of(path) == LARGE]
-    victim.chmod(0o600)
-    with victim.open("r+b") as file:
-        file.seek(LARGE // 2)
-        file.write(b"\xff\x00\xff")
+    harm_file(victim, harm)
     node.start()
     try:
         with node.client() as client:
@@ -41,6 +40,20 @@ def test_damage_is_reported_and_never_served(tmp_path: Path) -> None:
             client.ask(messages.Delete(first.ref), messages.Done)
     finally:
         node.stop()
+
+
+def harm_file(victim: Path, harm: str) -> None:
+    """Do to a stored file what a failing disk or a careless person does."""
+    victim.chmod(0o600)
+    if harm == "gone":
+        victim.unlink()
+        return
+    with victim.open("r+b") as file:
+        if harm == "cut":
+            file.truncate(LARGE // 2)
+        else:
+            file.seek(LARGE // 2)
+            file.write(b"\xff\x00\xff")
 
 
 def size_of(path: Path) -> int:
