@@ -82,7 +82,7 @@ CHANGING = (
     row("unprotect_library", "EACCES", "nor mapped for reading and then unprotected", "EACCES"),
     row("punch_mapping", "EACCES EINVAL", "nor punched out from under a mapping", "EACCES|EINVAL"),
     row("lock_library", "EPERM", "a file cannot be locked, by which two tasks could talk", "did"),
-    row("lease_library", "EPERM", "nor leased", "did|EAGAIN"),
+    row("lease_library", "EPERM", "nor leased", "did|EAGAIN|EACCES"),
     row("watch_library", "EPERM", "who reads what cannot be watched", "did"),
     row("watch_everything", "SIGSYS", "watching all files ends the task"),
     row("copy_in_kernel", "EPERM", "no file is sent by the kernel itself", "did"),

@@ -66,7 +66,7 @@ SCHEDULING = (
     row("slow_other", "EPERM", "no lower one for another process"),
     row("pin_other", "EPERM", "another process is not moved to one processor"),
     row("pin_itself", "EPERM", "nor it itself, to sit beside somebody it listens to", "did"),
-    row("prefer_own_disk_calls", "EPERM", "no priority at the disk", "did|EINVAL"),
+    row("prefer_own_disk_calls", "EPERM", "no priority at the disk", "did"),
     row("raise_own_limit", "EPERM", "its limits are not its to raise"),
     row("raise_own_limit_by_old_call", "EPERM", "nor by the older call"),
     row("limits_of_other", "EPERM", "another's limits are not its to see"),

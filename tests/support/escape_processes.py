@@ -262,7 +262,7 @@ def _try_pin_itself() -> None:
 
 
 def _try_prefer_own_disk_calls() -> object:
-    return numbered(251, 30, 1, 0, 1 << 13)
+    return numbered(251, 30, 1, 0, 2 << 13)
 
 
 def _try_raise_own_limit() -> object:

@@ -31,6 +31,9 @@ BLOCK = 1 << 20
 SECONDS = 0.4
 """How long a storm lasts."""
 
+SMALL_STACK = 1 << 17
+"""So that it is their number that ends threads, and not their memory."""
+
 WAIT_S = 10.0
 FIRST_SEQUENCE = 1 << 20
 """Numbers of raw calls, which the client of the task does not use."""
@@ -137,6 +140,7 @@ def _try_burn_in_threads() -> object:
 
 
 def _try_thread_bomb() -> object:
+    threading.stack_size(SMALL_STACK)
     return _until_refused(lambda: threading.Thread(target=signal.pause, daemon=True).start())
 
 
@@ -175,6 +179,7 @@ def _try_socket_pair_bomb() -> object:
 
 
 def _try_futex_storm() -> object:
+    threading.stack_size(SMALL_STACK)
     lasts, lock = _storm(), threading.Lock()
 
     def fight() -> None:
