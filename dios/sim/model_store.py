@@ -35,9 +35,8 @@ from dios.ids import ObjectId
 from dios.sim.device import Device, File
 from dios.sim.model_extents import ModelExtents
 from dios.store import schema
-from dios.store.extents import read_exactly
-from dios.store.memory_store import sealed_content
-from dios.store.protocol import Change, Content, Drop, FilePayload, InlineContent, Payload, Put
+from dios.store.memory_store import sealed_content, whole_payload
+from dios.store.protocol import Change, Content, Drop, InlineContent, Put
 from dios.store.recovery import read_rows
 from dios.store.schema import Kind, Row
 
@@ -183,7 +182,7 @@ class ModelStore:
         large: list[tuple[int, bytes]] = []
         for change in changes:
             payload = change.payload if isinstance(change, Put) else None
-            data = None if payload is None else _content(payload)
+            data = None if payload is None else whole_payload(payload)
             if data is None or len(data) <= self._inline_bytes:
                 prepared.append(None if data is None else (schema.inline_payload(data), data))
             else:
@@ -340,15 +339,6 @@ class ModelStore:
         if run is None:
             return None
         return self._device.peek(self._file, run.first * self._device.page_bytes, run.size)
-
-
-def _content(payload: Payload) -> bytes:
-    if not isinstance(payload, FilePayload):
-        return bytes(payload.data)
-    try:
-        return read_exactly(payload.fd, payload.size)
-    except OSError as error:
-        raise InvalidError(f"the file to store cannot be read ({error.strerror})") from error
 
 
 def _forget(target: ObjectId, stored: bytes | None, freed: list[int]) -> int:

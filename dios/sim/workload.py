@@ -17,6 +17,8 @@ from dios.ids import Name, TaskId
 from dios.wire import messages
 from dios.wire.types import Flag, NameKind, ObjectType, Permission, Semantics
 
+LIFETIME_NS_MAX: Final = 5_000_000  # a few of the moments in which time passes
+
 
 class Promise(Struct):
     """What is known of one durable object.
@@ -88,6 +90,7 @@ class Client:
             self._delete,
             self._lookup,
             self._delegate,
+            self._retire,
             self._nonsense,
         )
         self._rng.choice(choices)()
@@ -172,7 +175,14 @@ class Client:
         reference = self._some()
         if reference is not None and self.welcome is not None:
             rights = self._rng.randrange(int(Permission.ALL) + 1)
-            self._call(messages.Copy(reference.ref, self.welcome.self_ref.ref, rights))
+            lifetime_ns = self._rng.choice((0, 0, self._rng.randint(1, LIFETIME_NS_MAX)))
+            target = self.welcome.self_ref.ref
+            self._call(messages.Copy(reference.ref, target, rights, lifetime_ns=lifetime_ns))
+
+    def _retire(self) -> None:
+        reference = self._some()
+        if reference is not None:
+            self._call(messages.Retire(reference.ref))
 
     def _nonsense(self) -> None:
         ref = self._rng.choice([0, 7, self._rng.getrandbits(60)])

@@ -55,7 +55,7 @@ class MemoryStore:
                 continue
             object_id = change.record.object
             if change.payload is not None:
-                data = _content(change.payload)
+                data = whole_payload(change.payload)
             else:
                 old = staged[object_id] if object_id in staged else self._objects.get(object_id)
                 data = b"" if old is None else old[1]
@@ -105,7 +105,8 @@ class MemoryStore:
             raise InvalidError("the store is closed, or recover() was not called yet")
 
 
-def _content(payload: Payload) -> bytes:
+def whole_payload(payload: Payload) -> bytes:
+    """All bytes of a payload; InvalidError when its file cannot be read or is shorter."""
     if not isinstance(payload, FilePayload):
         return bytes(payload.data)
     try:
