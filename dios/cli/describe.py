@@ -36,6 +36,7 @@ from dios.client.blocking import Task
 from dios.client.usage import Description, Given
 from dios.errors import DiosError, EndOfStreamError, TimeLimitError
 from dios.host.audit_reader import Entry
+from dios.node.budgets import NONE
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Permission
 
@@ -128,9 +129,8 @@ def _show_use(found: Description) -> None:
     ]
     lines = [f"  of its process: {name} {value}" for name, value in own]
     for _, word, used, limit, share, bar in usage_rows("", found.usage):
-        if word != "nothing":
-            ending = f"{share}  {bar}" if limit != "none" else ""
-            lines.append(f"  of all it starts: {word:<10} {used} of {limit}  {ending}".rstrip())
+        told = f"{used} used, no limit" if limit == NONE else f"{used} of {limit}, {share}  {bar}"
+        lines.append(f"  of it and all it starts: {word:<10} {told}")
     _section("limits", lines)
 
 

@@ -42,7 +42,7 @@ def bar_text(used: int, limit: int) -> str:
 
 
 def usage_rows(who: str, usage: Usage) -> list[tuple[str, ...]]:
-    """The lines of one subject: what is limited, and what is used. At least one."""
+    """The lines of one subject: what is limited, and what is used; none where nothing is either."""
     rows: list[tuple[str, ...]] = []
     for resource, used in usage.used.items():
         limit = usage.limits.get(resource)
@@ -61,7 +61,7 @@ def usage_rows(who: str, usage: Usage) -> list[tuple[str, ...]]:
                 bar,
             )
         )
-    return rows or [(who, "nothing", "-", NONE, "", "")]
+    return rows
 
 
 def _user_of(principal: str) -> str:
@@ -98,7 +98,10 @@ def _show(place: Place, found: list[Usage], *, as_json: bool) -> None:
         return
     aliases = {fingerprint(name): alias for alias, name in place.keyring.groups.items()}
     rows = [row for usage in found for row in usage_rows(who_text(usage, aliases), usage)]
-    table(_HEAD, rows, right=("USED", "LIMIT", "SHARE"))
+    if rows:
+        table(_HEAD, rows, right=("USED", "LIMIT", "SHARE"))
+    else:
+        say("nothing is used, and nothing limited")
 
 
 @app.callback(
