@@ -325,10 +325,21 @@ class Run:
         for session in dead:
             for number in range(session.made + 1):
                 with _answers():
-                    found = self._session.find(deterministic_name(Name(session.name), number))
-                    if found is not None:
-                        found.destroy()
-                        self.disturbances["objects of killed clients"] += 1
+                    self._destroy(deterministic_name(Name(session.name), number))
+
+    def _destroy(self, name: Name) -> None:
+        found = self._session.find(name)
+        if found is None:
+            return
+        self.disturbances["objects of killed clients"] += 1
+        if found.type is not dios.GROUP:
+            found.destroy()
+            return
+        # Only a member destroys a group, and only who begins with its name is made one.
+        with contextlib.closing(found), dios.connect(self._node.data, groups=(name,)) as member:
+            for group in member.groups:
+                if group.object_id == found.object_id:
+                    group.destroy()
 
     def _unsettled(self) -> str:
         """What is not yet as it was before the load, empty for nothing."""
