@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -18,11 +17,12 @@ from typing import NamedTuple
 
 import pytest
 import trio
+from confined import mechanisms_or_skip, passes_as_nobody
 from escape import Witness
 
 from dios import limits
 from dios.host.sandbox import kernel, landlock
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.sandbox.mechanisms import Mechanism
 from dios.host.task_process import TaskProcess
 from dios.host.zygote import Zygote, open_zygote
 from dios.wire.messages import Limits
@@ -207,11 +207,7 @@ TOO_MUCH = 4 * limits.TASK_MEMORY_BYTES_MIN
 @pytest.fixture(scope="module")
 def mechanisms() -> dict[str, Mechanism]:
     """What the machine has; where a layer is missing anyway there is nothing to take away."""
-    found = probe()
-    missing = missing_for_pure(found)
-    if missing:
-        pytest.skip(f"pure tasks cannot be confined here: {missing}")
-    return found
+    return mechanisms_or_skip()
 
 
 @pytest.fixture(scope="module")
@@ -343,20 +339,4 @@ async def test_without_limits_of_the_process_its_group_holds(mechanisms: dict[st
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another")
 def test_the_same_holds_for_a_daemon_without_privileges() -> None:
     """All of this file passes when an ordinary user runs the zygote."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    nobody = 65534
-    try:
-        done = subprocess.run(
-            command,
-            user=nobody,
-            group=nobody,
-            extra_groups=[],
-            env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
-            cwd=Path(__file__).resolve().parents[2],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except PermissionError as error:
-        pytest.skip(f"user {nobody} cannot run the interpreter: errno {error.errno}")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passes_as_nobody(__file__)

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import trio
+from confined import NOBODY, mechanisms_or_skip, passes_as_nobody
 
 from dios.host.sandbox import policy
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.sandbox.mechanisms import Mechanism
 from dios.host.task_process import TaskProcess
 from dios.host.zygote import open_zygote
 from dios.wire.messages import Limits
@@ -23,17 +23,12 @@ from dios.wire.types import Brand, Cause
 SUPPORT = str(Path(__file__).resolve().parents[1] / "support")
 ANSWER_S_MAX = 20
 AS_ORDINARY_USER = "DIOS_TEST_AS_ORDINARY_USER"
-NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
 def mechanisms() -> dict[str, Mechanism]:
     """What the machine has; without what pure tasks need there is nothing to test here."""
-    found = probe()
-    missing = missing_for_pure(found)
-    if missing:
-        pytest.skip(f"pure tasks cannot be confined here: {missing}")
-    return found
+    return mechanisms_or_skip()
 
 
 @asynccontextmanager
@@ -272,20 +267,4 @@ async def test_a_received_descriptor_gives_only_itself(
 )
 def test_the_same_holds_for_a_daemon_without_privileges() -> None:
     """All of this file passes when an ordinary user runs the daemon."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", AS_ORDINARY_USER: "1"}
-    try:
-        done = subprocess.run(
-            command,
-            user=NOBODY,
-            group=NOBODY,
-            extra_groups=[],
-            env=environment,
-            cwd=Path(__file__).resolve().parents[2],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except PermissionError as error:
-        pytest.skip(f"user {NOBODY} cannot run the interpreter: errno {error.errno}")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passes_as_nobody(__file__, **{AS_ORDINARY_USER: "1"})

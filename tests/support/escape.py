@@ -16,19 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from confined import NOBODY, mechanisms_or_skip
 from node_process import RawClient, create, read
 from running_node import RunningNode, running_node
 
 import dios
 from dios.client.nodes import HandedOver
-from dios.host.sandbox import numbers
 from dios.wire.types import ObjectType
 from examples.evil_traps import Traps
 
 SUPPORT: Final = Path(__file__).parent
 SECRET: Final = b"what no task may read"
 WAIT_S: Final = 30.0
-NOBODY: Final = 65534
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +188,10 @@ def check_plainly(cage: Cage, attempts: tuple[Attempt, ...]) -> None:
 
 @contextmanager
 def open_cage(folder: Path, module: str, **settings: str) -> Iterator[Cage]:
-    """A cage for the programs in ``module``, gone at the end with all that it started."""
+    """A cage for the programs in ``module``, gone at the end with all that it started.
+
+    Skips where the machine cannot hold a pure task.
+    """
+    mechanisms_or_skip()
     with ExitStack() as stack:
         yield Cage(folder, module, stack, **settings)
-
-
-def only_here(*machines: str) -> bool:
-    """Whether this is one of the architectures."""
-    return numbers.machine() in machines
