@@ -101,7 +101,7 @@ class AuditReader:
                 index, self._index = self._index, self._index + 1
                 try:
                     record = _decoder.decode(body)
-                except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise DamagedError(
                         f"{path}: record {index} at byte {base + offset} cannot be read: {error}; "
                         "`dios audit verify` says more"

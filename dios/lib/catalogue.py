@@ -59,7 +59,7 @@ def decode(data: bytes) -> tuple[Entry, ...]:
         return ()
     try:
         content = _decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
     if content.version != FORMAT_VERSION:
         raise DamagedError(

@@ -39,6 +39,9 @@ WARM_ROUNDS: Final = 10
 DYING_S: Final = 3.0
 
 MEMORY_SLACK_KIB: Final = 48 * 1024
+MEMORY_PER_OBJECT_KIB: Final = 16
+"""What an object that attackers left behind may cost: what they made and nobody can reach is kept, too."""
+
 DESCRIPTORS_SLACK: Final = 80
 THREADS_SLACK: Final = 8
 
@@ -61,6 +64,8 @@ class Result:
     neighbour_runs: int = 0
     hostile_tasks: int = 0
     audit_records: int = 0
+    objects_before: int = 0
+    objects_after: int = 0
     seconds: float = 0.0
     before: Figures = field(default_factory=lambda: Figures(0, 0, 0, 0, 0))
     after: Figures = field(default_factory=lambda: Figures(0, 0, 0, 0, 0))
@@ -107,8 +112,10 @@ class Campaign:
             result.seconds = time.monotonic() - began
             if result.rounds == WARM_ROUNDS:
                 result.before = self._quiet = settled(self._node, 2**31)
+                result.objects_before = self._neighbour.objects()
             progress(result)
         result.after = settled(self._node, self._quiet.descriptors)
+        result.objects_after = self._neighbour.objects()
         self._flat(result.before, result.after)
         self._audit()
         return result
@@ -183,10 +190,11 @@ class Campaign:
     def _flat(self, before: Figures, after: Figures) -> None:
         if not before.memory_kib:
             return  # too short a campaign to have warmed up
+        left = max(0, self.result.objects_after - self.result.objects_before)
         grown = [
             name
             for name, slack in (
-                ("memory_kib", MEMORY_SLACK_KIB),
+                ("memory_kib", MEMORY_SLACK_KIB + left * MEMORY_PER_OBJECT_KIB),
                 ("descriptors", DESCRIPTORS_SLACK),
                 ("threads", THREADS_SLACK),
                 ("children", TASKS_MAX),

@@ -72,6 +72,10 @@ class Neighbour:
         self.calls += 12
         self._forget_descriptors()
 
+    def objects(self) -> int:
+        """How many objects the node says it has, whoever's they are."""
+        return self._client.ask(messages.NodeInfo(), messages.Info).counts["objects"]
+
     def run(self) -> None:
         """Run a trivial task to its end, once there is room for one."""
         client = self._client
