@@ -97,6 +97,7 @@ STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 # -- tasks ----------------------------------------------------------------------------------------
 TASK_POOL_SIZE_DEFAULT: Final = 4
 TASKS_MAX: Final = 512
+TASK_GENERATIONS_MAX: Final = 256
 TASK_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
 TASK_MEMORY_BYTES_MIN: Final = 64 * MIB
 TASK_MEMORY_BYTES_MAX: Final = 1024 * GIB

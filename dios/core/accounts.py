@@ -101,6 +101,14 @@ class Account:
             fingerprint="" if self.scope is Scope.PRINCIPAL else self.subject,
         )
 
+    @property
+    def generation(self) -> int:
+        """How many accounts it leads to."""
+        count, account = 0, self.parent
+        while account is not None:
+            count, account = count + 1, account.parent
+        return count
+
     def row(self, label: str) -> messages.LimitRow:
         """Use and limits for a person."""
         found = tuple(None if bound == UNLIMITED else bound for bound in self.bounds)

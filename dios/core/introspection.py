@@ -23,7 +23,8 @@ def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> No
     if other is None:
         raise NoSuchTaskError("the node no longer keeps this task's console")
     delegation.require_room(task, other.console)
-    granted = step.grant(task, other.console, Permission.READ, Provenance.DELEGATED)
+    # Whoever loses the task, by time or by hand, loses its console as well.
+    granted = step.grant(task, other.console, Permission.READ, Provenance.DELEGATED, origin=reference)
     step.answer(task, seq, messages.References((granted.public(),)))
 
 
@@ -89,6 +90,6 @@ def describe(step: Step, task: Task, seq: int, call: messages.Describe) -> None:
             outputs=tuple(given.row() for given in recipe.outputs),
             arguments=recipe.arguments,
             executable=recipe.executable.fingerprint,
-            repeatable=not_repeatable(recipe),
+            repeatable=not_repeatable(recipe, step.now),
         ),
     )

@@ -62,6 +62,8 @@ def acquire_write(step: Step, task: Task, seq: int, call: messages.AcquireWrite)
     length = _length_to_write(target, call)
     if call.offset + length > limits.BLOB_BYTES_MAX:
         raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+    if target.buffering is Buffering.RAW and call.iov in {AcquireIov.CREATE, AcquireIov.REUSE}:
+        io_steps.require_growth(target, call.offset + length)
     buffer = _admitted(step, reference, Mode.WRITE, call)
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
     buffer.offset = call.offset
@@ -113,9 +115,8 @@ def _require_room(
     if len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
         raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     require_all((task.account, *target.sharing), Resource.REQUESTS, 1)
-    if mode is Mode.WRITE and call.iov is AcquireIov.CREATE:
-        length = _length_to_write(target, call)
-        task.account.require(Resource.BYTES, io_steps.unshared(target, call.offset, length))
+    if mode is Mode.WRITE and call.iov is AcquireIov.CREATE and target.buffering is not Buffering.RAW:
+        task.account.require(Resource.BYTES, _length_to_write(target, call))
 
 
 def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messages.AcquireWrite) -> int:

@@ -109,8 +109,11 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
         return
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
     note_in_vector(step, target, buffer)
-    if call.iov is AcquireIov.CREATE:
-        buffer.stand_for(shadow(task.account, unshared(target, buffer.offset, buffer.length)))
+    if buffer.raw:
+        target.opened_raw(buffer.offset + buffer.length)
+        buffer.stand_for(target.version)
+    elif call.iov is AcquireIov.CREATE:
+        buffer.stand_for(shadow(task.account, buffer.length))
     step.reply(
         effects.AnswerWrite(
             task.id,
@@ -129,13 +132,6 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
     )
 
 
-def unshared(target: PhysicalObject, offset: int, length: int) -> int:
-    """How many bytes a new buffer to write needs beside the object's own."""
-    if target.buffering is Buffering.RAW:
-        return max(offset + length - target.size, 0)
-    return length
-
-
 def require_growth(target: PhysicalObject, size: int) -> None:
     """Everybody with whom the object is counted has room for a version of ``size``; EDQUOT otherwise."""
     growth = target.growth(size)
@@ -152,6 +148,8 @@ def require_movable(buffer: Buffer, reference: Reference, mode: Mode, offset: in
         raise InvalidError("a raw object is written in its own memory, by no other buffer; copy the bytes")
     if offset + buffer.length > limits.BLOB_BYTES_MAX:
         raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+    new = [account for account in target.sharing if account not in buffer.accounts]
+    require_all(new, Resource.REQUESTS, 1)
 
 
 def buffer_to_commit(step: Step, reference: Reference, buffer_id: int, iov: CommitIov, mode: Mode) -> Buffer:
@@ -213,7 +211,7 @@ def apply_buffer(
 
 def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: int, *, raw: bool) -> None:
     """Make the buffer's bytes the object's, from ``offset`` on."""
-    target.rewritten(size, in_place=raw)
+    target.rewritten(size)
     step.changed(target)
     durable = target.persistence is Persistence.DURABLE
     if durable:

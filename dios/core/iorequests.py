@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dios.core.accounts import Version
+from dios.core.accounts import Account, Version, charge_all
 from dios.core.objects import PhysicalObject
 from dios.ids import BufferId
-from dios.wire.types import Buffering, Mode, Semantics
+from dios.wire.types import Buffering, Mode, Resource, Semantics
 
 if TYPE_CHECKING:
     from dios.core.references import Reference
@@ -50,7 +50,7 @@ class Buffer:
 
     def __init__(self, buffer_id: BufferId, reference: Reference, mode: Mode, *, bare: bool = False) -> None:
         self.id: Final = buffer_id
-        self.accounts: Final = (reference.task.account, *reference.object.sharing)
+        self.accounts: tuple[Account, ...] = (reference.task.account, *reference.object.sharing)
         self.held: Version | None = None
         self.reference = reference
         self.owner: Reference | None = None
@@ -74,6 +74,14 @@ class Buffer:
         if former is not None:
             former.let_go()
 
+    def recount(self) -> None:
+        """It serves another object: count it with that one's groups, and with those of its owner."""
+        charge_all(self.accounts, Resource.REQUESTS, -1)
+        lender = () if self.owner is None else self.owner.object.sharing
+        counted = (self.reference.task.account, *self.reference.object.sharing, *lender)
+        self.accounts = tuple(dict.fromkeys(counted))
+        charge_all(self.accounts, Resource.REQUESTS, 1)
+
     @property
     def raw(self) -> bool:
         """Whether the task writes the object's own bytes through this buffer."""
@@ -92,6 +100,7 @@ def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool)
     buffer.mode = mode
     buffer.committed = False  # what was committed was another object's
     reference.buffers[buffer.id] = buffer
+    buffer.recount()
 
 
 def give_back(buffer: Buffer) -> None:
@@ -107,6 +116,7 @@ def give_back(buffer: Buffer) -> None:
     buffer.mode, buffer.offset, buffer.length = buffer.lent
     buffer.owner, buffer.lent = None, None
     buffer.committed = False
+    buffer.recount()
 
 
 def admits(target: PhysicalObject, level: Semantics) -> bool:

@@ -272,6 +272,7 @@ def _keep_program(step: Step, task: Task) -> None:
     step.state.failed_programs.append(program)
     if len(step.state.failed_programs) > limits.FAILED_PROGRAMS_KEPT:
         unpin(step, step.state.failed_programs.popleft())
+    step.maybe_collect(program)
 
 
 def _of_the_node(task: Task) -> str:

@@ -20,6 +20,7 @@ from dios.wire.messages import Bound
 from dios.wire.types import ObjectType, Resource, Scope
 
 _UID_DIGITS = 10
+_UID_MAX = 2**32 - 2
 
 
 def list_limits(step: Step, task: Task, seq: int, call: messages.ListLimits) -> None:
@@ -101,4 +102,6 @@ def _value(bound: Bound) -> str:
 
 def _is_principal(text: str) -> bool:
     kind, _, number = text.partition(":")
-    return kind == "uid" and number.isascii() and number.isdecimal() and len(number) <= _UID_DIGITS
+    if kind != "uid" or not number.isascii() or not number.isdecimal() or len(number) > _UID_DIGITS:
+        return False
+    return int(number) <= _UID_MAX and number == str(int(number))

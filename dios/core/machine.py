@@ -7,6 +7,7 @@ touches no machine; the same events and entropy give the same outcomes, byte for
 from __future__ import annotations
 
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from typing import Final
 
 from dios.core import effects, events, groups, lifecycle
@@ -112,20 +113,22 @@ class Core:
     # -- what the store says ----------------------------------------------------------------------
     def _recovered(self, step: Step, event: events.Recovered) -> None:
         # Groups first: what is in them is counted with them.
-        for record in sorted(event.records, key=lambda record: record.type is not ObjectType.GROUP):
+        for record in _groups_first(event.records):
             if record.name is None:
                 # Without a name, and with every reference gone, nobody can ever reach it again.
                 step.drop(PhysicalObject.from_record(record))
             else:
                 self._reinstate(record)
 
-    def _reinstate(self, record: ObjectRecord) -> None:
+    def _reinstate(self, record: ObjectRecord, former: PhysicalObject | None = None) -> None:
+        """Enter what the store holds; what was only just dropped is counted with whom it was before."""
         if record.type is ObjectType.GROUP and record.deletion is Deletion.IMMORTAL:
             groups.adopt_home(self.state, PhysicalObject.from_record(record))
             return
         owner = self.state.account_of(record.owner)
         accounts = (owner, *self.state.accounts_of_groups(record.groups))
-        target = PhysicalObject.from_record(record, accounts)
+        target = PhysicalObject.from_record(record, accounts if former is None else former.accounts)
+        target.account = None if former is None else former.account
         self.state.add_object(target)
         if target.type is ObjectType.GROUP:
             self.state.enter_group(target)
@@ -153,7 +156,7 @@ class Core:
         for ticket, target in self.state.dropped:
             before = _record_before(target, event)
             if event.first <= ticket <= event.last and before is not None:
-                self._reinstate(before)
+                self._reinstate(before, target)
         self.state.dropped = [entry for entry in self.state.dropped if entry[0] < event.first]
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
@@ -190,6 +193,14 @@ class Core:
                 if task.cause is Cause.NONE:
                     task.cause, task.detail = Cause.NODE, "the node was shut down"
                 step.emit(effects.Kill(task.id))
+
+
+def _groups_first(records: tuple[ObjectRecord, ...]) -> list[ObjectRecord]:
+    """Records in an order in which each comes after the groups that it is in."""
+    named = {record.name: record for record in records if record.name and record.type is ObjectType.GROUP}
+    inside = {name: [other for other in record.groups if other in named] for name, record in named.items()}
+    ordered = [named[name] for name in TopologicalSorter(inside).static_order()]
+    return [*ordered, *(record for record in records if record.type is not ObjectType.GROUP)]
 
 
 def _record_before(target: PhysicalObject, event: events.PersistFailed) -> ObjectRecord | None:

@@ -28,7 +28,8 @@ class PhysicalObject:
     node's own interests, beside references. ``ticket`` is the last store operation on the object;
     ``undo`` has, for each operation not known to be durable, the record before it. ``accounts`` are whom
     it is counted with: its creator first, then ``sharing``, its groups; none for what the node makes itself.
-    ``account`` and ``limits`` are a group's own.
+    ``account`` and ``limits`` are a group's own. ``raw_memory`` says that its writers have memory of its own
+    to write, and ``retirements`` how often references to it were taken back.
     """
 
     __slots__ = (
@@ -48,8 +49,10 @@ class PhysicalObject:
         "owner",
         "pinned",
         "proximity",
+        "raw_memory",
         "recorded",
         "references",
+        "retirements",
         "sharing",
         "size",
         "state",
@@ -100,9 +103,11 @@ class PhysicalObject:
         self.recorded: ObjectRecord | None = None
         self.undo: list[tuple[Ticket, ObjectRecord | None]] = []
         self.state: TypeState = None
-        self.accounts: Final = accounts
-        self.sharing: Final = accounts[1:]
+        self.accounts = accounts
+        self.sharing = accounts[1:]
         self.version = Version(accounts)
+        self.raw_memory = False
+        self.retirements = 0
         self.account: Account | None = None
         self.limits: tuple[Bound, ...] = ()
 
@@ -155,13 +160,36 @@ class PhysicalObject:
 
     def growth(self, size: int) -> int:
         """How many more bytes are counted once the next version has ``size``."""
-        return size - (0 if self.version.holders else self.version.bytes)
+        return size - (0 if self.version.holders and not self.raw_memory else self.version.bytes)
 
-    def rewritten(self, size: int, *, in_place: bool) -> None:
+    def rewritten(self, size: int) -> None:
         """A write was committed: the next version, or the same memory with other bytes."""
         self.size = size
-        if in_place or not self.version.holders:
+        if self.raw_memory:
+            self._widen(size)
+        elif not self.version.holders:
             self.version.resize(size)
         else:
-            self.version.supersede()
-            self.version = Version(self.accounts, size)
+            self._replace(size)
+
+    def opened_raw(self, size: int) -> None:
+        """A task gets the object's own memory of ``size`` bytes to write. That never shrinks again, whether
+        the write is committed or not.
+        """
+        if not self.raw_memory and self.version.holders:
+            self._replace(size)
+        self.raw_memory = True
+        self._widen(size)
+
+    def disown(self) -> None:
+        """It is counted with nobody any more."""
+        self.version.supersede()
+        self.accounts = self.sharing = ()
+        self.version = Version((), self.size)
+
+    def _widen(self, size: int) -> None:
+        self.version.resize(max(size, self.version.bytes))
+
+    def _replace(self, size: int) -> None:
+        self.version.supersede()
+        self.version = Version(self.accounts, size)

@@ -22,13 +22,24 @@ class Reserved(Struct, frozen=True):
 
 
 class Given(Struct, frozen=True):
-    """One reference that a task was handed; ``v_w`` is the object's version then."""
+    """One reference that a task was handed; ``v_w`` is the object's version then.
+
+    ``expires_ns`` is when the reference that it came from goes by itself, 0 for never, and ``retirements``
+    how often the object's references had been taken back.
+    """
 
     object: PhysicalObject
     permissions: int
     label: str
     lifetime_ns: int
     v_w: int
+    expires_ns: int
+    retirements: int
+
+    def lost(self, now: int) -> bool:
+        """Whether nobody may be handed it again: it is no more, or was taken back since."""
+        over = 0 < self.expires_ns <= now
+        return over or self.object.zombie or self.object.retirements != self.retirements
 
     def row(self) -> messages.HandedRow:
         """For a person."""
@@ -47,10 +58,15 @@ class Given(Struct, frozen=True):
 class Recipe(Struct, frozen=True):
     """The run call of a task, with objects in the place of references."""
 
-    executable: PhysicalObject
+    program: Given
     groups: tuple[Name, ...]
     inputs: tuple[Given, ...]
     outputs: tuple[Given, ...]
     arguments: tuple[str, ...]
     brand: Brand
     limits: Limits
+
+    @property
+    def executable(self) -> PhysicalObject:
+        """What the task runs."""
+        return self.program.object

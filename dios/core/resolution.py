@@ -80,6 +80,7 @@ def _special(step: Step, task: Task, number: int) -> tuple[PhysicalObject, ...]:
     if number == CONSOLE:
         return (task.console,)
     if number == TIMER:
+        task.account.require(Resource.OBJECTS, 1)
         clock = PhysicalObject(
             ObjectId(step.state.fresh_id()),
             ObjectType.TIMER_BLOB,
@@ -88,6 +89,7 @@ def _special(step: Step, task: Task, number: int) -> tuple[PhysicalObject, ...]:
             task.principal,
             deletion=Deletion.REFERENCE_COUNTED,
             proximity=Proximity.PROCESS,
+            accounts=(task.account,),
         )
         clock.state = TimerState(0)
         clock.size = 8

@@ -25,13 +25,10 @@ def retire(step: Step, task: Task, seq: int, call: messages.Retire) -> None:
     step.require_unread(reference.object)
     if flags & Flag.EVERYONE:
         access.held(task, call.ref, Permission.DELETE)
-        victims = [
-            other
-            for other in reference.object.references.values()
-            if other.provenance is Provenance.DELEGATED and other.task is not task
-        ]
+        victims = _everybody(reference)
     else:
         victims = descendants(reference)
+    reference.object.retirements += 1
     for victim in reversed(victims):
         step.audit(task, "retire", "ok", victim.object.fingerprint, f"of {victim.task.object.fingerprint}")
         _take_back(step, victim, expired=False)
@@ -44,6 +41,15 @@ def descendants(reference: Reference) -> list[Reference]:
     for other in found:
         found.extend(other.descendants.values())
     return found
+
+
+def _everybody(reference: Reference) -> list[Reference]:
+    """What was delegated of an object, to any task but the caller, and what came from that further on."""
+    found: dict[int, Reference] = {}
+    for other in reference.object.references.values():
+        if other.provenance is Provenance.DELEGATED and other.task is not reference.task:
+            found.update({one.id: one for one in (other, *descendants(other))})
+    return [one for one in found.values() if one.task is not reference.task]
 
 
 def expire(step: Step) -> None:

@@ -18,7 +18,7 @@ from dios.core.object_types.rules import RULES
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
 from dios.core.recipes import Given, Recipe, Reserved
-from dios.core.references import Provenance, Reference, narrowed
+from dios.core.references import Provenance, Reference, earlier, narrowed
 from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import (
@@ -64,7 +64,8 @@ def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         raise TooLargeError(
             f"arguments take more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
-    ends = [end_of(step, given.lifetime_ns) for given in (*order.recipe.inputs, *order.recipe.outputs)]
+    given = (*order.recipe.inputs, *order.recipe.outputs)
+    ends = [earlier(end_of(step, one.lifetime_ns), one.expires_ns) for one in given]
     _require_places(step, task)
     if not flags & Flag.NON_BLOCKING:
         if step.parts is not None:
@@ -88,7 +89,7 @@ def _ordered(step: Step, task: Task, call: messages.Run) -> Order:
     names = groups.names_for_child(task, call.groups)
     inputs, outputs = _delegable(task, call.inputs), _delegable(task, call.outputs)
     recipe = Recipe(
-        executable.object,
+        _program(executable),
         names,
         tuple(map(_given, inputs, call.inputs)),
         tuple(map(_given, outputs, call.outputs)),
@@ -113,9 +114,22 @@ def _delegable(task: Task, handed: Iterable[messages.Handed]) -> tuple[Reference
     return found
 
 
+def _program(reference: Reference) -> Given:
+    rights = int(Permission.READ | Permission.EXECUTE)
+    return _given(reference, messages.Handed(reference.id, rights, "program"))
+
+
 def _given(reference: Reference, item: messages.Handed) -> Given:
-    rights = narrowed(reference.permissions, item.permissions)
-    return Given(reference.object, int(rights), item.label, item.lifetime_ns, reference.object.v_w)
+    target = reference.object
+    return Given(
+        target,
+        int(narrowed(reference.permissions, item.permissions)),
+        item.label,
+        item.lifetime_ns,
+        target.v_w,
+        expires_ns=reference.expires_ns,
+        retirements=target.retirements,
+    )
 
 
 def _repeated(step: Step, task: Task, call: messages.Run) -> Order:
@@ -133,38 +147,41 @@ def _repeated(step: Step, task: Task, call: messages.Run) -> Order:
         )
     if call.groups or call.outputs or call.arguments or call.limits != Limits():
         raise InvalidError("groups, outputs, arguments and limits are those of the task that is repeated")
-    missing = not_repeatable(former.recipe)
+    missing = not_repeatable(former.recipe, step.now)
     if missing:
         raise StaleError(missing, fingerprint=reference.object.fingerprint)
     recipe = former.recipe
     added = _delegable(task, call.inputs)
     inputs = (*recipe.inputs, *map(_given, added, call.inputs))
     origins: Origins = (*(None for _ in recipe.inputs), *added)
-    executable, program = recipe.executable, None
+    program, program_origin = recipe.program, None
     if call.executable:
-        program = _executable(task, call.executable)
-        rights = int(Permission.READ | Permission.EXECUTE)
-        inputs = (*inputs, Given(executable, rights, "program", 0, executable.v_w))
+        program_origin = _executable(task, call.executable)
+        inputs = (*inputs, recipe.program)
         origins = (*origins, None)
-        executable = program.object
+        program = _program(program_origin)
     if len(inputs) > limits.ARGUMENTS_MAX:
         raise TooLargeError(f"more than {limits.ARGUMENTS_MAX} inputs")
     brand = _brand_for(step, task, recipe.brand)
-    again = Recipe(executable, recipe.groups, inputs, recipe.outputs, recipe.arguments, brand, recipe.limits)
-    return Order(again, (*origins, *(None for _ in recipe.outputs)), call.label or former.label, program)
+    again = Recipe(program, recipe.groups, inputs, recipe.outputs, recipe.arguments, brand, recipe.limits)
+    origins = (*origins, *(None for _ in recipe.outputs))
+    return Order(again, origins, call.label or former.label, program_origin)
 
 
-def not_repeatable(recipe: Recipe) -> str:
-    """Why a run with this recipe is impossible now; empty when it is possible."""
+def not_repeatable(recipe: Recipe, now: int) -> str:
+    """Why a run with this recipe is impossible at ``now``; empty when it is possible.
+
+    A recipe is no way around having been taken something back: what was retired or expired since is gone.
+    """
     gone = [
         f"{what} {given.label or given.object.fingerprint}"
         for what, all_given in (("input", recipe.inputs), ("output", recipe.outputs))
         for given in all_given
-        if given.object.zombie
+        if given.lost(now)
     ]
-    if recipe.executable.zombie:
+    if recipe.program.lost(now):
         gone.insert(0, "its program")
-    return f"these are gone: {', '.join(gone)}" if gone else ""
+    return f"these are gone, or were taken back: {', '.join(gone)}" if gone else ""
 
 
 def _brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
@@ -195,7 +212,11 @@ def _require_places(step: Step, task: Task) -> None:
     ):
         raise OutOfMemoryError(f"{limits.TASKS_MAX} tasks run on this node already; wait for some to end")
     task.table.require_room()
-    task.account.require(Resource.REFERENCES, 1)
+    if task.account.generation >= limits.TASK_GENERATIONS_MAX:
+        raise OutOfMemoryError(
+            f"tasks were started one by the other {limits.TASK_GENERATIONS_MAX} times; let one that stands"
+            " further up start this one"
+        )
 
 
 def _budget(step: Step, parent: Task, recipe: Recipe) -> tuple[Account, Reserved]:
@@ -215,11 +236,20 @@ def _budget(step: Step, parent: Task, recipe: Recipe) -> tuple[Account, Reserved
     if left == 0:
         cpu = max(cpu, 1)
     require_all(counted, Resource.CPU_MS, cpu)
-    given = [*recipe.inputs, *recipe.outputs]
-    account.require(Resource.REFERENCES, len(given) + len(recipe.groups) + _OWN_REFERENCES)
-    targets = [recipe.executable, *(item.object for item in given)]
-    require_each((one for target in targets for one in target.accounts[1:]), Resource.REFERENCES)
+    _require_references(step, parent, account, recipe)
     return account, Reserved(memory, cpu)
+
+
+def _require_references(step: Step, parent: Task, account: Account, recipe: Recipe) -> None:
+    """Room for all that the child begins with, and above it for its parent's reference to it, too."""
+    found = (step.state.groups.get(name) for name in recipe.groups)
+    member_of = [group for group in found if group is not None]
+    given = [*recipe.inputs, *recipe.outputs]
+    count = len(given) + max(len(member_of), 1) + _OWN_REFERENCES  # a group of its own where none is named
+    account.require(Resource.REFERENCES, count)
+    parent.account.require(Resource.REFERENCES, count + 1)
+    targets = [recipe.executable, *member_of, *(item.object for item in given)]
+    require_each((one for target in targets for one in target.sharing), Resource.REFERENCES)
 
 
 def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
@@ -292,9 +322,10 @@ def _welcome_child(step: Step, child: Task, order: Order, ends: list[int]) -> No
         child,
         recipe.executable,
         Permission.READ | Permission.EXECUTE,
-        Provenance.INITIAL,
+        Provenance.DELEGATED,
         "executable",
         order.program_origin,
+        recipe.program.expires_ns,
     )
     for item in all_given:
         step.audit(child, "delegate", "ok", item.object.fingerprint, f"at start, rights {item.permissions}")

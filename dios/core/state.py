@@ -107,7 +107,8 @@ class State:
         """A group's name means it from now on, and what is in it is counted."""
         if group.name is not None:
             self.groups[group.name] = group
-            group.account = Account(Scope.GROUP, group.fingerprint)
+            if group.account is None:
+                group.account = Account(Scope.GROUP, group.fingerprint)
             self.apply_limits(group)
 
     def apply_limits(self, group: PhysicalObject) -> None:
@@ -130,6 +131,12 @@ class State:
             account.charge(Resource.OBJECTS, 1)
         self.names.insert(target)
 
+    def uncount(self, target: PhysicalObject) -> None:
+        """An object to which there is no reference is the node's own from now on."""
+        for account in target.accounts:
+            account.charge(Resource.OBJECTS, -1)
+        target.disown()
+
     def forget_object(self, target: PhysicalObject) -> None:
         """Take a destroyed object out of every table of the node."""
         if self.objects.pop(target.id, None) is not None:
@@ -142,6 +149,7 @@ class State:
         if self.homes.get(target.owner) is target:
             # The store refused it: the next session of the principal makes another.
             del self.homes[target.owner]
+            self.account_of(target.owner).rebind(self.defaults.principal)
 
     def add_reference(
         self,

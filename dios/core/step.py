@@ -208,8 +208,13 @@ class Step:
 
     def maybe_collect(self, target: PhysicalObject) -> None:
         """Destroy an object that nobody refers to any more, unless only a delete call may."""
-        if not (target.deletion is Deletion.IMMEDIATE or target.references or target.pinned or target.zombie):
+        if target.deletion is Deletion.IMMEDIATE or target.references or target.zombie:
+            return
+        if not target.pinned:
             self.destroy(target)
+        elif target.accounts and target.pinned == self.state.failed_programs.count(target):
+            # The node alone keeps it, and its creator has no way to make room by deleting it.
+            self.state.uncount(target)
 
     def destroy(self, target: PhysicalObject) -> None:
         """Zombie first, so that concurrent I/O fails safely, then gone from the node's tables."""
