@@ -211,7 +211,8 @@ class CoreMachine(Driver):
             return  # ends of tasks are rare, or nothing else would happen
         client = self.clients[handle.task]
         thing, person = handle.thing, self.model.people[client.task]
-        destroy, may = bool(flags & Flag.DESTROY), bool(handle.rights & Permission.DELETE)
+        stranger = thing.type is ObjectType.GROUP and not self.model.may_grant(client.task, handle)
+        destroy, may = bool(flags & Flag.DESTROY), bool(handle.rights & Permission.DELETE) and not stranger
         own_end = thing.id == client.task and (destroy or (handle.id == person.self_ref and not flags))
         kept = handle.id in {person.self_ref, person.console_ref} and not own_end
         fine = not kept and not (destroy and (not may or thing.deletion is Deletion.IMMORTAL))
@@ -246,7 +247,10 @@ class CoreMachine(Driver):
             return
         iov = AcquireIov.CREATE if iov is AcquireIov.NONE else iov
         right = Permission.READ if mode is Mode.READ else Permission.WRITE
-        fine = bool(handle.rights & right) and handle.thing.alive and self.model.admitted(handle.thing, level)
+        if mode is Mode.WRITE and handle.thing.raw:
+            right |= Permission.READ  # the object's own memory shows what stands there
+        able = handle.rights & right == right and handle.thing.alive
+        fine = able and self.model.admitted(handle.thing, level)
         if request is not None:
             moves = iov is not AcquireIov.REUSE
             fine = fine and not request.active
