@@ -120,12 +120,15 @@ def test_a_failed_task_is_looked_at_where_it_failed(person: Person) -> None:
 
 def test_a_task_is_stepped_through(person: Person) -> None:
     """With --step it stops before the first line, at breakpoints, and in the post-mortem after them."""
-    told = debugged(person, "fails.py --step", "n", "b 7", "c", "p total", "c", "p total + 1", "q", status=1)
+    told = debugged(
+        person, "fails.py --step", "n", "b 7", "c", "where", "p total", "c", "p total + 1", "q", status=1
+    )
     assert told.startswith("> fails.py(1)<module>()\n-> import sys, dios\n")
     assert "Breakpoint 1 at fails.py:7" in told
     assert "(Pdb) p total\n6\n" in told
     assert "ZeroDivisionError" in told
     assert "(Pdb) p total + 1\n7\n" in told
+    assert not [line for line in told.splitlines() if "debugger.py" in line or "task_main.py" in line]
 
 
 def test_the_debugger_is_in_the_sandbox(person: Person) -> None:
