@@ -63,7 +63,8 @@ def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
     if all(_may_be_done(part, journal.pressure) for part in parts):
         return None
     return NoSpaceError(
-        f"what cannot be recorded is not done, and {journal.trouble}; what leaves no record goes on"
+        f"what cannot be recorded is not done, and the audit log cannot be written ({journal.trouble}): "
+        "free space on the disk of the node's data directory; what leaves no record goes on"
     )
 
 

@@ -126,7 +126,7 @@ class AuditLog:
         self.recovered = ""
         self.pressure = Pressure.NONE
         self.trouble = ""
-        """Why the last flush that failed did."""
+        """Why the last flush that failed did, in the system's words."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = segments(folder)
         if found:
@@ -184,10 +184,9 @@ class AuditLog:
             try:
                 written = os.write(self._fd, buffer)
             except OSError as error:
-                told = self._translated(error)
-                self.trouble = told.message
+                self.trouble = error.strerror or str(error)
                 self._measure()
-                raise told from error
+                raise self._translated(error) from error
             self._size += written
             del buffer[:written]
         self.pressure = Pressure.NONE

@@ -127,12 +127,12 @@ def has_schema(env: lmdb.Environment, txn: lmdb.Transaction[bytes], meta: lmdb._
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Errors of the system and of LMDB as ours, which say where the store lies and what to do."""
+def translated(path: Path, *, in_service: bool = False) -> Iterator[None]:
+    """Errors of the system and of LMDB as ours, which say what to do; see ``dios_error``."""
     try:
         yield
     except (OSError, lmdb.Error) as error:
-        raise dios_error(error, path) from error
+        raise dios_error(error, path, in_service=in_service) from error
 
 
 def has_stopped(env: lmdb.Environment) -> bool:
@@ -149,39 +149,45 @@ def has_stopped(env: lmdb.Environment) -> bool:
     return False
 
 
-def stopped(error: BaseException, path: Path) -> DamagedError:
+def stopped(error: BaseException) -> DamagedError:
     """The error for a store that cannot go on, ``error`` being the first or a later one."""
     text = _reason(error) if isinstance(error, OSError | lmdb.Error) else type(error).__name__
     return DamagedError(
-        f"the database of the store in {path} stopped in the middle of a commit ({text}): restart the node; "
+        f"the database of the store stopped in the middle of a commit ({text}): restart the node; "
         "only then it is known whether that change took place"
     )
 
 
-def dios_error(error: OSError | lmdb.Error, path: Path) -> DiosError:
-    """The error for a store in ``path`` that did not do what it was asked."""
+def dios_error(error: OSError | lmdb.Error, path: Path, *, in_service: bool = False) -> DiosError:
+    """The error for a store in ``path`` that did not do what it was asked.
+
+    It names the path to who opens the store. What is said ``in_service`` may be told to a confined task,
+    which is not to learn how the machine's files are called.
+    """
     number = error.errno if isinstance(error, OSError) else error.code
     text = _reason(error)
+    where = "the node's data directory (`dios-node status` shows it)" if in_service else str(path)
     if isinstance(error, lmdb.PanicError):
-        return stopped(error, path)
+        return stopped(error)
     if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
         return NoSpaceError(
-            f"the index of the store in {path} is full: remove objects, "
+            f"the index of the store in {where} is full: remove objects, "
             "or start the node with a larger --map-bytes; reading goes on"
         )
     # LMDB tells of a write that a full disk cut short as of any other: as an error of the device.
     if number in _NO_SPACE or (isinstance(error, lmdb.Error) and number == errno.EIO and _is_full(path)):
         return NoSpaceError(
-            f"the disk of the store in {path} is full ({text}): remove objects, or free space there; "
-            "reading goes on"
+            f"the disk of {where} is full ({text}): remove objects, or free space there; reading goes on"
         )
     if number in _NO_MEMORY:
         return OutOfMemoryError(f"the store has no memory or descriptors left ({text})")
     if number in _NOT_ALLOWED:
+        if in_service:
+            return DamagedError(f"nothing can be written in {where}: {text}; reading goes on")
         return DamagedError(cannot_write(path, text))
     if isinstance(error, OSError) and number in _BAD_SOURCE:
         return InvalidError(f"the file to store cannot be read ({text})")
-    return DamagedError(f"the device or database of the store in {path} failed ({text})")
+    return DamagedError(f"the device or database of the store in {where} failed ({text})")
 
 
 def _reason(error: OSError | lmdb.Error) -> str:

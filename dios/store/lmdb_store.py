@@ -133,7 +133,7 @@ class LmdbStore:
         counts = self._ready()
         if not changes:
             return
-        with translated(self._path):
+        with translated(self._path, in_service=True):
             prepared, written = self._prepare(changes)
             new = [extent.extent for extent in written]
             try:
@@ -142,7 +142,7 @@ class LmdbStore:
                 if environment.has_stopped(self._env):
                     # Its last page may be on the disk: what became of it is known at the next start only,
                     # and until then its extents must stay.
-                    raise environment.stopped(error, self._path) from error
+                    raise environment.stopped(error) from error
                 self._extents.remove(new)
                 raise
         counts.objects += tally.objects
@@ -158,7 +158,7 @@ class LmdbStore:
         self._ready()
         key = schema.key_of(object_id)
         lost = 0
-        with translated(self._path):
+        with translated(self._path, in_service=True):
             while True:
                 with self._map_lock, self._env.begin(db=self._objects) as txn:
                     stored = txn.get(key)

@@ -101,8 +101,8 @@ def test_a_full_disk_refuses_what_is_durable_and_nothing_else(disk: Path, node: 
         for data in (SMALL, MEDIUM, LARGE):
             fitted, refused = until_refused(one, data)
             made += fitted
-            assert str(disk) in refused.message
-            assert "full" in refused.message
+            assert "the disk of the node's data directory" in refused.message
+            assert str(disk) not in refused.message, "tasks are told the same"
         for blob in held_by_one:
             with pytest.raises(NoSpaceError, match="full"):
                 blob.write_bytes(LARGE[::-1] + b"!")
@@ -138,7 +138,7 @@ def test_a_node_starts_on_a_full_disk(disk: Path, node: RunningNode, killed: boo
     with dios.connect(node.place, groups=()) as session:
         assert [bytes(session.lookup(name or b"")[0].read_bytes()) for name in names] == [SMALL, LARGE]
         fitted, refused = until_refused(session, MEDIUM)
-        assert str(disk) in refused.message
+        assert "is full" in refused.message
         filler.unlink()
         session.create(dios.DURABLE_BLOB, groups=session.groups[:1], data=LARGE)
     node.stop()
@@ -165,8 +165,7 @@ def test_what_cannot_be_recorded_is_not_done(disk: Path, node: RunningNode) -> N
                 session.create(dios.SHMEM_BLOB, groups=home, data=SMALL).close()
             except NoSpaceError as error:
                 refused = error
-        assert str(disk) in refused.message
-        assert "audit" in refused.message
+        assert "the audit log cannot be written (No space left on device)" in refused.message
         assert bytes(blob.read_bytes()) == SMALL
         assert session.info().counts
         filler.unlink()
@@ -222,7 +221,7 @@ def test_a_disk_that_turns_read_only_is_told(disk: Path, node: RunningNode) -> N
         for _ in range(2):
             with pytest.raises(DamagedError, match="Read-only file system"):
                 session.create(dios.DURABLE_BLOB, groups=home, data=LARGE)
-        with pytest.raises(DamagedError, match=str(node.data)):
+        with pytest.raises(DamagedError, match="data directory"):
             blob.write_bytes(LARGE[::-1])
         assert bytes(blob.read_bytes()) == LARGE
         session.create(dios.DURABLE_BLOB, groups=home, data=SMALL)
