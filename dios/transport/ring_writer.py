@@ -90,7 +90,9 @@ class RingWriter(RingEnd):
         tail = self._tail + size
         place = self._place
         end = place + size
-        if tail > self._limit or end > self._stop or size > self._fast_max or type(data) is not bytes:
+        slowly = tail > self._limit or end > self._stop or size > self._fast_max or type(data) is not bytes
+        # Looked at before storing, too: who left may have kept the memory mapped, and must learn no more.
+        if slowly or self._peer[STATE] >= CLOSED_BIT:
             self._run(self.send_steps(data), timeout_s)
             return
         if size <= _JOIN_MAX:
@@ -116,6 +118,7 @@ class RingWriter(RingEnd):
 
     def send_many(self, messages: Iterable[bytes], timeout_s: float | None = None) -> None:
         """Write messages one after the other, told to the reader together; errors as of ``send``."""
+        self._check_open()
         place = self._place
         stop = self._stop
         room = self._limit - self._tail
