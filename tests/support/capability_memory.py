@@ -13,7 +13,7 @@ for call, count in (("mprotect", 3), ("mmap", 6), ("mremap", 4), ("madvise", 3),
 def refuse():
     raise OSError(ctypes.get_errno(), "refused")
 def checked(result):
-    return refuse() if result == -1 else result
+    return refuse() if result in (-1, 2**32 - 1) else result
 class Buffer(ctypes.Structure):
     _fields_ = [("place", ctypes.c_void_p), ("rest", ctypes.c_void_p * 16)]
 def place_of(view):

@@ -106,6 +106,7 @@ class Puppet:
         try:
             said = self._answers.receive(WAIT_S)
         except EndOfStreamError:
+            self.task.wait(timeout=WAIT_S)
             raise GoneError(self.name) from None
         if said == inside.GONE:
             raise GoneError(self.name)
@@ -113,9 +114,21 @@ class Puppet:
         return said[1:]
 
     def does(self, source: str) -> str:
-        """Run source text in the task; what it leaves in ``said``."""
+        """Run source text in the task; what it leaves in ``said``. GoneError where it did not survive it."""
+        self.begins(source)
+        return self.has_done()
+
+    def begins(self, source: str) -> None:
+        """Let the task run source text, and wait for nothing."""
         self._orders.send(inside.DO + source.encode(), WAIT_S)
-        said = self._answers.receive(WAIT_S).decode()
+
+    def has_done(self) -> str:
+        """What the source text that was begun left in ``said``."""
+        try:
+            said = self._answers.receive(WAIT_S).decode()
+        except EndOfStreamError:
+            self.task.wait(timeout=WAIT_S)
+            raise GoneError(self.name) from None
         assert not said.startswith("failed: "), said
         return said
 
@@ -144,6 +157,10 @@ class Puppet:
     def read(self, ref: int) -> bytes:
         """Few bytes of an object."""
         return self.ask(messages.Buffer, messages.ReadOnce(ref)).data or b""
+
+    def read_some(self, ref: int, size: int = 8) -> bytes:
+        """The first bytes of an object."""
+        return self.ask(messages.Buffer, messages.ReadOnce(ref, size)).data or b""
 
     def stat(self, ref: int) -> messages.Reference:
         """A reference's public part."""
