@@ -72,6 +72,7 @@ NO_FILTER = (
     Try("send_signal {victim}", "ESRCH", NUMBERS),
     Try("send_signal -1", "ESRCH", NUMBERS),
     Try("open_pidfd {victim}", "ESRCH", NUMBERS),
+    Try("signal_peer", "EINVAL ENOPROTOOPT", NUMBERS),
     Try("system_call ptrace 16 {victim} 0 0", "ESRCH", NUMBERS),
     Try("system_call kcmp {victim} {victim} 0 0 0", "ESRCH", NUMBERS),
     Try("become_root", "EINVAL EPERM", USER),
@@ -140,9 +141,11 @@ NO_NUMBERS = (
     Try("send_signal {victim}", "EPERM", FILTER),
     Try("send_signal -1", "EPERM", FILTER),
     Try("open_pidfd {victim}", "EPERM", FILTER),
+    Try("signal_peer", "EPERM", FILTER),
 )
 NO_NUMBERS_NO_FILTER = (
     Try("send_signal {victim}", "EPERM", RULES),
+    Try("signal_peer", "EPERM ENOPROTOOPT", RULES),
     Try("system_call ptrace 16 {victim} 0 0", "EPERM", f"{RULES}, and a user namespace of its own"),
     Try("system_call kcmp {victim} {victim} 0 0 0", "EPERM", f"{RULES}, and a user namespace of its own"),
     Try("open_pidfd {victim}", "did", "nothing, but no signal can be sent by it"),

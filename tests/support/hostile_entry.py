@@ -240,6 +240,14 @@ def _queue_signal(pid: str) -> object:
     return raw("rt_sigqueueinfo", int(pid), int(signal.SIGKILL), bytes(128))
 
 
+def _signal_peer(_: str) -> object:
+    """Ask the socket for a hold of the process at its other end, and whether that may be signalled."""
+    so_peerpidfd = 77
+    with socket.socket(fileno=os.dup(3)) as own:
+        hold = own.getsockopt(socket.SOL_SOCKET, so_peerpidfd)
+    return raw("pidfd_send_signal", hold, 0, 0, 0)
+
+
 def _open_pidfd(pid: str) -> object:
     return os.pidfd_open(int(pid))
 
