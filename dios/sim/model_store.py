@@ -90,9 +90,7 @@ class ModelStore:
         self._bytes = 0
         with _translated():
             self._file: Final = self._data_file()
-            self._now = max(map(self._snapshot, range(_METAS)), key=lambda one: one.number)
-        # The older meta page may be torn: what it names is not looked at.
-        self._before = self._now
+            self._now = self._before = self._newest()
 
     # -- the store protocol -------------------------------------------------------------------------
     def recover(self) -> Iterator[ObjectRecord]:
@@ -319,17 +317,31 @@ class ModelStore:
             self._device.sync_folder("")
         return file
 
-    def _snapshot(self, page: int) -> Snapshot:
-        size = self._device.page_bytes
-        found: tuple[int, int, int, int] = _META.unpack(
-            self._device.read_unchecked(self._file, page * size, _META.size)
-        )
-        magic, first, count, number = found
+    def _newest(self) -> Snapshot:
+        metas = [self._read_meta(page) for page in range(_METAS)]
+        # The older one may be torn: what it names is not looked at.
+        number, tree = max(metas)
+        self._require_inside(tree)
+        if tree.size % _ENTRY.size:
+            raise DamagedError("the store's tree is cut off")
+        index = self._device.peek(self._file, tree.first * self._device.page_bytes, tree.size)
+        rows = {ObjectId(target): Run(first, size) for target, first, size in _ENTRY.iter_unpack(index)}
+        for run in rows.values():
+            self._require_inside(run)
+        return Snapshot(number, tree, rows)
+
+    def _read_meta(self, page: int) -> tuple[int, Run]:
+        data = self._device.read_unchecked(self._file, page * self._device.page_bytes, _META.size)
+        found: tuple[int, int, int, int] = _META.unpack(data)
+        magic, first, size, number = found
         if magic != _MAGIC:
             raise DamagedError("the store has lost a meta page")
-        index = self._device.peek(self._file, first * size, count)
-        rows = {ObjectId(target): Run(first, count) for target, first, count in _ENTRY.iter_unpack(index)}
-        return Snapshot(number, Run(first, count), rows)
+        return number, Run(first, size)
+
+    def _require_inside(self, run: Run) -> None:
+        # A broken store's pages may say anything; LMDB would follow them and die.
+        if self._pages(run).stop > self._map_pages:
+            raise DamagedError("the store's tree leads outside of its map")
 
     def _stored(self, run: Run) -> bytes:
         return self._device.read_mapped(self._file, run.first * self._device.page_bytes, run.size)
