@@ -157,10 +157,18 @@ def _sweep(parent: Path) -> None:
     """Remove the empty folders of nodes that were killed; their number is a process's that is gone."""
     for folder in parent.glob("dios-*"):
         number = folder.name.split("-")[1]
-        if number.isdecimal() and not Path("/proc", number).exists():
+        if number.isdecimal() and not _lives(number):
             for path in (*folder.glob("task-*"), folder):
                 with contextlib.suppress(OSError):
                     path.rmdir()
+
+
+def _lives(number: str) -> bool:
+    """Whether a process runs; one that has ended and that nobody has asked for does not."""
+    try:
+        return Path("/proc", number, "stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
 
 
 def _own_groups(proc: Path) -> list[tuple[Path, int, set[str]]]:

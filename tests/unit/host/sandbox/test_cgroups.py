@@ -97,3 +97,14 @@ def test_a_real_group_counts_and_goes() -> None:
         process.send_signal(signal.SIGKILL)
     groups.close()
     assert not any(folder.parent.exists() for folder in folders)
+
+
+def test_folders_of_nodes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    """The folders of a node that was killed go at the next start, also before somebody has reaped it."""
+    with subprocess.Popen(["sleep", "0"]) as gone:
+        os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
+        left, own = tmp_path / f"dios-{gone.pid}-1", tmp_path / f"dios-{os.getpid()}-1"
+        (left / "task-7").mkdir(parents=True)
+        own.mkdir()
+        cgroups._sweep(tmp_path)
+        assert list(tmp_path.iterdir()) == [own]
