@@ -50,6 +50,8 @@ BY_REFERENCE: Final[dict[str, Make]] = {
     "select": lambda _, ref: messages.Select((ref,), Mode.READ, 0),
     "attach": lambda _, ref: messages.Attach(ref, Mode.READ),
     "console": lambda _, ref: messages.ConsoleOf(ref),
+    "retire": lambda _, ref: messages.Retire(ref),
+    "describe": lambda _, ref: messages.Describe(ref),
     "look up in": lambda _, ref: messages.Lookup(bytes(range(32)), ref),
     "create in": lambda _, ref: messages.Create(ObjectType.SHMEM_BLOB, (ref,)),
 }
