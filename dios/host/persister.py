@@ -78,11 +78,13 @@ class Persister:
         self._failed = False  # the writer thread's own, like the next one
         self._undone_to = Ticket(0)
         self._token: Final = trio.lowlevel.current_trio_token()
-        self._thread: Final = threading.Thread(target=self._write_all, name="store writer", daemon=True)
+        self._thread: Final = threading.Thread(target=self._work, name="store writer", daemon=True)
         self._backlog = 0
         self._room = trio.Event()
         self._room.set()
         self._empty = trio.Event()
+        self._defect: BaseException | None = None
+        self._broken: Final = trio.Event()
         self._thread.start()
 
     @property
@@ -101,17 +103,33 @@ class Persister:
         """Wait while more than STORE_QUEUE_MAX jobs are on their way."""
         await self._room.wait()
 
+    async def watch(self) -> None:
+        """Raise what nobody expected in the writer thread: a node that can store nothing more must end.
+
+        Everything that was acknowledged is on the disk, and the next start goes on from there.
+        """
+        await self._broken.wait()
+        if self._defect is not None:
+            raise self._defect
+
     async def aclose(self) -> None:
         """Write what is queued, then end the thread."""
         self._queue.put(None)
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._thread.join)
             # What the thread reported last stands in the loop's queue.
-            if self._backlog:
+            if self._backlog and self._defect is None:
                 self._empty = trio.Event()
                 await self._empty.wait()
 
     # -- in the writer thread -----------------------------------------------------------------------
+    def _work(self) -> None:
+        try:
+            self._write_all()
+        except BaseException as error:  # noqa: BLE001 - in silence everybody would wait for ever
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._break, error)
+
     def _write_all(self) -> None:
         while True:
             batch, behind = self._next_batch()
@@ -190,6 +208,11 @@ class Persister:
                 let_go(content)
 
     # -- in the loop --------------------------------------------------------------------------------
+    def _break(self, error: BaseException) -> None:
+        self._defect = error
+        self._broken.set()
+        self._empty.set()
+
     def _report(self, batch: list[Job], results: list[Settled]) -> None:
         self._backlog -= len(batch)
         if self._backlog < limits.STORE_QUEUE_MAX:

@@ -97,6 +97,7 @@ class NodeHost:
         self.consoles: Final = Consoles()
         self.streams: Final = Streams()
         self.persister: Final = Persister(store, self.contents, self.driver.persisted)
+        nursery.start_soon(self.persister.watch)
         self.tasks: Final = TaskHost(nursery, spawner, tasks_max=settings.tasks_max)
         self.outbox: Final = Outbox(self.tasks.overrun)
         self.staging: Final = Staging(

@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from host_rig import TASK, Rig, put, rig
+import pytest
+import trio
+from host_rig import TASK, WAIT_S, Rig, put, rig
 from node_process import pattern
 
 from dios import limits
@@ -219,3 +221,17 @@ async def test_a_durable_change_is_recorded_before_anybody_is_told(tmp_path: Pat
         host.do(done(3), persist=[put(3)])
         await host.settled()
         assert seen == [1, 2, 2]
+
+
+async def test_a_defect_in_the_writer_ends_the_node(tmp_path: Path) -> None:
+    """What nobody expected in the writer thread ends the host; nobody waits for ever."""
+
+    async def run_into_it() -> None:
+        async with rig(tmp_path) as host:
+            host.store.failures.append(ArithmeticError("a defect"))  # type: ignore[arg-type] # no DiosError
+            host.do(done(1), persist=[put(1)])
+            await trio.sleep_forever()
+
+    with trio.fail_after(WAIT_S), pytest.raises(ExceptionGroup) as ended:
+        await run_into_it()
+    assert ended.group_contains(ArithmeticError)
