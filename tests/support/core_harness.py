@@ -8,6 +8,7 @@ from blake3 import blake3
 from core_snapshot import snapshot
 
 from dios.core import effects, events
+from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.invariants import check
@@ -38,8 +39,8 @@ class Entropy:
 class Node:
     """Drives a core: makes calls, keeps answers by task and sequence number, checks invariants."""
 
-    def __init__(self, seed: int = 0, *, restricted: bool = False) -> None:
-        self.core = Core(Entropy(seed), OWNER, restricted=restricted)
+    def __init__(self, seed: int = 0, *, restricted: bool = False, defaults: Defaults | None = None) -> None:
+        self.core = Core(Entropy(seed), OWNER, restricted=restricted, defaults=defaults or Defaults())
         self.now = 1_000
         self.seq = 0
         self.payload = 0
@@ -83,9 +84,9 @@ class Node:
         assert isinstance(welcome, messages.Welcome)
         return Client(self, task, welcome)
 
-    def end(self, task: TaskId, cause: Cause = Cause.EXITED, exit_code: int = 0) -> None:
+    def end(self, task: TaskId, cause: Cause = Cause.EXITED, exit_code: int = 0, *, cpu_ms: int = 0) -> None:
         """Tell the core that a task's process is gone."""
-        self.step(events.TaskEnded(self.now, task, cause, exit_code))
+        self.step(events.TaskEnded(self.now, task, cause, exit_code, cpu_ms=cpu_ms))
 
 
 class Client:
