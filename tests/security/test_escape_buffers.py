@@ -16,7 +16,6 @@ from capability_stage import SECRET, GoneError, Puppet, Stage, open_stage
 
 from dios import limits
 from dios.errors import Code
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.wire import messages
 from dios.wire.types import AcquireIov, CommitIov, Flag, Mode, NameKind, ObjectType, Permission
 
@@ -28,9 +27,6 @@ PAGE = SECRET.ljust(4096, b".")
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One node and its tasks for all attempts."""
-    missing = missing_for_pure(probe())
-    if missing:
-        pytest.skip(f"pure tasks cannot be confined here: {missing}")
     with open_stage(tmp_path_factory.mktemp("buffers")) as stage:
         yield stage
 
@@ -38,9 +34,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture
 def stage(opened: Stage) -> Iterator[Stage]:
     """A fresh secret before, and the victim unharmed after."""
-    opened.begin()
-    yield opened
-    opened.unharmed()
+    with opened.attempt() as stage:
+        yield stage
 
 
 # -- numbers of buffers -----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from capability_stage import SECRET, Puppet, Stage, open_stage
 from dios import limits
 from dios.core.names import deterministic_name, internal_name
 from dios.errors import Code
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.ids import Name
 from dios.wire import messages
 from dios.wire.codec import decode_event, encode_request
@@ -29,9 +28,6 @@ READ = int(Permission.READ)
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One node and its tasks for all attempts."""
-    missing = missing_for_pure(probe())
-    if missing:
-        pytest.skip(f"pure tasks cannot be confined here: {missing}")
     with open_stage(tmp_path_factory.mktemp("names")) as stage:
         yield stage
 
@@ -39,9 +35,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture
 def stage(opened: Stage) -> Iterator[Stage]:
     """A fresh secret before, and the victim unharmed after."""
-    opened.begin()
-    yield opened
-    opened.unharmed()
+    with opened.attempt() as stage:
+        yield stage
 
 
 # -- names ------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from capability_stage import SECRET, Puppet, Stage, anonymous, open_stage, statu
 
 from dios import limits
 from dios.errors import Code
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.wire import messages
 from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Permission, Persistence
 
@@ -32,9 +31,6 @@ NEVER = 0x5EED_5EED
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One node and its tasks for all attempts."""
-    missing = missing_for_pure(probe())
-    if missing:
-        pytest.skip(f"pure tasks cannot be confined here: {missing}")
     with open_stage(tmp_path_factory.mktemp("references")) as stage:
         yield stage
 
@@ -42,9 +38,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture
 def stage(opened: Stage) -> Iterator[Stage]:
     """A fresh secret before, and the victim unharmed after."""
-    opened.begin()
-    yield opened
-    opened.unharmed()
+    with opened.attempt() as stage:
+        yield stage
 
 
 # -- numbers that are no reference of the caller ---------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import capability_puppet as inside
+import pytest
 from node_process import RawClient, create, read
 from running_node import RunningNode, running_node, wait_until
 
@@ -20,6 +21,7 @@ from dios.client.blocking import Group, Task
 from dios.errors import Code, EndOfStreamError
 from dios.host.audit import Record
 from dios.host.audit_reader import AuditReader
+from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.wire import messages
 from dios.wire.codec import decode_event, decode_reply, decode_status, encode_request
 from dios.wire.types import Cause, Flag, NameKind, ObjectType, Permission
@@ -278,6 +280,13 @@ class Stage:
         wait_until(came, f"a record of {action}")
         return found[-1]
 
+    @contextmanager
+    def attempt(self) -> Iterator[Stage]:
+        """A fresh secret before, and the victim unharmed after."""
+        self.begin()
+        yield self
+        self.unharmed()
+
     # -- before and after each attempt --------------------------------------------------------------
     def begin(self) -> None:
         """Give the victim something to lose."""
@@ -301,7 +310,13 @@ class Stage:
 
 @contextmanager
 def open_stage(folder: Path, **flags: str) -> Iterator[Stage]:
-    """A stage, gone at the end with all that it started; ``flags`` are settings of its node."""
+    """A stage, gone at the end with all that it started; ``flags`` are settings of its node.
+
+    The test is skipped where tasks cannot be confined: then there is nothing to break out of.
+    """
+    missing = missing_for_pure(probe())
+    if missing:
+        pytest.skip(f"pure tasks cannot be confined here: {missing}")
     with ExitStack() as stack:
         yield Stage(folder, stack, flags)
 
