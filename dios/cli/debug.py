@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import readline
+import signal
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Annotated, BinaryIO, Final
 
 import typer
@@ -43,77 +46,46 @@ class Conversation:
         self._node: Final = node
         self._output: Final = output
         self._talk: Final = node.create_stream()
-        self._hear: Final = node.create_stream()
+        self._hear: Stream | None = node.create_stream()
         handed = {TALK: self._talk.restrict("read"), HEAR: self._hear.restrict("write")}
         source = _PROGRAM.format(post_mortem=post_mortem).encode()
         self.task: Final = node.run(source, like=like, inputs=handed, label=LABEL + label)
         self._console: Console | None = self.task.console()
-        self._ended = False
+        self._prompt: str | None = None
         self._interrupted = False
+        self._pressed = False
+        self._waiting = False
 
     def hold(self) -> Status:
         """Go on until the task has ended."""
         self._talk.writer  # noqa: B018 - the task waits for this end before it asks anything
-        while not self._ended:
-            sources: list[Reference] = [self._hear, self.task]
-            if self._console is not None:
-                sources.append(self._console)
-            try:
-                ready = self._node.select(sources)
-                if ready is self._hear:
-                    self._take(self._hear)
-                elif ready is self._console:
-                    self._show_console()
-                elif ready is self.task:
-                    self._finish()
-            except KeyboardInterrupt:
-                self._interrupt()
-        return self.task.wait()
-
-    def _take(self, hear: Stream) -> None:
+        before = signal.signal(signal.SIGINT, self._press)
         try:
-            message = hear.receive()
-        except EndOfStreamError:
-            self._finish()
-            return
-        kind, data = message[:1], message[1:]
-        if kind == TEXT:
-            self._write(data)
-        elif kind == ASK:
-            # What the program printed comes by another way, and belongs before the question.
-            while self._console is not None and self._node.select([self._console], timeout=_QUIET_SECONDS):
-                self._show_console()
-            self._interrupted = False
-            self._answer(data.decode(errors="replace"))
+            while not self._turn():
+                pass
+            self._show_rest()
+            return self.task.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
-    def _answer(self, prompt: str) -> None:
+    # -- Ctrl-C -------------------------------------------------------------------------------------
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        """Note Ctrl-C; only what waits for somebody is broken off, so that no message is half taken."""
+        del number, frame
+        self._pressed = True
+        if self._waiting:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def _breakable(self) -> Iterator[None]:
+        """What stands in the body is broken off by Ctrl-C, also by one that came before it."""
+        self._waiting = True
         try:
-            line = self._read_line(prompt)
-        except EOFError:
-            self._write(b"\n")
-            message = END
-        else:
-            message = LINE + line.encode(errors="replace")
-        with contextlib.suppress(DiosError):
-            # A task that has just ended is met at the next look.
-            self._talk.send(message)
-
-    def _read_line(self, prompt: str) -> str:
-        """A line of the person's, without its end; Ctrl-C drops what was typed, as in a shell."""
-        if not sys.stdin.isatty():
-            self._write(prompt.encode())
-            line = sys.stdin.readline()
-            if not line:
-                raise EOFError
-            # Whoever reads the transcript sees what was asked, too.
-            line = line.rstrip("\n")
-            self._write(f"{line}\n".encode(errors="replace"))
-            return line
-        while True:
-            try:
-                return input(prompt)
-            except KeyboardInterrupt:
-                self._write(b"\n")
+            if self._pressed:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._waiting = self._pressed = False
 
     def _interrupt(self) -> None:
         if self._interrupted:
@@ -122,8 +94,42 @@ class Conversation:
             return
         self._interrupted = True
         say("interrupting the program; Ctrl-C again kills it")
-        with contextlib.suppress(DiosError):
-            self._talk.send(INTERRUPT)
+        self._tell(INTERRUPT)
+
+    # -- what comes from the task -------------------------------------------------------------------
+    def _turn(self) -> bool:
+        """Answer the question that is open, or wait for what comes; whether the task has ended."""
+        if self._prompt is not None:
+            self._answer(self._prompt)
+            return False
+        sources: list[Reference] = [self.task]
+        sources += [one for one in (self._hear, self._console) if one is not None]
+        try:
+            with self._breakable():
+                ready = self._node.select(sources)
+        except KeyboardInterrupt:
+            self._interrupt()
+            return False
+        if ready is self._hear:
+            self._take()
+        elif ready is self._console:
+            self._show_console()
+        return ready is self.task
+
+    def _take(self) -> None:
+        if self._hear is None:
+            return
+        try:
+            message = self._hear.receive()
+        except EndOfStreamError:
+            self._hear = None
+            return
+        kind, data = message[:1], message[1:]
+        if kind == TEXT:
+            self._write(data)
+        elif kind == ASK:
+            self._prompt = data.decode(errors="replace")
+            self._interrupted = False
 
     def _show_console(self) -> None:
         if self._console is None:
@@ -135,17 +141,46 @@ class Conversation:
         except EndOfStreamError:
             self._console = None
 
-    def _finish(self) -> None:
-        """The task has ended, or is about to: everything that it left to be shown."""
-        self._ended = True
-        with contextlib.suppress(DiosError):
-            while self._node.select([self._hear], timeout=0) is not None:
-                message = self._hear.receive()
-                if message[:1] == TEXT:
-                    self._write(message[1:])
-        self.task.wait()
+    def _show_rest(self) -> None:
+        """The task has ended: everything that it left to be shown."""
+        while self._hear is not None and self._node.select([self._hear], timeout=0) is not None:
+            self._take()
         while self._console is not None:
             self._show_console()
+
+    # -- what goes to it ----------------------------------------------------------------------------
+    def _answer(self, prompt: str) -> None:
+        # What the program printed comes by another way, and belongs before the question.
+        while self._console is not None and self._node.select([self._console], timeout=_QUIET_SECONDS):
+            self._show_console()
+        try:
+            with self._breakable():
+                line = self._read_line(prompt)
+        except KeyboardInterrupt:
+            self._write(b"\n")
+            if sys.stdin.isatty():
+                return  # what was typed is dropped, as in a shell, and the question stands
+            line = None
+        self._prompt = None
+        self._tell(END if line is None else LINE + line.encode(errors="replace"))
+
+    def _read_line(self, prompt: str) -> str | None:
+        """A line of the person's, without its end; None when there are no more."""
+        if sys.stdin.isatty():
+            try:
+                return input(prompt)
+            except EOFError:
+                self._write(b"\n")
+                return None
+        line = sys.stdin.readline()
+        # Whoever reads the transcript sees what was asked, too.
+        self._write(f"{prompt}{line.rstrip()}\n".encode(errors="replace"))
+        return line.rstrip("\n") if line else None
+
+    def _tell(self, message: bytes) -> None:
+        with contextlib.suppress(DiosError):
+            # A task that has just ended is met at the next look.
+            self._talk.send(message)
 
     def _write(self, data: bytes) -> None:
         self._output.write(data)

@@ -53,8 +53,8 @@ _NEXT: Final[dict[type[DiosError], str]] = {
     errors.StaleError: "it was deleted; `dios ls` shows what there is",
     errors.Conflict: "somebody else worked on it at the same time; run the command again",
     errors.Busy: "somebody else works on it; run the command again",
-    errors.LimitError: "`dios limits` shows use and limits; whoever runs the node sets them with "
-    "`dios limits set`",
+    errors.LimitError: "`dios limits` shows use and limits, whoever runs the node sets them; "
+    "a task that says what it needs (--memory, --cpu-seconds) sets no more aside",
     errors.NoSpaceError: "free space on the disk of the node's data directory",
     errors.OutOfMemoryError: "`dios ps` shows what runs; end something, "
     "or start the node with more --task-memory-bytes",

@@ -76,10 +76,17 @@ class Connection:
     # -- calls that something else can end ---------------------------------------------------------
     def begin(self, call: AnyCall) -> int:
         """Send a call whose answer is taken later; gives its number."""
-        with self._lock:
-            seq, frame = self._session.request(call)
-            self._channel.send(frame)
-            return seq
+        seq = 0
+        # Around the lock, too: Ctrl-C may come as it is let go, and an answer to nobody ends a connection.
+        try:
+            with self._lock:
+                seq, frame = self._session.request(call)
+                self._channel.send(frame)
+        except BaseException:
+            if seq:
+                self._session.give_up(seq, call)
+            raise
+        return seq
 
     def finish(self, seq: int, call: AnyCall) -> Answer:
         """Wait for the answer to a call that was begun."""

@@ -301,3 +301,25 @@ def test_not_admitted_is_busy() -> None:
         node = fake.connect()
         with pytest.raises(Busy):
             blob(node).write(4, Semantics.EXCL)
+
+
+class BrokenOff(ClientChannel):
+    """A channel on which Ctrl-C comes as soon as something was sent, once."""
+
+    broken = False
+
+    def send(self, frame: bytes) -> None:
+        """Send, and be interrupted."""
+        super().send(frame)
+        if not self.broken:
+            self.broken = True
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_behind_a_call_leaves_the_connection_whole() -> None:
+    """An answer to a call that was interrupted just after it was sent is settled, and the next is found."""
+    with FakeNode(lambda _: DONE) as fake:
+        connection = Connection(BrokenOff(fake.peer))
+        with pytest.raises(KeyboardInterrupt):
+            connection.begin(messages.NodeInfo())
+        assert connection.call(messages.NodeInfo())[0] == DONE
