@@ -81,9 +81,10 @@ def copy(
     proximity: Proximity | None = None,
     buffering: Buffering | None = None,
     flags: int = 0,
+    lifetime_ns: int = 0,
 ) -> messages.Done | messages.References:
     """dios_copy (B.1.3): references when the receiver is the caller itself."""
-    call = messages.Copy(ref, task, permissions, persistence, proximity, buffering, flags)
+    call = messages.Copy(ref, task, permissions, persistence, proximity, buffering, flags, lifetime_ns)
     result = _call(node, object, call)
     return cast("messages.Done | messages.References", result)
 
@@ -105,10 +106,13 @@ def run(
     host: str = "",
     limits: Limits | None = None,
     flags: int = 0,
+    like: int = 0,
 ) -> messages.Created:
     """dios_run (B.1.5)."""
     limits = Limits() if limits is None else limits
-    call = messages.Run(executable, groups, inputs, outputs, arguments, label, brand, host, limits, flags)
+    call = messages.Run(
+        executable, groups, inputs, outputs, arguments, label, brand, host, limits, flags, like
+    )
     return _call(node, messages.Created, call)
 
 
@@ -232,6 +236,11 @@ def commit_acquire_write(
 def attach(node: Node, ref: int, mode: Mode) -> tuple[messages.Attached, tuple[int, int, int, int]]:
     """Become one end of a stream: the memory written, the memory read, the counters waited on and rung."""
     return expect_attached(cast("Connection", node.link).call(messages.Attach(ref, mode)))
+
+
+def retire(node: Node, ref: int, flags: int = 0) -> messages.Done:
+    """Take back whatever was delegated from a reference; the answer counts it."""
+    return _call(node, messages.Done, messages.Retire(ref, flags))
 
 
 def stat(node: Node, ref: int) -> messages.Reference:

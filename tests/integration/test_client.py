@@ -280,6 +280,11 @@ def test_raw_calls_stand_below(node: Node) -> None:
     assert not isinstance(last, dios.DiosError)
     assert isinstance(last[0], messages.Buffer)
     assert last[0].data == b"xyz"
+    own = node.self.ref
+    lent = syscalls.copy(node, ref, own, lifetime_ns=10**12)
+    assert isinstance(lent, messages.References)
+    assert lent.references[0].expires_ns
+    assert syscalls.retire(node, ref).value == 1
     assert syscalls.delete(node, ref).value == 1
 
 
