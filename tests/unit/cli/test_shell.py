@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from typer.main import get_command
 
-from dios.cli.shell import shown_bytes
+from dios.cli.main import app
+from dios.cli.shell import _length_of_command, shown_bytes
 
 
 @pytest.mark.parametrize("text", ["", "hello", "two\nlines\twith tab", "grün"])
@@ -16,3 +18,18 @@ def test_what_could_garble_the_terminal_is_shown_in_hex(data: bytes) -> None:
     """Control sequences and bytes that are no text appear as hex only."""
     shown = shown_bytes(data)
     assert shown == f"00000000  {data.hex(' ')}"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ls", 1),
+        ("audit", 1),
+        ("audit --last 3", 1),
+        ("audit grep limits", 2),
+        ("limits set uid:1 bytes=1", 2),
+    ],
+)
+def test_a_command_of_two_words_is_one(line: str, words: int) -> None:
+    """The node that the shell is on is named behind all words of a command, before its own options."""
+    assert _length_of_command(get_command(app), line.split()) == words
