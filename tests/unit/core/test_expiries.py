@@ -42,19 +42,24 @@ def loan(node: Node) -> Loan:
     return Loan(node)
 
 
+def due(node: Node) -> int:
+    """When the core wants to be called again; 0 for never."""
+    return node.outcome.deadline or 0
+
+
 # -- the moment -------------------------------------------------------------------------------------
 def test_exact_moment(loan: Loan) -> None:
     """A reference serves until just before its end, and is gone at its end."""
     node, task = loan.node, loan.task
     lent = loan.lend()
     assert lent.expires_ns == node.now + LIFE
-    assert node.outcome.deadline == lent.expires_ns
+    assert due(node) == lent.expires_ns
     node.now = lent.expires_ns - 1
     assert task.stat(lent.ref).expires_ns == lent.expires_ns
     node.now = lent.expires_ns
     assert isinstance(task.call(messages.Stat(lent.ref)), messages.Failure)
     assert task.refused(messages.Stat(lent.ref)) == Code.EBADF
-    assert node.outcome.deadline is None
+    assert due(node) == 0
     assert task.event() == messages.Retired(lent.ref, lent.object, lent.fingerprint, "", expired=True)
 
 

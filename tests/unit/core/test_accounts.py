@@ -1,0 +1,127 @@
+"""The arithmetic of accounts and versions, by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from dios.core.accounts import (
+    UNLIMITED,
+    Account,
+    Version,
+    charge_all,
+    require_all,
+    require_each,
+    shadow,
+)
+from dios.errors import LimitError
+from dios.wire.messages import Bound
+from dios.wire.types import Resource, Scope
+
+BYTES = Resource.BYTES
+
+
+def chain(*bounds: int | None) -> list[Account]:
+    """Accounts that each lead to the one before, with these limits on bytes."""
+    made: list[Account] = []
+    for number, bound in enumerate(bounds):
+        above = made[-1] if made else None
+        made.append(Account(Scope.TASK, f"t{number}", [Bound(BYTES, bound)], above))
+    return made
+
+
+def test_charges_go_up_the_chain() -> None:
+    """What one uses, those above it use as well, and those below it do not."""
+    top, middle, bottom = chain(None, None, None)
+    middle.charge(BYTES, 5)
+    assert [one.used[BYTES] for one in (top, middle, bottom)] == [5, 5, 0]
+    bottom.charge(BYTES, 2)
+    bottom.charge(BYTES, -1)
+    assert [one.used[BYTES] for one in (top, middle, bottom)] == [6, 6, 1]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "whose"), [((9, None, None), "t0"), ((None, 9, 99), "t1"), ((9, 9, 9), "t2")]
+)
+def test_the_first_limit_on_the_way_up_is_named(bounds: tuple[int | None, ...], whose: str) -> None:
+    """A refusal names the nearest account that has no room; nothing is counted by asking."""
+    bottom = chain(*bounds)[-1]
+    bottom.charge(BYTES, 4)
+    bottom.require(BYTES, 5)
+    with pytest.raises(
+        LimitError, match=f"task {whose} and all it starts is reached: 4 are in use and 6 more"
+    ):
+        bottom.require(BYTES, 6)
+    assert bottom.used[BYTES] == 4
+
+
+def test_nothing_more_is_always_possible() -> None:
+    """Who asks for nothing, or gives back, is not refused above its limit."""
+    (account,) = chain(10)
+    account.charge(BYTES, 50)
+    account.require(BYTES, 0)
+    account.require(BYTES, -3)
+    with pytest.raises(LimitError):
+        account.require(BYTES, 1)
+
+
+def test_left_is_the_least_on_the_way_up() -> None:
+    """What is left is what the tightest account leaves; never less than nothing."""
+    top, middle, bottom = chain(100, 30, None)
+    middle.charge(BYTES, 20)
+    assert (top.left(BYTES), bottom.left(BYTES)) == (80, 10)
+    middle.charge(BYTES, 20)
+    assert bottom.left(BYTES) == 0
+    assert bottom.left(Resource.TASKS) == UNLIMITED
+
+
+def test_bind_and_rebind() -> None:
+    """Binding changes what it names, None lifts; binding anew forgets the rest."""
+    account = Account(Scope.GROUP, "g", [Bound(BYTES, 1), Bound(Resource.TASKS, 2)])
+    account.bind([Bound(BYTES, None)])
+    assert account.row("x").limits == (None, None, None, None, 2, None, None)
+    account.rebind([Bound(Resource.OBJECTS, 0)])
+    assert account.row("x").limits == (0, None, None, None, None, None, None)
+
+
+def test_generations_are_counted() -> None:
+    """A principal's own account is of no generation, and each below it of one more."""
+    assert [one.generation for one in chain(None, None, None)] == [0, 1, 2]
+
+
+def test_several_accounts() -> None:
+    """Requiring of several refuses if one has no room; of each, as often as it is named."""
+    one, other = chain(10)[0], chain(2)[0]
+    charge_all((one, other), BYTES, 1)
+    require_all((one, other), BYTES, 1)
+    with pytest.raises(LimitError):
+        require_all((one, other), BYTES, 2)
+    require_each([one, one, one, other], BYTES)
+    with pytest.raises(LimitError):
+        require_each([one, other, other], BYTES)
+
+
+def test_a_version_counts_while_it_is_held() -> None:
+    """Bytes count until the object has moved on and the last holder let go, in whatever order."""
+    for holders_first in (True, False):
+        (account,) = chain(None)
+        version = Version((account,), 10)
+        version.hold().hold()
+        version.let_go()
+        if holders_first:
+            version.let_go()
+            assert account.used[BYTES] == 10
+            version.supersede()
+        else:
+            version.supersede()
+            assert account.used[BYTES] == 10
+            version.let_go()
+        assert account.used[BYTES] == 0
+
+
+def test_a_shadow_counts_while_it_is_held() -> None:
+    """The bytes of a buffer being written are nobody's version: they go with the buffer."""
+    (account,) = chain(None)
+    held = shadow(account, 7).hold()
+    assert account.used[BYTES] == 7
+    held.let_go()
+    assert account.used[BYTES] == 0
