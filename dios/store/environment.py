@@ -82,14 +82,18 @@ def open_for_reading(path: Path) -> lmdb.Environment:
 
 
 def refuse_cut(env: lmdb.Environment, path: Path) -> None:
-    """Raise DamagedError when the file holds fewer pages than its newest transaction used."""
+    """Raise DamagedError when the file lacks pages that stand in its tree: reading them would end the process.
+
+    A shorter file alone is no damage. Pages that a transaction took and gave back before its end are
+    counted, and never written.
+    """
     pages = int(env.info()["last_pgno"]) + 1
     page_bytes = int(env.stat()["psize"])
     file = folder_of(path) / _DATABASE_FILE
     size = file.stat().st_size
-    if size < pages * page_bytes:
+    if size < pages * page_bytes and (problems := structure_problems(path)):
         raise DamagedError(
-            f"{file} is cut short: {size} of {pages * page_bytes} bytes are there; "
+            f"{file} is cut short: {size} of {pages * page_bytes} bytes are there ({problems[0]}); "
             "see docs/recovery.md, 'The database cannot be read'"
         )
 
