@@ -119,7 +119,8 @@ def _require_room_for_copy(task: Task, origin: PhysicalObject) -> None:
 
 
 def _receiver(step: Step, task: Task, ref_id: int) -> Task:
-    reference = access.typed(access.held(task, ref_id), ObjectType.TASK)
+    # To write to a task is to put something before it.
+    reference = access.typed(access.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
     receiver = step.state.tasks.get(TaskId(reference.object.id))
     if receiver is None or not receiver.alive:
         raise NoSuchTaskError("the receiving task has ended", fingerprint=reference.object.fingerprint)

@@ -146,6 +146,9 @@ class State:
         self.names.remove(target)
         if target.name is not None and self.groups.get(target.name) is target:
             del self.groups[target.name]
+            # Its name space is gone with it: nothing is found there, and who had it remembers nothing.
+            for task in self.tasks.values():
+                task.leave(target.name)
         if self.homes.get(target.owner) is target:
             # The store refused it: the next session of the principal makes another.
             del self.homes[target.owner]

@@ -119,6 +119,11 @@ class Task:
         """Whether it can still make calls."""
         return self.state is not TaskState.ENDED
 
+    def leave(self, group: Name) -> None:
+        """The group is no more."""
+        self.memberships.pop(group, None)
+        self.created_groups.discard(group)
+
     def push_event(self, event: messages.SelfEvent) -> None:
         """Queue a notification on the self-reference; over the bound the loss itself is told (§4.5.3)."""
         if len(self.events) >= limits.EVENTS_PER_TASK_MAX:

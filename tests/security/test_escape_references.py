@@ -323,6 +323,7 @@ OVER_TASKS: dict[str, tuple[str, Act]] = {
         lambda _, ref: messages.Select((ref,), Mode.READ, 0),
     ),
     "run": ("read write delegate delete", lambda _, ref: messages.Run(ref)),
+    "hand": ("read execute delegate delete", lambda puppet, ref: messages.Copy(puppet.mine, ref)),
 }
 """What is tried with a reference to another task, and every right but the one that it needs."""
 

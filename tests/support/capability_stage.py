@@ -236,14 +236,14 @@ class Stage:
         """One more, for a test that it may not survive, or that needs a member of some group."""
         return Puppet(self, name, *groups)
 
-    def introduce(self, one: Puppet, other: Puppet, rights: str = "read") -> int:
+    def introduce(self, one: Puppet, other: Puppet, rights: str = "write") -> int:
         """Give one task a reference to another, to delegate to; its number there."""
         target = other.welcome.self_ref.object
-        if rights == "read" and target in one.knows:
+        if rights == "write" and target in one.knows:
             return one.knows[target]
         other.task.delegate(one.task, *rights.split())
         ref = one.given(target).ref
-        if rights == "read":
+        if rights == "write":
             one.knows[target] = ref
         return ref
 

@@ -243,6 +243,10 @@ class Model:
     def destroy(self, thing: Thing) -> None:
         """Zombie, then gone: active requests on it end."""
         thing.alive = False
+        if thing.name is not None and thing.type is ObjectType.GROUP:
+            for person in self.people.values():
+                person.members.discard(thing.name)
+                person.created.discard(thing.name)
         for request in self.requests.values():
             if request.handle.thing is thing:
                 request.active = False

@@ -183,6 +183,7 @@ class CoreMachine(Driver):
             handle.thing.alive
             and handle.thing.type is not ObjectType.GROUP
             and bool(handle.rights & Permission.DELEGATE)
+            and bool(receiver.rights & Permission.WRITE)
             and not person.ended
             and (not durable or handle.thing.type in BLOBS)
             and (copied or handle.thing.type is not ObjectType.PRIVMEM_BLOB or person.id == client.task)
