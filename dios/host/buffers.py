@@ -32,7 +32,7 @@ from dios.wire.messages import Buffer, Mapping, PlainResult
 
 
 class Answered(NamedTuple):
-    """A reply, complete, and the descriptors that go with it."""
+    """A reply, complete, and the descriptors that go with it: made for it, and closed once it is sent."""
 
     result: PlainResult
     fds: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class Buffers:
     def read(self, effect: AnswerRead, room: int = limits.REPLY_BYTES_MAX) -> Answered | Work:
         """Complete a read's reply, with at most ``room`` bytes inside the message.
 
-        Raises DamagedError or OutOfMemoryError; nothing has changed then.
+        Raises DamagedError, OutOfMemoryError or OSError; nothing has changed then.
         """
         target = effect.object
         if self._contents.is_slow(target):
@@ -122,21 +122,22 @@ class Buffers:
             raise DamagedError(f"{length} bytes at {offset} were promised, the object has {size_of(content)}")
         buffer = BufferId(result.buffer)
         inline = length <= limits.INLINE_BYTES_MAX and length <= room
-        if buffer:
-            if effect.reuse and self._still_stands(buffer, content, offset, length, inline=inline):
-                return Answered(result)
-            self._replace(buffer, OpenBuffer(keep(content), offset, length, shadow=False, mapped=not inline))
+        if buffer and effect.reuse and self._still_stands(buffer, content, offset, length, inline=inline):
+            return Answered(result)
         if inline:
             data = read_from(content, offset, length)
+            if buffer:
+                self._replace(buffer, OpenBuffer(keep(content), offset, length, shadow=False, mapped=False))
             return Answered(
                 Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data)
             )
         memory = self._as_memory(target, content, offset + length)
-        if buffer and memory is not content:
+        fd = memory.reader_fd()
+        if buffer:
             self._replace(buffer, OpenBuffer(memory.retain(), offset, length, shadow=False, mapped=True))
         return Answered(
             Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.READ_ONLY, offset, memory.size),
-            (memory.reader_fd(),),
+            (fd,),
         )
 
     def _read_slowly(self, effect: AnswerRead, room: int) -> Work:
@@ -182,7 +183,7 @@ class Buffers:
 
     # -- writing ------------------------------------------------------------------------------------
     def write(self, effect: AnswerWrite) -> Answered | Work:
-        """Complete the reply to an acquire for writing; raises OutOfMemoryError or DamagedError."""
+        """Complete the reply to an acquire for writing; raises OutOfMemoryError, DamagedError or OSError."""
         if effect.raw:
             return self._write_raw(effect)
         if effect.reuse:
@@ -206,10 +207,11 @@ class Buffers:
         )
         if same:
             return Answered(result)
+        fd = memory.writer_fd()
         self._replace(
             buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True)
         )
-        return Answered(_mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (memory.fd,))
+        return Answered(_mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
 
     def _write_again(self, effect: AnswerWrite, opened: OpenBuffer) -> Answered | Work:
         content = opened.content
@@ -218,7 +220,7 @@ class Buffers:
         if isinstance(content, bytes) or content.frozen or not opened.shadow:
             # A frozen shadow has become the object's content: the next write needs another one.
             return self._write_anew(effect)
-        return self._prefill(effect, content, Answered(effect.result), fresh=False)
+        return self._prefill(effect, content, lambda: Answered(effect.result), fresh=False)
 
     def _write_anew(self, effect: AnswerWrite) -> Answered | Work:
         buffer, length, result = BufferId(effect.result.buffer), effect.length, effect.result
@@ -231,8 +233,12 @@ class Buffers:
             )
         memory = Memory.shadow(length)
         self._replace(buffer, OpenBuffer(memory, 0, length, shadow=True, mapped=True))
-        answered = Answered(_mapped(result, Mapping.WRITABLE, 0, length), (memory.fd,))
-        return answered if effect.blank else self._prefill(effect, memory, answered, fresh=True)
+
+        def answer() -> Answered:
+            # Last of all, so that no descriptor is made for a reply that is never sent.
+            return Answered(_mapped(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
+
+        return answer() if effect.blank else self._prefill(effect, memory, answer, fresh=True)
 
     def _old_bytes(self, effect: AnswerWrite) -> bytes:
         content = self._contents.current(effect.object)
@@ -240,7 +246,7 @@ class Buffers:
         return read_from(content, effect.offset, available) if available else b""
 
     def _prefill(
-        self, effect: AnswerWrite, shadow: Memory, answered: Answered, *, fresh: bool
+        self, effect: AnswerWrite, shadow: Memory, answer: Callable[[], Answered], *, fresh: bool
     ) -> Answered | Work:
         """Copy the object's bytes into the shadow; where there are none it is zero."""
         contents, target = self._contents, effect.object
@@ -264,7 +270,7 @@ class Buffers:
 
         def done() -> Answered | None:
             free()
-            return answered
+            return answer()
 
         work = Work(target, run, done, free)
         if size is None or min(size, effect.length) > limits.LOOP_COPY_BYTES_MAX:
@@ -273,7 +279,7 @@ class Buffers:
             run()
         finally:
             free()
-        return answered
+        return answer()
 
     def _known_size(self, target: ObjectId) -> int | None:
         return None if self._contents.is_slow(target) else size_of(self._contents.current(target))

@@ -5,13 +5,13 @@ Not for: what is replied. A task that does not read loses its connection, never 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from dios import limits
 from dios.errors import Code, WouldBlockError
 from dios.ids import TaskId
+from dios.transport.memory import close_all, copies_of
 from dios.transport.unix_server import TaskChannel
 from dios.wire.codec import encode_reply
 from dios.wire.messages import AnyResult, Failure
@@ -36,7 +36,7 @@ class Connection:
         self._early_bytes += len(frame)
         if self._early_bytes > limits.SEND_QUEUE_BYTES_MAX:
             raise WouldBlockError("too much waits for a task that has not started")
-        self._early.append((frame, [os.dup(fd) for fd in fds]))
+        self._early.append((frame, copies_of(fds)))
 
     def attach(self, channel: TaskChannel) -> None:
         """Here is the channel: send what waited."""
@@ -46,15 +46,13 @@ class Connection:
             try:
                 channel.send_nowait(frame, fds)
             finally:
-                for fd in fds:
-                    os.close(fd)
+                close_all(fds)
 
     def discard(self) -> None:
         """Nothing will be sent any more."""
         early, self._early = self._early, []
         for _, fds in early:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
 
 
 class Outbox:
@@ -102,6 +100,17 @@ class Outbox:
                 connection.send(frame, fds)
         except WouldBlockError as error:
             self._overrun(task, error.message)
+
+    def hand_over(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
+        """As ``reply``, with descriptors that were made for this one receiver: they are closed in any case.
+
+        Raises OSError when they would have to wait and there are no descriptors for that; nothing was sent
+        then.
+        """
+        try:
+            self.reply(task, seq, result, fds)
+        finally:
+            close_all(fds)
 
 
 def too_large(size: int) -> Failure:

@@ -17,7 +17,7 @@ from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
 from dios.errors import DiosError
 from dios.host import kinds
 from dios.host.admission import Journal, refusal
-from dios.host.buffers import Answered, Buffers, Work
+from dios.host.buffers import Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
 from dios.host.contents import Contents, keep
@@ -108,6 +108,7 @@ class Effector:
         self._info: Final = info
         self._begin_shutdown: Final = begin_shutdown
         self._reply: Final = parts.outbox.reply
+        self._hand_over: Final = parts.outbox.hand_over
         self.journal: Final = parts.journal
         self._payloads: Payloads = NO_PAYLOADS
         self._step = 0
@@ -279,17 +280,16 @@ class Effector:
         """The thread is back: answer, do the rest of that step, then the steps that wait for the object."""
         waiting = self._gates.pop(work.target)
         self._payloads, self._step = rest.payloads, rest.step
-        answered: Answered | None = None
         if error is None:
             try:
                 answered = work.done()
+                if answered is not None and isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
+                    self._hand_over(effect.task, effect.seq, answered.result, answered.fds)
             except (DiosError, OSError) as late:
                 error = late
         else:
             work.failed()
         if error is None:
-            if answered is not None and isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
-                self._reply(effect.task, effect.seq, answered.result, answered.fds)
             self.run(rest.effects, rest.payloads, rest.step, rest.place)
         else:
             failure = failure_of(error)
@@ -326,7 +326,7 @@ class Effector:
         if kind is Welcome:
             page = self._parts.pages.descriptor(effect.task)
             if page is not None:
-                self._reply(effect.task, effect.seq, result, (page,))
+                self._hand_over(effect.task, effect.seq, result, (page,))
         elif kind is Info:
             self._reply(effect.task, effect.seq, self._info(cast("Info", result)))
         else:
@@ -336,14 +336,18 @@ class Effector:
         answered = self._parts.buffers.read(effect)
         if type(answered) is Work:
             return answered
-        self._reply(effect.task, effect.seq, answered[0], answered[1])  # type: ignore[arg-type] # no Work here
+        result, fds = answered[0], answered[1]
+        if fds:
+            self._hand_over(effect.task, effect.seq, result, fds)  # type: ignore[arg-type] # no Work here
+        else:
+            self._reply(effect.task, effect.seq, result)  # type: ignore[arg-type] # as above
         return None
 
     def _answer_write(self, effect: fx.AnswerWrite) -> Work | None:
         answered = self._parts.buffers.write(effect)
         if isinstance(answered, Work):
             return answered
-        self._reply(effect.task, effect.seq, answered.result, answered.fds)
+        self._hand_over(effect.task, effect.seq, answered.result, answered.fds)
         return None
 
     def _answer_bytes(self, effect: fx.AnswerBytes) -> None:
@@ -355,7 +359,7 @@ class Effector:
 
     def _answer_vector(self, effect: fx.AnswerVector) -> None:
         results, fds = self._vectors.answer(effect)
-        self._reply(effect.task, effect.seq, results, fds)
+        self._hand_over(effect.task, effect.seq, results, fds)
 
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
@@ -398,7 +402,7 @@ class Effector:
 
     def _attach(self, effect: fx.AnswerAttach) -> None:
         result, fds = self._parts.streams.attach(effect.object, effect.mode, effect.ring_bytes)
-        self._reply(effect.task, effect.seq, result, fds)
+        self._hand_over(effect.task, effect.seq, result, fds)
 
     def _close_stream(self, effect: fx.CloseStreamEnd) -> None:
         self._parts.streams.close_end(effect.object, effect.mode)

@@ -29,7 +29,7 @@ class Memory:
     memory, which its writers change in place.
     """
 
-    __slots__ = ("_pool", "_pooled", "_reader_fd", "_users", "fd", "frozen", "raw", "size")
+    __slots__ = ("_pool", "_pooled", "_users", "fd", "frozen", "raw", "size")
 
     def __init__(self, fd: int, size: int, *, frozen: bool = False, raw: bool = False) -> None:
         self.fd = fd
@@ -37,7 +37,6 @@ class Memory:
         self.frozen = frozen
         self.raw = raw
         self._users = 1
-        self._reader_fd = -1
         self._pool: MemoryPool | None = None
         self._pooled: PooledMemory | None = None
 
@@ -80,23 +79,22 @@ class Memory:
         self._users -= 1
         if self._users:
             return
-        if self._reader_fd >= 0:
-            os.close(self._reader_fd)
         if self._pool is not None and self._pooled is not None:
             self._pool.give_back(self._pooled)
         else:
             os.close(self.fd)
-        self.fd = self._reader_fd = -1
+        self.fd = -1
 
     def reader_fd(self) -> int:
-        """What a reader is sent: it cannot be written through. Stays ours to close."""
-        if self._pooled is not None:
-            return self._pooled.hand_out()
-        if self.frozen:
-            return self.fd
-        if self._reader_fd < 0:
-            self._reader_fd = memory.reopen_read_only(self.fd)
-        return self._reader_fd
+        """An open file of its own for one reader, which cannot be written through; the caller closes it.
+
+        Raises OSError without descriptors.
+        """
+        return memory.reopen_read_only(self.fd) if self._pooled is None else self._pooled.hand_out()
+
+    def writer_fd(self) -> int:
+        """A descriptor for one who writes; the caller closes it. Raises OSError without descriptors."""
+        return memory.reopen_for_writing(self.fd)
 
     def adopt(self, length: int) -> bool:
         """Freeze a shadow of exactly ``length`` bytes; False while its task still maps it for writing."""

@@ -19,7 +19,7 @@ from dios.wire.page import PageWriter
 
 
 class _Page:
-    """One task's page: the node's mapping, and the descriptor that its task is sent."""
+    """One task's page: the node's mapping, and the descriptor that its task's own is made from."""
 
     __slots__ = ("_map", "_view", "bound", "fd", "writer")
 
@@ -75,9 +75,9 @@ class PublicPages:
         self._pages[task] = _Page() if spare is None else spare
 
     def descriptor(self, task: TaskId) -> int | None:
-        """What the task maps, which stays ours to close; None when the task is gone already."""
+        """What the task maps, for the caller to close; None when the task is gone already. Raises OSError."""
         page = self._pages.get(task)
-        return None if page is None else page.fd
+        return None if page is None else reopen_read_only(page.fd)
 
     def close(self, task: TaskId) -> None:
         """The task is gone; nothing if it has no page."""

@@ -24,13 +24,15 @@ class Streams:
         return len(self._rings)
 
     def attach(self, target: ObjectId, mode: Mode, ring_bytes: int) -> tuple[Attached, tuple[int, ...]]:
-        """One end's reply and its four descriptors, which stay ours; raises OutOfMemoryError."""
+        """One end's reply and four descriptors for it, which the caller closes; raises OutOfMemoryError,
+        OSError.
+        """
         ring = self._rings.get(target)
         if ring is None:
             ring = self._rings[target] = create_ring(ring_bytes)
             for gone in self._gone.get(target, ()):
                 ring.mark_closed(gone)
-        return Attached(ring.ring_bytes), ring.end(mode)
+        return Attached(ring.ring_bytes), ring.hand_out(mode)
 
     def close_end(self, target: ObjectId, mode: Mode) -> None:
         """Tell the other end, now or when it comes; with both gone the ring is let go."""

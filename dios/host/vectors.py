@@ -14,6 +14,7 @@ from dios.errors import Code, DamagedError, DiosError, InvariantError
 from dios.host.buffers import Answered, Buffers, Work
 from dios.host.consoles import Consoles
 from dios.host.memories import translated
+from dios.transport.memory import close_all
 from dios.wire.messages import Buffer, Failure, Info, PlainResult, Results, Welcome
 
 Part: TypeAlias = fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole
@@ -35,9 +36,19 @@ class Vectors:
         self._effect_failed: Final = effect_failed
 
     def answer(self, effect: fx.AnswerVector) -> tuple[Results, list[int]]:
-        """One result for each part, and their descriptors; what no longer fits is refused by itself."""
-        results: list[PlainResult] = []
+        """One result for each part, and their descriptors, which the caller closes.
+
+        What no longer fits is refused by itself.
+        """
         fds: list[int] = []
+        try:
+            return Results(tuple(self._results(effect, fds))), fds
+        except BaseException:
+            close_all(fds)
+            raise
+
+    def _results(self, effect: fx.AnswerVector, fds: list[int]) -> list[PlainResult]:
+        results: list[PlainResult] = []
         room = limits.REPLY_BYTES_MAX - len(effect.parts) * limits.RESULT_BYTES_TYPICAL
         for part in effect.parts:
             try:
@@ -45,13 +56,14 @@ class Vectors:
             except (DiosError, OSError) as error:
                 answered = Answered(self._refused(part, failure_of(error)))
             if len(fds) + len(answered.fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
+                close_all(answered.fds)
                 answered = Answered(self._refused(part, _too_many()))
             result = answered.result
             if isinstance(result, Buffer) and result.data is not None:
                 room -= len(result.data)
             results.append(result)
             fds += answered.fds
-        return Results(tuple(results)), fds
+        return results
 
     def _part(self, part: Part, room: int) -> Answered:
         if isinstance(part, fx.Answer):

@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import threading
+from collections.abc import Iterable
 from typing import Final
 
 from dios import limits
@@ -109,11 +110,44 @@ def seal_future_write(fd: int) -> None:
 
 
 def reopen_read_only(fd: int) -> int:
-    """A second descriptor of the same memory that cannot be written through; its owner closes it.
+    """An open file of its own on the same memory, that cannot be written through; its owner closes it.
 
-    A boundary only together with a seal, or for receivers without capabilities (the memory's mode is 0400).
+    A copy of a descriptor shares position and flags with the first, in both directions: whoever gets one gets
+    a way to talk to everybody else who has. So each receiver is given an open file of its own. A boundary
+    against writing only together with a seal, or for receivers without capabilities (the memory's mode is
+    0400). Raises OSError without descriptors.
     """
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def reopen_for_writing(fd: int) -> int:
+    """An open file of its own for one who may write; its owner closes it. Raises OSError without descriptors.
+
+    The memory's mode lets only root open it again. Otherwise it is a copy: those who write one memory can
+    talk through it anyway.
+    """
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        return os.dup(fd)
+
+
+def copies_of(fds: Iterable[int]) -> list[int]:
+    """A copy of each descriptor; their owner closes them. Raises OSError, and then there is none."""
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401 - what was made before a failure must be known
+    except OSError:
+        close_all(copies)
+        raise
+    return copies
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close every one."""
+    for fd in fds:
+        os.close(fd)
 
 
 def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int = 0) -> None:

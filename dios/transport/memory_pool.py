@@ -20,7 +20,7 @@ from collections import OrderedDict
 from typing import Final
 
 from dios import limits
-from dios.transport.memory import create_memory, seal_future_write
+from dios.transport.memory import create_memory, reopen_read_only, seal_future_write
 
 _PAGE: Final = mmap.PAGESIZE
 
@@ -46,9 +46,13 @@ class PooledMemory:
         self.handed_out = False
 
     def hand_out(self) -> int:
-        """The descriptor, to be sent to a reader: from now on the memory is somebody else's too."""
+        """An open file for one reader, who closes it: from now on the memory is somebody else's too.
+
+        Raises OSError without descriptors.
+        """
+        fd = reopen_read_only(self.fd)
         self.handed_out = True
-        return self.fd
+        return fd
 
     def holders_ended(self) -> None:
         """The node knows that every process which got the descriptor has ended."""

@@ -23,7 +23,13 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError, OutOfMemoryError
-from dios.transport.memory import create_memory, reopen_read_only
+from dios.transport.memory import (
+    close_all,
+    copies_of,
+    create_memory,
+    reopen_for_writing,
+    reopen_read_only,
+)
 from dios.wire.types import Mode
 
 CONTROL_BYTES: Final = mmap.PAGESIZE
@@ -64,6 +70,9 @@ class RingDescriptors:
                 Mode.WRITE: (writers, self._keep(reopen_read_only(readers)), space, data),
                 Mode.READ: (readers, self._keep(reopen_read_only(writers)), data, space),
             }
+        except OutOfMemoryError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise OutOfMemoryError(f"no memory for a ring of {ring_bytes} bytes: {error.strerror}") from error
@@ -75,9 +84,26 @@ class RingDescriptors:
     def end(self, mode: Mode) -> tuple[int, int, int, int]:
         """The four descriptors of the end that writes or reads, in the order of an ``Attached`` reply.
 
-        They stay the node's own: whoever gets them gets copies.
+        They stay the node's own.
         """
         return self._ends[mode]
+
+    def hand_out(self, mode: Mode) -> tuple[int, int, int, int]:
+        """As ``end``, for a receiver: open files of its own, which the caller closes. Raises OSError.
+
+        The two event counters cannot be opened again; whoever has an end can wake the other one, and what
+        else their copies share is between the ends of one stream.
+        """
+        own, peers, *events = self._ends[mode]
+        made: list[int] = []
+        try:
+            made.append(reopen_for_writing(own))
+            made.append(reopen_read_only(peers))
+            sleeps, wakes = copies_of(events)
+        except OSError:
+            close_all(made)
+            raise
+        return made[0], made[1], sleeps, wakes
 
     def mark_closed(self, mode: Mode) -> None:
         """Say on behalf of an end that is gone that it is, and wake the other one."""

@@ -26,6 +26,7 @@ import trio
 
 from dios import limits
 from dios.errors import ExistsError, InvalidError, ProtocolError, WouldBlockError
+from dios.transport.memory import close_all, copies_of
 from dios.transport.unix_path import socket_address
 from dios.wire.codec import FrameSplitter
 
@@ -139,11 +140,10 @@ class _Unsent:
 
     def __init__(self, data: memoryview, fds: Sequence[int]) -> None:
         self.data = data
-        self.fds = [os.dup(fd) for fd in fds] if fds else []
+        self.fds = copies_of(fds) if fds else []
 
     def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
+        close_all(self.fds)
         self.fds = []
 
 

@@ -101,8 +101,10 @@ def test_raw_memory_keeps_its_bytes_and_grows(contents: Contents) -> None:
     memory = contents.raw(ObjectId(1), 10)
     assert contents.raw(ObjectId(1), 20) is memory
     assert memory.read(0, 20) == b"hello" + bytes(15)
+    reader = memory.reader_fd()
     with pytest.raises(OSError, match=r"descriptor|permitted"):
-        os.pwrite(memory.reader_fd(), b"x", 0)
+        os.pwrite(reader, b"x", 0)
+    os.close(reader)
 
 
 def test_missing_bytes_are_damage(contents: Contents) -> None:
@@ -129,7 +131,7 @@ def test_versions_are_recycled_only_when_unseen(contents: Contents) -> None:
     unseen.release()
     assert contents.pool.free_bytes > 0
     seen = Memory.version(LARGE, contents.pool)
-    seen.reader_fd()
+    os.close(seen.reader_fd())
     seen.release()
     assert contents.pool.free_bytes == 0
 

@@ -11,6 +11,7 @@ from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
 from dios.host.publicpage import PublicPages
 from dios.ids import ObjectId, TaskId
+from dios.transport.memory import close_all
 from dios.wire.messages import Reference
 from dios.wire.page import PublicAttributes, read_slot
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
@@ -63,6 +64,7 @@ def shown(pages: PublicPages, task: TaskId, slot: int) -> PublicAttributes:
     fd = pages.descriptor(task)
     assert fd is not None
     page = mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ)
+    os.close(fd)
     with page, memoryview(page) as view:
         return read_slot(view, slot)
 
@@ -119,6 +121,7 @@ def test_page_is_read_only(pages: PublicPages) -> None:
     assert fd is not None
     with pytest.raises(OSError, match=r"ermi"):
         mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
+    os.close(fd)
     assert pages.descriptor(TaskId(99)) is None
 
 
@@ -127,6 +130,7 @@ def test_a_page_kept_ready_is_nobody_elses(pages: PublicPages) -> None:
     first = pages.descriptor(ONE)
     assert first is not None
     before = os.fstat(first).st_ino
+    os.close(first)
     pages.bind(bind(ONE, 0, 7), 1)
     pages.close(ONE)
     pages.open(TaskId(3))
@@ -135,12 +139,14 @@ def test_a_page_kept_ready_is_nobody_elses(pages: PublicPages) -> None:
     inodes = {os.fstat(fd).st_ino for fd in found if fd is not None}
     assert len(inodes) == 3
     assert before not in inodes
+    close_all(fd for fd in found if fd is not None)
     third = pages.descriptor(TaskId(3))
     assert third is not None
     with (
         mmap.mmap(third, limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ) as mapped,
         memoryview(mapped) as view,
     ):
+        os.close(third)
         assert not read_slot(view, 0).used
 
 

@@ -1,5 +1,3 @@
-import os
-
 import pytest
 
 from dios.errors import EndOfStreamError
@@ -12,18 +10,13 @@ STREAM = ObjectId(4)
 RING_BYTES = 65_536
 
 
-def copies(fds: tuple[int, ...]) -> list[int]:
-    """What the task would receive."""
-    return [os.dup(fd) for fd in fds]
-
-
 def test_two_ends_of_one_ring() -> None:
     """Both ends of a stream get the same ring, which is let go when both are closed."""
     streams = Streams()
     attached, fds = streams.attach(STREAM, Mode.WRITE, RING_BYTES)
-    writer = RingWriter(copies(fds), attached.ring_bytes)
+    writer = RingWriter(list(fds), attached.ring_bytes)
     _, fds = streams.attach(STREAM, Mode.READ, RING_BYTES)
-    reader = RingReader(copies(fds), attached.ring_bytes)
+    reader = RingReader(list(fds), attached.ring_bytes)
     writer.send(b"hello")
     assert reader.receive() == b"hello"
     streams.close_end(STREAM, Mode.WRITE)
@@ -39,12 +32,12 @@ def test_end_closed_before_the_other_came() -> None:
     """Who attaches after the other end has gone reads what is left, then the end."""
     streams = Streams()
     attached, fds = streams.attach(STREAM, Mode.WRITE, RING_BYTES)
-    writer = RingWriter(copies(fds), attached.ring_bytes)
+    writer = RingWriter(list(fds), attached.ring_bytes)
     writer.send(b"left behind")
     writer.close()
     streams.close_end(STREAM, Mode.WRITE)
     _, fds = streams.attach(STREAM, Mode.READ, RING_BYTES)
-    reader = RingReader(copies(fds), attached.ring_bytes)
+    reader = RingReader(list(fds), attached.ring_bytes)
     assert reader.receive() == b"left behind"
     with pytest.raises(EndOfStreamError):
         reader.receive()
@@ -56,7 +49,7 @@ def test_destroyed_stream_ends_for_both() -> None:
     """The end of the object is the end of the stream, and of the node's hold on it."""
     streams = Streams()
     attached, fds = streams.attach(STREAM, Mode.READ, RING_BYTES)
-    reader = RingReader(copies(fds), attached.ring_bytes)
+    reader = RingReader(list(fds), attached.ring_bytes)
     streams.discard(STREAM)
     streams.discard(STREAM)
     assert len(streams) == 0

@@ -1,0 +1,89 @@
+"""Who may read the same bytes gets no way to talk: position and flags of a descriptor are each reader's own.
+
+A copied descriptor shares both with the one it was copied from, so that a task that may only read could tell
+another one something by moving to a place, or by setting flags. Not for: writing through a descriptor
+(``test_read_only_memory``), or where the sandbox forbids other ways (``test_escape_kernel``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from capability_stage import Puppet, Stage, open_stage
+
+from dios import limits
+from dios.client.blocking import Reference
+from dios.wire import messages
+from dios.wire.types import Buffering, NameKind, ObjectType
+
+LARGE = 3 * limits.INLINE_BYTES_MAX
+
+TELL = """
+import fcntl, os
+os.lseek(fds[-1], {place}, os.SEEK_SET)
+fcntl.fcntl(fds[-1], fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND)
+"""
+HEAR = """
+import fcntl, os
+flags = fcntl.fcntl(fds[{which}], fcntl.F_GETFL)
+said = [os.lseek(fds[{which}], 0, os.SEEK_CUR), flags & (os.O_NONBLOCK | os.O_APPEND), flags & os.O_ACCMODE]
+"""
+UNTOUCHED = "[0, 0, 0]"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One node and its tasks."""
+    with open_stage(tmp_path_factory.mktemp("open-files")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def stage(opened: Stage) -> Iterator[Stage]:
+    """A fresh secret before, and the victim unharmed after."""
+    with opened.attempt() as stage:
+        yield stage
+
+
+def _blob(stage: Stage, kind: str) -> Reference:
+    """A large object of the director's: ``kind`` says what its bytes stand in."""
+    what = ObjectType.DURABLE_BLOB if kind == "durable" else ObjectType.SHMEM_BLOB
+    buffering = Buffering.RAW if kind == "raw" else Buffering.DOUBLE
+    blob = stage.director.create(what, naming=NameKind.ANONYMOUS, buffering=buffering)
+    blob.write_bytes(b"x" * LARGE)
+    if kind == "composed":
+        with blob.write(offset=100, size=8) as request:
+            request.view[:] = b"8 bytes."
+    return blob
+
+
+def _reads(puppet: Puppet, blob: Reference, how: str) -> None:
+    """Let the task get a descriptor of the object's bytes, the last of its ``fds``."""
+    blob.delegate(puppet.task, "read")
+    ref = puppet.given(blob.object_id).ref
+    call = messages.AcquireRead(ref) if how == "acquired" else messages.ReadOnce(ref, LARGE)
+    if how == "in-a-vector":
+        (result,) = puppet.ask(messages.Results, messages.Vector((call,))).results
+    else:
+        result = puppet.ask(messages.Buffer, call)
+    assert isinstance(result, messages.Buffer), result
+    assert result.mapping is messages.Mapping.READ_ONLY
+
+
+@pytest.mark.parametrize("how", ["acquired", "at-once", "in-a-vector"])
+@pytest.mark.parametrize("kind", ["adopted", "composed", "raw", "durable"])
+def test_readers_share_no_open_file(stage: Stage, kind: str, how: str) -> None:
+    """What one reader does to its descriptor, no other sees, and none is open for writing."""
+    blob = _blob(stage, kind)
+    one, other = stage.mallory, stage.confederate
+    _reads(one, blob, how)
+    assert one.does(HEAR.format(which=-1)) == UNTOUCHED
+    one.does(TELL.format(place=4242))
+    _reads(other, blob, how)
+    assert other.does(HEAR.format(which=-1)) == UNTOUCHED, "the second reader heard"
+    other.does(TELL.format(place=17))
+    assert one.does(HEAR.format(which=-1)).startswith("[4242, "), "the first reader heard"
+    _reads(one, blob, how)
+    assert one.does(HEAR.format(which=-1)) == UNTOUCHED
+    blob.delete()
