@@ -13,6 +13,9 @@ from dios.wire import messages
 from dios.wire.messages import Bound
 from dios.wire.types import Flag, NameKind, ObjectType, Resource, Scope
 
+SCOPES = (Scope.TASK, Scope.GROUP, Scope.PRINCIPAL)
+"""Whose limits are set by call."""
+
 
 class Office:
     """The session of the node's own user, who sets limits, and a group and a task to set them for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from core_harness import Client, Node
-from core_limits import Office, anonymous, destroyed, ordered, over, started
+from core_limits import SCOPES, Office, anonymous, destroyed, ordered, over, started
 
 from dios.core import effects
 from dios.core.accounts import Defaults
@@ -188,7 +188,7 @@ def test_default_memory_of_tasks() -> None:
 def test_a_refused_task_leaves_nothing(office: Office) -> None:
     """A run that any account refuses has made no task, no group and no name, whichever refuses."""
     worker, blob = office.worker, program(office.worker)
-    for scope in Scope:
+    for scope in SCOPES:
         for resource in (Resource.TASKS, Resource.CPU_MS, Resource.MEMORY_BYTES, Resource.REFERENCES):
             if (scope, resource) == (Scope.GROUP, Resource.REFERENCES):
                 continue  # nothing of this call is in the group
