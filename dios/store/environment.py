@@ -82,10 +82,10 @@ def open_for_reading(path: Path) -> lmdb.Environment:
 
 
 def refuse_cut(env: lmdb.Environment, path: Path) -> None:
-    """Raise DamagedError when the file lacks pages that stand in its tree: reading them would end the process.
+    """Raise DamagedError when the file lacks pages that stand in its tree.
 
-    A shorter file alone is no damage. Pages that a transaction took and gave back before its end are
-    counted, and never written.
+    Reading them would end the process. A shorter file alone is no damage: pages that a transaction took
+    and gave back before its end are counted, and never written.
     """
     pages = int(env.info()["last_pgno"]) + 1
     page_bytes = int(env.stat()["psize"])

@@ -312,7 +312,12 @@ def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared,
     else:
         payload, inline = schema.NO_PAYLOAD, b""
     tally.objects += stored is None
-    txn.put(key, schema.encode_row(Row(record, payload), inline))
+    row = schema.encode_row(Row(record, payload), inline)
+    if stored is not None:
+        # A row that this transaction wrote would keep its pages, more than a smaller one needs: the pass
+        # over a database's pages takes those for damage.
+        txn.delete(key)
+    txn.put(key, row)
 
 
 def _readable(object_id: ObjectId, stored: bytes) -> Row | None:

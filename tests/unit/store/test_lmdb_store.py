@@ -14,6 +14,7 @@ from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, NotSupportedError
 from dios.ids import ObjectId
 from dios.store import lmdb_store, schema
+from dios.store.environment import structure_problems
 from dios.store.extents import digest_of_file
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import Drop, FilePayload, Put
@@ -85,6 +86,14 @@ def test_pages_given_back_before_they_were_written_are_no_damage(opened: Callabl
     """A store whose last transaction stored and dropped a value opens again, though its file is shorter."""
     opened().apply([put(1, bytes(16 * limits.KIB)), Drop(ObjectId(1))])
     assert not list(opened().recover())
+
+
+def test_a_row_replaced_in_its_own_transaction_leaves_sound_pages(
+    opened: Callable[[], LmdbStore], data: Path
+) -> None:
+    """A large row that is replaced by a small one in one transaction is no damage to the pages' checker."""
+    opened().apply([put(1, bytes(5_000)), put(1, b"")])
+    assert structure_problems(data) == []
 
 
 def test_superseded_extents_are_removed(opened: Callable[[], LmdbStore], data: Path) -> None:
