@@ -5,8 +5,11 @@ Not for: the rules themselves (``core_rules``). The model is told only what the 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import TypeVar
 
+from core_books import COUNTED, Books, Need
 from core_harness import Client, Node
 from core_model import ALL, Handle, Model, Person, Request, Thing
 from core_snapshot import snapshot
@@ -21,6 +24,8 @@ from dios.wire.types import (
     Mode,
     ObjectType,
     Permission,
+    Resource,
+    Scope,
 )
 
 T = TypeVar("T")
@@ -34,6 +39,7 @@ class Driver(RuleBasedStateMachine):
         super().__init__()
         self.node = Node()
         self.model = Model()
+        self.books = Books()
         self.clients: dict[int, Client] = {}
         self.names: list[bytes] = [bytes(range(32)), bytes(32)]
         self.durable: dict[int, ObjectRecord] = {}
@@ -109,9 +115,24 @@ class Driver(RuleBasedStateMachine):
             assert snapshot(self.node.core.state) == before, call
         return answer
 
-    def _granted(self, client: Client, kind: type[T], call: messages.AnyCall, *, fine: bool) -> T | None:
+    def _used(self) -> Counter[tuple[tuple[Scope, object], Resource]]:
+        """What everybody uses, by the model."""
+        tasks = self.node.core.state.tasks.values()
+        return self.books.used(self.model, {task.id: len(task.pending) for task in tasks if task.pending})
+
+    def _room(self, needs: Iterable[Need]) -> bool:
+        """Whether what a call needs fits all limits."""
+        return not self.books.limits or self.books.fits(self._used(), needs)
+
+    def _granted(
+        self, client: Client, kind: type[T], call: messages.AnyCall, *, fine: bool, room: bool = True
+    ) -> T | None:
         """Make a call that succeeds exactly when the model says so."""
-        answer = self._call(client, call)
+        answer = client.call(call) if fine and room else self._call(client, call)
+        if fine and not room:
+            assert isinstance(answer, messages.Failure), (call, answer)
+            assert answer.code == Code.EDQUOT, (call, answer)
+            return None
         assert isinstance(answer, kind if fine else messages.Failure), (call, answer, fine)
         return answer if fine else None  # type: ignore[return-value]
 
@@ -127,6 +148,7 @@ class Driver(RuleBasedStateMachine):
             size=public.size,
             **options,  # type: ignore[arg-type]
         )
+        made.bytes = Books.first(made)
         assert made.id not in self.model.things
         self.model.things[made.id] = made
         return made
@@ -200,3 +222,17 @@ class Driver(RuleBasedStateMachine):
         for person in model.people.values():
             task = state.tasks.get(TaskId(person.id))
             assert task is None or set(task.memberships) == person.members
+        self._compare_accounts()
+
+    def _compare_accounts(self) -> None:
+        """Everybody's account says what adding up from nothing gives."""
+        used, state = self._used(), self.node.core.state
+        accounts = {(Scope.PRINCIPAL, one.subject): one for one in state.principals.values()}
+        accounts |= {(Scope.TASK, task.id): task.account for task in state.tasks.values()}  # type: ignore[misc]
+        for (scope, subject), account in accounts.items():
+            expected = [used[(scope, subject), resource] for resource in COUNTED]
+            assert [account.used[resource] for resource in COUNTED] == expected, (scope, subject)
+        for name, group in state.groups.items():
+            assert group.account is not None
+            expected = [used[(Scope.GROUP, name), resource] for resource in COUNTED]
+            assert [group.account.used[resource] for resource in COUNTED] == expected

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from core_books import Books, Bytes, moved
+
 from dios.limits import FAILED_PROGRAMS_KEPT
 from dios.wire.messages import Reference
 from dios.wire.types import Deletion, Mode, ObjectType, Permission, Semantics
@@ -29,6 +31,13 @@ class Thing:
     reinstated: bool = False
     run_by: int = 0
     """By how many tasks that run, or have failed and are kept, it is the program."""
+    creator: int = 0
+    """The task whose use it is; 0 for what the node made."""
+    shared: frozenset[bytes] = frozenset()
+    """The groups whose use it is as well."""
+    opened: bool = False
+    """Whether a writer was given its own memory."""
+    bytes: Bytes = field(default_factory=lambda: Bytes(0, 0))
     alive: bool = True
     size: int = 0
     v_r: int = 0
@@ -44,6 +53,10 @@ class Handle:
     task: int
     thing: Thing
     rights: int
+    origin: Handle | None = None
+    expires: int = 0
+    given: bool = False
+    """Whether it was delegated, by whomever."""
 
 
 @dataclass
@@ -61,6 +74,9 @@ class Request:
     committed: bool = False
     owner: Handle | None = None
     lent: tuple[Mode, int, int] = (Mode.READ, 0, 0)
+    held: Bytes | None = None
+    serves: frozenset[bytes] = frozenset()
+    """The groups whose use it is."""
 
     @property
     def raw(self) -> bool:
@@ -86,6 +102,8 @@ class Person:
     """Whether whoever condemned it was somebody else."""
     ended: bool = False
     program: Thing | None = None
+    granted: frozenset[bytes] = frozenset()
+    """The groups that it was started in."""
 
 
 class Model:
@@ -170,14 +188,28 @@ class Model:
         return handle.thing.name in person.members | person.created
 
     # -- changing -----------------------------------------------------------------------------------
-    def granted(self, task: int, public: Reference, rights: int) -> None:
-        """A reference was given; it must carry exactly these rights and lead where the model says."""
+    def granted(
+        self,
+        task: int,
+        public: Reference,
+        rights: int,
+        origin: Handle | None = None,
+        expires: int = 0,
+        *,
+        given: bool = False,
+    ) -> None:
+        """A reference was given; it must have exactly these rights and end, and lead where the model says."""
         assert public.permissions == rights
+        if origin is not None and origin.expires:
+            expires = min(expires or origin.expires, origin.expires)
+        assert public.expires_ns == expires
         assert public.ref not in self.handles
         thing = self.things[public.object]
         assert thing.alive
         thing.reinstated = False
-        self.handles[public.ref] = Handle(public.ref, task, thing, rights)
+        self.handles[public.ref] = Handle(
+            public.ref, task, thing, rights, origin, expires, given or origin is not None
+        )
 
     def begin(self, request: Request, level: Semantics) -> None:
         """An acquire."""
@@ -229,6 +261,7 @@ class Model:
         request.handle, request.owner = request.owner, None
         request.mode, request.offset, request.length = request.lent
         request.committed = False
+        moved(request, request.handle.thing, None)
 
     def drop(self, handle: Handle) -> None:
         """A reference is deleted: its own buffers go, borrowed ones go home."""
@@ -239,6 +272,19 @@ class Model:
             elif request.handle is handle:
                 self.release(request)
         del self.handles[handle.id]
+        for other in self.handles.values():
+            if other.origin is handle:
+                other.origin = handle.origin
+
+    def came_from(self, handle: Handle) -> list[Handle]:
+        """What was delegated from a reference, directly and further on."""
+        found = [one for one in self.handles.values() if one.origin is handle]
+        return found + [further for one in found for further in self.came_from(one)]
+
+    def expire(self, now: int) -> None:
+        """Time has passed."""
+        for handle in [one for one in self.handles.values() if 0 < one.expires <= now]:
+            self.drop(handle)
 
     def destroy(self, thing: Thing) -> None:
         """Zombie, then gone: active requests on it end."""
@@ -266,6 +312,7 @@ class Model:
             kept = thing.pinned or thing.run_by or thing.reinstated or thing.deletion is Deletion.IMMEDIATE
             if thing.alive and not kept and not self.holders(thing):
                 self.destroy(thing)
+        Books.disown(self)
 
     def condemn(self, person: Person, *, by: int) -> None:
         """A task is to end; the first to say so decides whether it failed."""

@@ -1,28 +1,28 @@
-"""The rules by which tasks, time, the store and death act on a node and on the model alike.
+"""The rules by which tasks make, hand on, read and write things, on a node and on the model alike.
 
-Not for: choosing how they are drawn (``tests/property/test_core_machine.py``).
+Not for: choosing how they are drawn (``tests/property/test_core_machine.py``), or what befalls tasks
+(``core_fate``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from core_driver import BLOBS, Driver
+from core_books import Bytes, moved
+from core_driver import BLOBS
+from core_fate import LIVES, MODES, PEOPLE_MAX, PICKS, Fate
 from core_harness import OWNER, Client
 from core_model import ALL, Request
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from dios.core import effects, events
-from dios.core.events import ObjectRecord
 from dios.errors import Code
-from dios.ids import Principal, TaskId, Ticket
+from dios.ids import Principal
+from dios.limits import STREAM_RING_BYTES_DEFAULT
 from dios.wire import messages
 from dios.wire.types import (
     AcquireIov,
     Brand,
     Buffering,
-    Cause,
     CommitIov,
     Deletion,
     Flag,
@@ -31,10 +31,10 @@ from dios.wire.types import (
     ObjectType,
     Permission,
     Persistence,
+    Resource,
     Semantics,
 )
 
-PEOPLE_MAX = 12
 CREATABLE = [
     ObjectType.SHMEM_BLOB,
     ObjectType.DURABLE_BLOB,
@@ -44,13 +44,11 @@ CREATABLE = [
     ObjectType.SHMEM_STREAM,
 ]
 KINDS = st.sampled_from(CREATABLE)
-PICKS = st.integers(0, 10_000)
 RIGHTS = st.sampled_from([ALL, ALL, ALL, 1, 2, 3, 9, 11, 15, 16, 0])
 LEVELS = st.sampled_from(list(Semantics))
-MODES = st.sampled_from(list(Mode))
 
 
-class CoreMachine(Driver):
+class CoreMachine(Fate):
     """Random calls of several tasks; after each step the node and the model must say the same."""
 
     def __init__(self) -> None:
@@ -98,13 +96,15 @@ class CoreMachine(Driver):
             and handed.thing.type not in {ObjectType.GROUP, ObjectType.PRIVMEM_BLOB}
             and (grouped is None or (grouped.thing.alive and self.model.may_grant(client.task, grouped)))
         )
+        life = LIVES[given % len(LIVES)]
         call = messages.Run(
             executable.id,
             () if grouped is None else (grouped.id,),
-            (messages.Handed(handed.id, rights, "in"),),
+            (messages.Handed(handed.id, rights, "in", life),),
             flags=int(Flag.NON_BLOCKING),
         )
-        created = self._granted(client, messages.Created, call, fine=fine)
+        room = self._room(self._to_run(client, executable, handed, grouped)) if fine else True
+        created = self._granted(client, messages.Created, call, fine=fine, room=room)
         if created is None:
             return
         spawn = next(one for one in self.node.outcome.after if isinstance(one, effects.Spawn))
@@ -114,11 +114,14 @@ class CoreMachine(Driver):
         child = Client(self.node, spawn.task, welcome)
         name = None if grouped is None else grouped.thing.name
         self._arrive(child, client.task, set() if name is None else {name})
-        self.model.people[child.task].program = executable.thing
+        person = self.model.people[child.task]
+        person.program, person.granted = executable.thing, frozenset(() if name is None else {name})
         executable.thing.run_by += 1
-        self.model.granted(child.task, welcome.inputs[0], handed.rights & rights)
+        end = self.node.now + life if life else 0
+        self.model.granted(child.task, welcome.inputs[0], handed.rights & rights, handed, end)
         assert welcome.executable is not None
-        self.model.granted(child.task, welcome.executable, int(Permission.READ | Permission.EXECUTE))
+        may = int(Permission.READ | Permission.EXECUTE)
+        self.model.granted(child.task, welcome.executable, may, executable)
         self.model.granted(client.task, created.reference, ALL)
         self.node.step(events.TaskStarted(self.node.now, spawn.task, 100))
 
@@ -137,11 +140,16 @@ class CoreMachine(Driver):
             buffering=Buffering.RAW if raw else Buffering.DOUBLE,
             data=b"x" * (named % 9) if kind in BLOBS else None,
         )
-        created = self._granted(client, messages.Created, call, fine=fine)
+        named_in = set() if handle is None or call.name_kind is NameKind.ANONYMOUS else {handle.thing.name}
+        groups = frozenset(one for one in named_in if one is not None)
+        size = named % 9 if kind in BLOBS else STREAM_RING_BYTES_DEFAULT * (kind is ObjectType.SHMEM_STREAM)
+        room = self._room(self._to_make(client, groups, size, Resource.REFERENCES))
+        created = self._granted(client, messages.Created, call, fine=fine, room=room)
         if created is None:
             return
-        groups = set() if handle is None or created.name is None else {handle.thing.name}
-        thing = self._thing(created.reference, name=created.name, groups=frozenset(groups))
+        thing = self._thing(
+            created.reference, name=created.name, groups=groups, creator=client.task, shared=groups
+        )
         self.model.granted(client.task, created.reference, ALL)
         if created.name is not None:
             self.names.append(created.name)
@@ -163,7 +171,8 @@ class CoreMachine(Driver):
         call = messages.Lookup(wanted, 0 if handle is None else handle.id)
         fine = handle is None or handle.thing.alive
         expected = self.model.found(client.task, wanted, handle)
-        answer = self._granted(client, messages.References, call, fine=fine)
+        room = self._room(self._to_hold(client, [self.model.things[one] for one in expected]))
+        answer = self._granted(client, messages.References, call, fine=fine, room=room)
         if answer is not None:
             assert {one.object for one in answer.references} == expected
             for one in answer.references:
@@ -188,21 +197,39 @@ class CoreMachine(Driver):
             and (not durable or handle.thing.type in BLOBS)
             and (copied or handle.thing.type is not ObjectType.PRIVMEM_BLOB or person.id == client.task)
         )
+        life = LIVES[what % len(LIVES)]
         call = messages.Copy(
-            handle.id, receiver.id, rights, persistence=Persistence.DURABLE if durable else None
+            handle.id,
+            receiver.id,
+            rights,
+            persistence=Persistence.DURABLE if durable else None,
+            lifetime_ns=life,
         )
         kind = messages.References if person.id == client.task else messages.Done
-        if self._granted(client, kind, call, fine=fine) is None:
+        if (
+            self._granted(
+                client,
+                kind,
+                call,
+                fine=fine,
+                room=not fine or self._to_delegate(client, handle, person.id, copied=copied),
+            )
+            is None
+        ):
             return
         public = next(one.reference for one in self.node.outcome.after if isinstance(one, effects.BindSlot))
         if copied:
             origin = handle.thing
-            made = self._thing(public, name=origin.name, groups=origin.groups)
+            made = self._thing(
+                public, name=origin.name, groups=origin.groups, creator=client.task, shared=origin.shared
+            )
             assert made.type is ObjectType.DURABLE_BLOB
             made.v_r, made.v_w = origin.v_r, origin.v_w
         else:
             assert public.object == handle.thing.id
-        self.model.granted(person.id, public, handle.rights & rights)
+        end = self.node.now + life if life else 0
+        came = None if copied else handle
+        self.model.granted(person.id, public, handle.rights & rights, came, end, given=True)
 
     @rule(who=PICKS, what=PICKS, flags=st.sampled_from([0, 0, 16, 256]))
     def delete(self, who: int, what: int, flags: int) -> None:
@@ -262,15 +289,23 @@ class CoreMachine(Driver):
                 fine = fine and (handle.thing.size or 4096) <= request.length
         kind = messages.AcquireRead if mode is Mode.READ else messages.AcquireWrite
         call = kind(handle.id, semantics=level, iov=iov, buffer=0 if request is None else request.id)
-        answer = self._granted(client, messages.Buffer, call, fine=fine)
+        room = not fine or self._room(self._to_acquire(handle, mode, request, iov))
+        answer = self._granted(client, messages.Buffer, call, fine=fine, room=room)
         if answer is None:
             return
         if request is None:
             request = Request(answer.buffer, handle, mode, level, 0, answer.size)
             self.model.requests[answer.buffer] = request
+            if mode is Mode.WRITE and not handle.thing.raw:
+                request.held = Bytes(answer.size, client.task)
         elif iov is AcquireIov.BORROW:
             request.owner, request.lent = request.handle, (request.mode, request.offset, request.length)
         request.handle, request.mode, request.offset, request.length = handle, mode, 0, answer.size
+        moved(request, handle.thing, None if request.owner is None else request.owner.thing)
+        if mode is Mode.WRITE and handle.thing.raw:
+            self.books.open_raw(self.model, handle.thing, answer.size)
+        if mode is Mode.READ or handle.thing.raw:
+            request.held = handle.thing.bytes
         self.model.begin(request, level)
 
     @rule(what=PICKS)
@@ -288,10 +323,12 @@ class CoreMachine(Driver):
             assert isinstance(answer, messages.Failure)
             assert answer.code != Code.ECANCELED
             return
+        if mode is Mode.WRITE and not self._grows(thing, request.offset + request.length, answer):
+            return
         held = self.model.commit(request)
         assert isinstance(answer, messages.Committed if held else messages.Failure)
         if held and mode is Mode.WRITE:
-            thing.size = max(thing.size, request.offset + request.length)
+            self._written(thing, request.offset + request.length)
 
     @rule(what=PICKS, to=PICKS, move=st.booleans())
     def commit_elsewhere(self, what: int, to: int, *, move: bool) -> None:
@@ -319,6 +356,10 @@ class CoreMachine(Driver):
             assert isinstance(answer, messages.Failure)
             assert answer.code != Code.ECANCELED
             return
+        serves = self.books.groups(target.thing.shared - request.serves) if move else []
+        needs = [(one, Resource.REQUESTS, 1) for one in serves]
+        if not self._grows(target.thing, request.length, answer, needs):
+            return
         held = self.model.holds(request)
         if request.mode is Mode.READ:
             self.model.commit(request)
@@ -328,10 +369,11 @@ class CoreMachine(Driver):
         assert isinstance(answer, messages.Committed if held else messages.Failure)
         if held:
             self.model.versioned(target.thing, 0, Mode.WRITE)
-            target.thing.size = max(target.thing.size, request.length)
+            self._written(target.thing, request.length)
         if move:
             # Its last acquire was on another object; what a further commit would be judged by is that.
             request.handle, request.mode, request.committed = target, Mode.WRITE, False
+            moved(request, target.thing, None)
 
     @rule(what=PICKS, committing=st.booleans())
     def release(self, what: int, *, committing: bool) -> None:
@@ -348,10 +390,13 @@ class CoreMachine(Driver):
             assert isinstance(answer, messages.Failure)
             assert answer.code != Code.ECANCELED
             return
+        end = request.offset + request.length
+        if committing and mode is Mode.WRITE and not self._grows(thing, end, answer):
+            return
         held = self.model.commit(request) if committing else True
         assert isinstance(answer, messages.Done if held else messages.Failure)
         if committing and held and mode is Mode.WRITE:
-            thing.size = max(thing.size, request.offset + request.length)
+            self._written(thing, end)
         self.model.release(request)
 
     @rule(what=PICKS, mode=MODES, level=LEVELS, size=st.integers(0, 12), vector=st.booleans())
@@ -368,20 +413,21 @@ class CoreMachine(Driver):
         call: messages.PlainCall = messages.ReadOnce(handle.id, semantics=level)
         if mode is Mode.WRITE:
             call = messages.WriteOnce(handle.id, data, semantics=level)
+        room = mode is Mode.READ or self._room(self.books.growth(self.model, thing, max(thing.size, size)))
         if vector:
             parts = client.ask(
                 effects.AnswerVector, messages.Vector((messages.Stat(1), call, messages.Stat(handle.id)))
             ).parts
             kinds = [type(part.result) for part in parts if not isinstance(part, effects.AnswerBytes)]
-            assert (kinds[1] is not messages.Failure) is fine
+            assert (kinds[1] is not messages.Failure) is (fine and room)
             assert (kinds[0], kinds[2]) == (messages.Failure, messages.References)
         else:
             kind = messages.Buffer if mode is Mode.READ else messages.Committed
-            self._granted(client, kind, call, fine=fine)
-        if fine:
+            self._granted(client, kind, call, fine=fine, room=room)
+        if fine and room:
             self.model.once(thing, mode)
             if mode is Mode.WRITE:
-                thing.size = max(thing.size, size)
+                self._written(thing, size)
 
     # -- foreign and forged -------------------------------------------------------------------------
     @rule(who=PICKS, what=PICKS)
@@ -397,88 +443,6 @@ class CoreMachine(Driver):
         if foreign and mine is not None:
             buffer = foreign[what % len(foreign)].id
             assert client.refused(messages.ReleaseRead(mine.id, buffer)) == Code.EBADF
-
-    # -- tasks, time and the store ------------------------------------------------------------------
-    @rule(who=PICKS, what=PICKS, resume=st.booleans())
-    def pause_or_resume(self, who: int, what: int, *, resume: bool) -> None:
-        """Pausing changes no reference, counter or right of anybody."""
-        client = self._client(who)
-        handle = self._handle(client, what, {ObjectType.TASK})
-        if handle is not None:
-            self._call(client, messages.Resume(handle.id) if resume else messages.Pause(handle.id))
-
-    @rule(who=PICKS, what=PICKS, mode=MODES)
-    def attach(self, who: int, what: int, mode: Mode) -> None:
-        """Attaching an end changes nothing the model knows."""
-        client = self._client(who)
-        handle = self._handle(client, what, {ObjectType.SHMEM_STREAM})
-        if handle is not None:
-            self._call(client, messages.Attach(handle.id, mode))
-
-    @rule(who=PICKS, what=PICKS, patience=st.sampled_from([0, 5, 50, None]))
-    def select(self, who: int, what: int, patience: int | None) -> None:
-        """A select may wait; time, deletion and death must not upset it."""
-        client = self._client(who)
-        handle = self._handle(client, what)
-        if handle is not None and len(self.node.core.state.pending) < 50:
-            client.send(messages.Select((handle.id,), timeout_ns=patience))
-
-    @rule(passed=st.integers(1, 60))
-    def time_passes(self, passed: int) -> None:
-        """Deadlines come due."""
-        self.node.now += passed
-        self.node.step(events.TimerFired(self.node.now))
-
-    @precondition(lambda self: len(self.clients) > 2)
-    @rule(who=PICKS, crash=st.booleans())
-    def end(self, who: int, *, crash: bool) -> None:
-        """A process or a session is gone."""
-        living = [one for one in self.model.people.values() if not one.ended]
-        if not living:
-            return
-        person = living[who % len(living)]
-        if person.session:
-            reason = "sent what is no message" if crash else ""
-            self.node.step(events.Disconnected(self.node.now, TaskId(person.id), reason))
-        else:
-            self.node.end(TaskId(person.id), Cause.SIGNAL if crash else Cause.EXITED)
-        self.model.end(person.id, crash=crash)
-        if len(self.clients) >= PEOPLE_MAX:
-            del self.clients[person.id]  # room for another
-
-    @rule()
-    def store_catches_up(self) -> None:
-        """Everything issued is durable."""
-        last = Ticket(self.node.core.state.next_ticket - 1)
-        self.node.step(events.Persisted(self.node.now, last))
-        self.durable = dict(self.node.stored)
-
-    @rule()
-    def store_fails(self) -> None:
-        """Nothing since the last catching up took place: what was made is gone, what was gone is back."""
-        state = self.node.core.state
-        first, last = Ticket(state.settled + 1), Ticket(state.next_ticket - 1)
-        if first > last:
-            return
-        written = dict(self.node.stored)
-        self.node.step(events.PersistFailed(self.node.now, first, last, int(Code.ENOSPC), "full"))
-        self.node.step(events.Persisted(self.node.now, last))
-        for number in written.keys() - self.durable.keys():
-            self.model.destroy(self.model.things[number])
-        for number, record in self.durable.items():
-            self._go_back(number, record, written.get(number))
-        self.node.stored = dict(self.durable)
-
-    def _go_back(self, number: int, record: ObjectRecord, written: ObjectRecord | None) -> None:
-        if written is record:
-            return
-        thing = self.model.things[number]
-        if written is None:
-            # It is back, but whoever held the old one holds a zombie.
-            thing = replace(thing, alive=True, reinstated=True, v_r=record.v_r, log=[])
-            self.model.things[number] = thing
-        thing.size, thing.v_w = record.size, record.v_w
-        thing.log.append(("dirty", 0, Mode.WRITE))
 
     @invariant()
     def both_say_the_same(self) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
 
+from core_books import COUNTED
+from core_fate import PEOPLE_MAX, SCOPES
 from core_model import ALL
-from core_rules import CREATABLE, PEOPLE_MAX, CoreMachine
+from core_rules import CREATABLE, CoreMachine
 
 from dios.wire.types import AcquireIov, Mode, ObjectType, Semantics
 
@@ -101,6 +103,9 @@ class Walk:
             (1, lambda: machine.attach(pick(), pick(), choice(list(Mode)))),
             (1, lambda: machine.select(pick(), pick(), choice([0, 5, 50, None]))),
             (1, lambda: machine.time_passes(pick() % 60 + 1)),
+            (2, lambda: machine.set_limits(pick(), pick(), choice(SCOPES), choice(COUNTED), pick())),
+            (1, lambda: machine.describe(pick(), pick())),
+            (1, lambda: machine.retire(pick(), everyone=self.flip())),
             (2, machine.store_catches_up),
             (1, machine.store_fails),
         ]
