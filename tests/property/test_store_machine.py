@@ -19,6 +19,7 @@ from dios import limits
 from dios.core.events import ObjectRecord
 from dios.errors import BadReferenceError, InvalidError
 from dios.ids import ObjectId
+from dios.store.environment import structure_problems
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import Change, Drop, ExtentContent, FilePayload, InlinePayload, Put
 
@@ -98,6 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         """Close and open again."""
         self.store.close()
+        assert structure_problems(self.folder) == []
         self.store = LmdbStore(self.folder)
         assert list(self.store.recover()) == [self.model[number][0] for number in sorted(self.model)]
         assert self.store.damaged == []
