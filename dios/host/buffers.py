@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dios import limits
-from dios.core.effects import AnswerRead, AnswerWrite, ApplyWrite, WriteSource
+from dios.core.effects import AnswerRead, AnswerWrite, ApplyWrite, DuplicateContent, WriteSource
 from dios.errors import DamagedError, DiosError
 from dios.host.contents import (
     Content,
@@ -192,9 +192,11 @@ class Buffers:
                 return self._write_again(effect, opened)
         return self._write_anew(effect)
 
-    def _write_raw(self, effect: AnswerWrite) -> Answered:
+    def _write_raw(self, effect: AnswerWrite) -> Answered | Work:
         buffer, result = BufferId(effect.result.buffer), effect.result
         content = self._contents.peek(effect.object)
+        if isinstance(content, Memory) and not content.raw and content.size > limits.LOOP_COPY_BYTES_MAX:
+            return self._made_raw(effect, content)
         before = content.size if isinstance(content, Memory) and content.raw else -1
         memory = self._contents.raw(effect.object, effect.offset + effect.length)
         opened = self._open.get(buffer)
@@ -212,6 +214,38 @@ class Buffers:
             buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True)
         )
         return Answered(_mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
+
+    def _made_raw(self, effect: AnswerWrite, content: Memory) -> Work:
+        """The first writer of a large object that was a copy of another one: now it gets bytes of its own."""
+        size, kept = content.size, content.retain()
+        made = Memory.own(max(size, effect.offset + effect.length))
+
+        def done() -> Answered | None:
+            kept.release()
+            self._contents.set(effect.object, made)
+            answered = self._write_raw(effect)
+            return answered if isinstance(answered, Answered) else None
+
+        def failed() -> None:
+            kept.release()
+            made.release()
+
+        return Work(effect.object, lambda: made.fill(0, kept, 0, size), done, failed)
+
+    def duplicate(self, effect: DuplicateContent) -> Work | None:
+        """Give a new object the bytes of another; raises OutOfMemoryError or DamagedError."""
+        contents = self._contents
+        content = contents.current(effect.source)
+        if isinstance(content, bytes) or not content.raw:
+            contents.set(effect.object, keep(content))
+            return None
+        return self._copied(
+            effect.object,
+            contents.raw(effect.object, content.size),
+            None,
+            0,
+            Source(content, 0, content.size),
+        )
 
     def _write_again(self, effect: AnswerWrite, opened: OpenBuffer) -> Answered | Work:
         content = opened.content

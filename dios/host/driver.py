@@ -23,6 +23,7 @@ from dios.host.effector import NO_PAYLOADS, Effector, Rest
 from dios.host.kinds import tangles, touches_contents
 from dios.host.settling import Settled
 from dios.host.staging import Staging
+from dios.host.turns import Owners
 from dios.ids import PayloadId, TaskId, Ticket
 from dios.wire import messages
 from dios.wire.messages import AnyCall, Failure, Vector
@@ -58,11 +59,14 @@ class Driver:
     ``alarm`` is called with the next moment at which the core wants to be woken, or None.
     """
 
-    def __init__(self, core: Stepper, clock: Clock, alarm: Callable[[int | None], None]) -> None:
+    def __init__(
+        self, core: Stepper, clock: Clock, alarm: Callable[[int | None], None], owners: Owners
+    ) -> None:
         self._core: Final = core
         self._take: Final = core.step
         self._now: Final = clock.now
         self._alarm: Final = alarm
+        self._owners: Final = owners
         self._deadline: int | None = None
         self._durable = Ticket(0)
         self._issued = Ticket(0)
@@ -173,6 +177,7 @@ class Driver:
     def _step(self, event: Event, payloads: dict[PayloadId, bytes]) -> None:
         outcome = self._take(event)
         self._steps += 1
+        self._owners.note(event, outcome)
         if outcome.deadline != self._deadline:
             self._deadline = outcome.deadline
             self._alarm(outcome.deadline)
@@ -181,7 +186,7 @@ class Driver:
             wait = max(wait, self._tangled)
         if outcome.persist:
             self._issued = outcome.ticket
-            self._staging.stage(outcome, payloads)
+            self._staging.stage(outcome, payloads, self._steps)
         if wait > self._durable:
             self._held.append(_Held(wait, outcome.after, payloads, self._steps))
             if wait > outcome.wait_for or tangles(outcome.after):

@@ -20,7 +20,7 @@ from dios.host.admission import Journal, refusal
 from dios.host.buffers import Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
-from dios.host.contents import Contents, keep
+from dios.host.contents import Contents
 from dios.host.deliver import Outbox
 from dios.host.publicpage import PublicPages
 from dios.host.staging import Staging
@@ -90,7 +90,7 @@ class Effector:
     """Runs the effects of one step after another.
 
     ``post`` takes an event for the core, to be stepped when the present step is done; ``in_thread`` runs
-    a Work's slow part and then calls ``finish``; ``info`` completes the node's description.
+    a task's Work's slow part and then calls ``finish``; ``info`` completes the node's description.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Effector:
         parts: Parts,
         *,
         post: Callable[[Event], None],
-        in_thread: Callable[[Work, Callable[[Exception | None], None]], None],
+        in_thread: Callable[[TaskId, Work, Callable[[Exception | None], None]], None],
         info: Callable[[Info], Info],
         begin_shutdown: Callable[[], None],
     ) -> None:
@@ -114,7 +114,7 @@ class Effector:
         self._step = 0
         self._vectors: Final = Vectors(parts.buffers, parts.consoles, info, self._effect_failed)
         self._gates: Final[dict[ObjectId, deque[Rest]]] = {}
-        self._close_when_idle: Final[list[BufferId]] = []
+        self._to_close: Final[deque[tuple[int, BufferId]]] = deque()
         self._handlers: Final = self._table()
 
     def _table(self) -> dict[type, Handler]:
@@ -149,6 +149,10 @@ class Effector:
     def idle(self) -> bool:
         """Whether nothing is being done in a thread."""
         return not self._gates
+
+    def done_before(self, step: int) -> bool:
+        """Whether nothing of the steps before this one is being done in a thread or waits for that."""
+        return all(rest.step >= step for waiting in self._gates.values() for rest in waiting)
 
     # -- the audit log --------------------------------------------------------------------------------
     def record(self, steps: Iterable[list[fx.Effect]]) -> None:
@@ -269,16 +273,18 @@ class Effector:
 
     # -- work in threads ----------------------------------------------------------------------------
     def _begin(self, work: Work, effect: fx.Effect, rest: Rest) -> None:
-        self._gates[work.target] = deque()
+        # The first is the step whose work it is, the others wait for it.
+        self._gates[work.target] = deque((rest,))
 
         def finish(error: Exception | None) -> None:
             self._finish(work, effect, rest, error)
 
-        self._in_thread(work, finish)
+        self._in_thread(_asked_by(effect, rest), work, finish)
 
     def _finish(self, work: Work, effect: fx.Effect, rest: Rest, error: Exception | None) -> None:
         """The thread is back: answer, do the rest of that step, then the steps that wait for the object."""
         waiting = self._gates.pop(work.target)
+        waiting.popleft()
         self._payloads, self._step = rest.payloads, rest.step
         if error is None:
             try:
@@ -304,10 +310,8 @@ class Effector:
                 again.append(paused)
             else:
                 self.run(paused.effects, paused.payloads, paused.step, paused.place)
-        if not self._gates:
-            for buffer in self._close_when_idle:
-                self._parts.buffers.close(buffer)
-            self._close_when_idle.clear()
+        while self._to_close and self.done_before(self._to_close[0][0]):
+            self._parts.buffers.close(self._to_close.popleft()[1])
 
     def _must_pause(self, effect: fx.Effect, rest: Rest) -> bool:
         if isinstance(effect, fx.CloseBuffer):
@@ -363,9 +367,9 @@ class Effector:
 
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
-        if self._gates:
+        if not self.done_before(self._step):
             # The work of a thread may be about to open it.
-            self._close_when_idle.append(effect.buffer)
+            self._to_close.append((self._step, effect.buffer))
         else:
             self._parts.buffers.close(effect.buffer)
 
@@ -376,14 +380,8 @@ class Effector:
         payload = effect.source.payload
         return self._parts.buffers.apply(effect, self._payloads[payload] if payload else None)
 
-    def _duplicate(self, effect: fx.DuplicateContent) -> None:
-        contents = self._parts.contents
-        content = contents.current(effect.source)
-        if isinstance(content, bytes) or not content.raw:
-            contents.set(effect.object, keep(content))
-        else:
-            copied = contents.raw(effect.object, content.size)
-            copied.fill(0, content, 0, content.size)
+    def _duplicate(self, effect: fx.DuplicateContent) -> Work | None:
+        return self._parts.buffers.duplicate(effect)
 
     def _discard(self, effect: fx.DiscardContent) -> None:
         self._parts.contents.discard(effect.object)
@@ -435,3 +433,11 @@ class Effector:
 
     def _audit(self, effect: fx.Audit) -> None:
         self._parts.journal.append(effect)
+
+
+def _asked_by(effect: fx.Effect, rest: Rest) -> TaskId:
+    """The task for which an effect is done: its own, or the one that the same step answers next."""
+    for each in (effect, *rest.effects[rest.place :]):
+        if isinstance(each, kinds.ANSWERS):
+            return each.task
+    return TaskId(0)

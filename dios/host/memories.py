@@ -6,19 +6,16 @@ object a memory belongs to (``dios.host.contents``).
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 from typing import Final
 
+from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, OutOfMemoryError
 from dios.transport import memory
 from dios.transport.memory_pool import MemoryPool, PooledMemory
 
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-_PUNCH_HOLE_KEEP_SIZE: Final = 3
 _OWNER_READS: Final = 0o400
 
 
@@ -120,6 +117,9 @@ class Memory:
             view = self._pooled.view[offset : offset + length]
             if isinstance(source, bytes):
                 view[:] = memoryview(source)[start : start + length]
+            elif self._pooled.fresh and length >= limits.SPARSE_COPY_BYTES_MIN:
+                for place, count in memory.data_ranges(source.fd, start, length):
+                    memory.read_into(source.fd, place, view[place - start : place - start + count])
             else:
                 memory.read_into(source.fd, start, view)
         elif isinstance(source, bytes):
@@ -133,15 +133,15 @@ class Memory:
         return self
 
     def wipe(self, offset: int) -> None:
-        """Make everything from ``offset`` on zero; raises OSError."""
+        """Make everything from ``offset`` on zero, before anything is written there; raises OSError."""
         length = self.size - offset
         if length <= 0:
             return
         if self._pooled is not None:
-            self._pooled.view[offset : offset + length] = bytes(length)
-        elif _libc.fallocate(self.fd, _PUNCH_HOLE_KEEP_SIZE, offset, length):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            if not self._pooled.fresh:
+                _wipe_view(self._pooled.view[offset : offset + length])
+        else:
+            memory.punch_hole(self.fd, offset, length)
 
     def grow(self, size: int) -> None:
         """Make room for ``size`` bytes; what is new is zero."""
@@ -151,6 +151,13 @@ class Memory:
             except OSError as error:
                 raise translated(error) from error
             self.size = size
+
+
+def _wipe_view(view: memoryview) -> None:
+    zeros = bytes(min(len(view), limits.COPY_BLOCK_BYTES))
+    for done in range(0, len(view), limits.COPY_BLOCK_BYTES):
+        part = view[done : done + len(zeros)]
+        part[:] = zeros[: len(part)]
 
 
 def translated(error: OSError | DiosError) -> DiosError:

@@ -28,13 +28,14 @@ class _Waiting(NamedTuple):
     operations: list[StoreOperation]
     payloads: dict[PayloadId, bytes]
     error: DiosError | None
+    step: int
 
 
 class Staging:
     """What was handed to the writer thread and is not yet the current content.
 
-    ``idle`` says that no effect of an earlier step is being carried out in a thread; ``tangled`` that
-    some are held which change contents or buffers.
+    ``done_before`` says of a step's number that no effect of an earlier one is being carried out in a
+    thread; ``tangled`` that some are held which change contents or buffers.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class Staging:
         contents: Contents,
         buffers: Buffers,
         persister: Persister,
-        idle: Callable[[], bool],
+        done_before: Callable[[int], bool],
         tangled: Callable[[], bool],
     ) -> None:
         self._contents: Final = contents
         self._buffers: Final = buffers
         self._persister: Final = persister
-        self._idle: Final = idle
+        self._done_before: Final = done_before
         self._tangled: Final = tangled
         self._versions: Final[dict[ObjectId, deque[bytes | None]]] = {}
         self._waiting: Final[deque[_Waiting]] = deque()
@@ -56,12 +57,12 @@ class Staging:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def stage(self, outcome: Outcome, payloads: dict[PayloadId, bytes]) -> None:
+    def stage(self, outcome: Outcome, payloads: dict[PayloadId, bytes], step: int) -> None:
         """Hand a step's operations on, now or when the steps before it are done."""
         ticket, operations = outcome.ticket, outcome.persist
         error = _refusal(outcome)
-        if self._waiting or (error is None and self._must_wait(operations) and not self._earlier_done()):
-            self._waiting.append(_Waiting(ticket, operations, payloads, error))
+        if self._waiting or (error is None and self._must_wait(operations) and not self._earlier_done(step)):
+            self._waiting.append(_Waiting(ticket, operations, payloads, error, step))
             return
         self._submit(ticket, operations, payloads, error)
 
@@ -69,10 +70,11 @@ class Staging:
         """Earlier steps may be done now: hand on what waited for them."""
         while self._waiting:
             first = self._waiting[0]
-            if first.error is None and self._must_wait(first.operations) and not self._earlier_done():
+            must_wait = first.error is None and self._must_wait(first.operations)
+            if must_wait and not self._earlier_done(first.step):
                 return
             self._waiting.popleft()
-            self._submit(*first)
+            self._submit(first.ticket, first.operations, first.payloads, first.error)
 
     def take(self, target: ObjectId) -> bytes | None:
         """The content that the oldest write of ``target`` not yet taken has made; None for a large one."""
@@ -88,9 +90,10 @@ class Staging:
         """Whether a write of the object was handed on and is not current yet."""
         return target in self._versions
 
-    def _earlier_done(self) -> bool:
-        # A step that waited for the disk has been carried out when nothing is on its way there.
-        return not self._versions and self._persister.backlog == 0 and self._idle()
+    def _earlier_done(self, step: int) -> bool:
+        # A step that waited for the disk has been carried out when nothing is on its way there. What later
+        # steps do in threads is no matter: somebody who keeps copying must not keep others waiting.
+        return not self._versions and self._persister.backlog == 0 and self._done_before(step)
 
     # -- whether to wait ----------------------------------------------------------------------------
     def _must_wait(self, operations: list[StoreOperation]) -> bool:

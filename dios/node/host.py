@@ -33,7 +33,8 @@ from dios.host.server import principal_of
 from dios.host.staging import Staging
 from dios.host.streams import Streams
 from dios.host.tasks import Desk, Spawner, TaskHost
-from dios.ids import Principal
+from dios.host.turns import Owners, Turns
+from dios.ids import Principal, TaskId
 from dios.node.settings import NodeMode, Settings
 from dios.store.protocol import Store
 from dios.transport.memory_pool import MemoryPool
@@ -89,7 +90,11 @@ class NodeHost:
         self.clock: Final = Clock()
         self.alarm: Final = Alarm(self.clock)
         self._core: Final = _core_for(settings) if core is None else core
-        self.driver: Final = Driver(self._core, self.clock, self.alarm.set)
+        self.owners: Final = Owners()
+        self._turns: Final = Turns(self.owners)
+        # As many as may have a turn: the turns are given out before a thread is.
+        self._threads: Final = trio.CapacityLimiter(limits.COPIES_AT_ONCE_MAX)
+        self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
         self.buffers: Final = Buffers(self.contents)
@@ -104,7 +109,7 @@ class NodeHost:
             self.contents,
             self.buffers,
             self.persister,
-            lambda: self.effector.idle,
+            self._done_before,
             lambda: self.driver.tangled,
         )
         self.contents.in_use = self.staging.is_staged
@@ -142,19 +147,27 @@ class NodeHost:
             return  # the node's log has it; a stranger must not fill its memory
         self._audit.append(Audit(self.clock.now(), "connect", "denied", principal, "", "", why))
 
-    def _in_thread(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
-        if self._nursery.cancel_scope.cancel_called:
-            self._at_the_end(work, finish)
-            return
-        self._nursery.start_soon(self._work, work, finish, name="work in a thread")
+    def _done_before(self, step: int) -> bool:
+        return self.effector.done_before(step)
 
-    async def _work(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
+    def _in_thread(self, task: TaskId, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        def begin() -> None:
+            if self._nursery.cancel_scope.cancel_called:
+                self._at_the_end(work, finish)
+                self._turns.ended(task)
+            else:
+                self._nursery.start_soon(self._work, task, work, finish, name="work in a thread")
+
+        self._turns.ask(task, begin)
+
+    async def _work(self, task: TaskId, work: Work, finish: Callable[[Exception | None], None]) -> None:
         failed: Exception | None = None
         with trio.CancelScope(shield=True):
             try:
-                await trio.to_thread.run_sync(work.run)
+                await trio.to_thread.run_sync(work.run, limiter=self._threads)
             except (DiosError, OSError) as error:
                 failed = error
+        self._turns.ended(task)
         self.driver.resumed(lambda: finish(failed))
 
     def _at_the_end(self, work: Work, finish: Callable[[Exception | None], None]) -> None:

@@ -14,11 +14,12 @@ A receiver of a writable descriptor may add seals itself. That can only make ``s
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dios import limits
@@ -32,6 +33,9 @@ SEAL_FOREVER: Final = fcntl.F_SEAL_WRITE | SEAL_SIZE | fcntl.F_SEAL_SEAL
 _MFD_NOEXEC_SEAL: Final = 0x08
 _NO_COPY_HERE: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_PUNCH_HOLE_KEEP_SIZE: Final = 3
 _LABEL_BYTES_MAX: Final = 200
 _OWNER_READS: Final = 0o400
 
@@ -172,7 +176,72 @@ def copy_bytes(src_fd: int, src_offset: int, dst_fd: int, dst_offset: int, lengt
 
     Moves neither descriptor's position. Raises InvalidError when the source ends early, NoSpaceError when the
     destination has no room. 64 MiB take about 13 ms onto pages that exist, and about 32 ms onto fresh ones.
+    What is not there in a large source costs nothing, and is not there in the destination either.
     """
+    if length < limits.SPARSE_COPY_BYTES_MIN:
+        _copy_whole(src_fd, src_offset, dst_fd, dst_offset, length)
+        return
+    done = 0
+    for start, count in data_ranges(src_fd, src_offset, length):
+        at = start - src_offset
+        punch_hole(dst_fd, dst_offset + done, at - done)
+        _copy_whole(src_fd, start, dst_fd, dst_offset + at, count)
+        done = at + count
+    punch_hole(dst_fd, dst_offset + done, length - done)
+
+
+def data_ranges(fd: int, offset: int, length: int) -> Iterator[tuple[int, int]]:
+    """Where in this part of a memory or file there is anything: offsets and lengths, in order.
+
+    The rest reads as zeros. Short holes are not told apart. Raises InvalidError when the file ends early,
+    OSError without descriptors.
+    """
+    end = offset + length
+    # Looking moves a position, and that of ``fd`` may be somebody else's too.
+    own = reopen_read_only(fd)
+    try:
+        missing = end - os.fstat(own).st_size
+        if missing > 0:
+            raise InvalidError(f"the source ends {missing} bytes early")
+        while offset < end:
+            start = _place(own, offset, os.SEEK_DATA, end)
+            stop = _place(own, start, os.SEEK_HOLE, end) if start < end else end
+            while stop < end and _place(own, stop, os.SEEK_DATA, end) - stop < limits.COPY_BLOCK_BYTES:
+                stop = _place(own, _place(own, stop, os.SEEK_DATA, end), os.SEEK_HOLE, end)
+            if start < end:
+                yield start, stop - start
+            offset = stop
+    finally:
+        os.close(own)
+
+
+def _place(fd: int, offset: int, whence: int, end: int) -> int:
+    """The next beginning of bytes or of a hole; ``end`` where there is none before it."""
+    if offset >= end:
+        return end
+    try:
+        return min(os.lseek(fd, offset, whence), end)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return end
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Make bytes zero and give their pages back; NoSpaceError or OSError when the system refuses."""
+    if length <= 0:
+        return
+    if _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, offset, length):
+        number = ctypes.get_errno()
+        if number not in _NO_COPY_HERE:
+            raise OSError(number, os.strerror(number))
+        # A file system without holes.
+        zeros = bytes(min(length, limits.COPY_BLOCK_BYTES))
+        for done in range(0, length, len(zeros)):
+            write_all(fd, memoryview(zeros)[: length - done], offset + done)
+
+
+def _copy_whole(src_fd: int, src_offset: int, dst_fd: int, dst_offset: int, length: int) -> None:
     while length:
         try:
             done = os.copy_file_range(src_fd, dst_fd, length, src_offset, dst_offset)

@@ -30,7 +30,7 @@ class PooledMemory:
     zero.
     """
 
-    __slots__ = ("_mapping", "capacity", "fd", "handed_out", "length", "view")
+    __slots__ = ("_mapping", "capacity", "fd", "fresh", "handed_out", "length", "view")
 
     def __init__(self, capacity: int) -> None:
         self.capacity: Final = capacity
@@ -44,6 +44,8 @@ class PooledMemory:
             raise
         self.length = 0
         self.handed_out = False
+        self.fresh = True
+        """Whether its bytes are zero where nobody has written since it was made."""
 
     def hand_out(self) -> int:
         """An open file for one reader, who closes it: from now on the memory is somebody else's too.
@@ -102,6 +104,7 @@ class MemoryPool:
         if memory.handed_out or memory.capacity > self._bytes_max:
             memory.close()
             return
+        memory.fresh = False
         self._free[id(memory)] = memory
         self.free_bytes += memory.capacity
         while self.free_bytes > self._bytes_max or len(self._free) > limits.MEMORY_POOL_ENTRIES_MAX:

@@ -165,3 +165,24 @@ def test_compositions_agree(base: bytes, data: bytes, place: int, replace: bool)
     finally:
         target.release()
         under.release()
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used-before"])
+def test_a_version_of_holes_is_zero(contents: Contents, used: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """A composed version has zeros where its base has holes and behind it, also on pages used before."""
+    total = 3 * limits.MIB
+    if used:
+        Memory.version(total, contents.pool).filled(b"\xff" * total).release()
+    base = Memory.shadow(2 * limits.MIB)
+    base.fill(limits.MIB, b"x" * 9, 0, 9)
+    made = Memory.version(total, contents.pool)
+    assert (contents.pool.reused == 1) is used
+    compose_memory(made, base, total - 3, Source(b"new", 0, 3), replace=False)
+    expected = bytearray(total)
+    expected[limits.MIB : limits.MIB + 9] = b"x" * 9
+    expected[-3:] = b"new"
+    assert made.read(0, total) == expected
+    if not used:
+        assert os.fstat(made.fd).st_blocks * 512 < limits.MIB, "holes cost pages"
+    made.release()
+    base.release()

@@ -238,3 +238,39 @@ def test_a_large_memory_is_read_whole(tmp_path: Path) -> None:
             memory.read_into(source, size - 1, memoryview(target))
     finally:
         os.close(source)
+
+
+@pytest.mark.parametrize("dirty", [False, True], ids=["fresh", "used"])
+def test_holes_are_copied_as_holes(dirty: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """A copy of sparse memory has the same bytes, and pages only where the source has some."""
+    size = 4 * limits.GIB
+    source, target = memory.create_memory(size), memory.create_memory(size)
+    places = (0, 5 * limits.MIB + 3, 2 * limits.GIB, size - 9)
+    for place in places:
+        memory.write_all(source, b"something", place)
+    if dirty:
+        memory.write_all(target, b"\xff" * limits.MIB, limits.GIB)
+    memory.copy_bytes(source, 0, target, 0, size)
+    assert os.fstat(target).st_blocks <= os.fstat(source).st_blocks
+    for place in places:
+        assert os.pread(target, 9, place) == b"something"
+    assert os.pread(target, 9, limits.GIB) == bytes(9)
+    assert os.lseek(source, 0, os.SEEK_CUR) == 0, "a position was moved"
+    with pytest.raises(InvalidError):
+        memory.copy_bytes(source, limits.MIB, target, 0, size)
+    os.close(source)
+    os.close(target)
+
+
+def test_a_part_with_holes_is_copied_in_place() -> None:
+    """Bytes between holes land where they belong, whatever the places in source and target are."""
+    size = 4 * limits.MIB
+    source, target = memory.create_memory(size), memory.create_memory(size)
+    memory.write_all(source, b"x" * PAGE, 2 * limits.MIB)
+    memory.write_all(target, b"\xff" * size)
+    length = 3 * limits.MIB
+    memory.copy_bytes(source, 100, target, 7, length)
+    expected = b"\xff" * 7 + os.pread(source, length, 100) + b"\xff" * (size - length - 7)
+    assert os.pread(target, size, 0) == expected
+    os.close(source)
+    os.close(target)

@@ -1,0 +1,98 @@
+"""Turns at what is slow: large copies run in few threads, and everybody who waits gets one after another.
+
+Not for: what is copied, or in which order effects of one object take place (``dios.host.effector``).
+
+A copy takes as long as it is large, and who asks for many large ones must not make others wait for all of
+them. So a task has one at a time, turns go around among principals, and among the tasks of each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from dios import limits
+from dios.core.effects import Outcome, Spawn
+from dios.core.events import Called, Disconnected, Event, SessionOpened, TaskEnded
+from dios.ids import Principal, TaskId
+from dios.wire import messages
+
+Begin: TypeAlias = Callable[[], None]
+
+_NOBODY: Final = Principal("")
+_STARTS: Final[frozenset[type]] = frozenset({messages.Run, messages.Vector})
+
+
+class Owners:
+    """The principal that each task and session acts for, as far as events and effects tell (§3.2.2.1)."""
+
+    def __init__(self) -> None:
+        self._principals: Final[dict[TaskId, Principal]] = {}
+
+    def __len__(self) -> int:
+        return len(self._principals)
+
+    def of(self, task: TaskId) -> Principal:
+        """Its principal; an empty one where nobody knows."""
+        return self._principals.get(task, _NOBODY)
+
+    def note(self, event: Event, outcome: Outcome) -> None:
+        """Learn who begins and who ends. Every call comes by here, and most do neither."""
+        if isinstance(event, Called):
+            if type(event.call) in _STARTS:
+                self._note_children(event, outcome)
+        elif isinstance(event, SessionOpened):
+            self._principals[event.task] = event.principal
+        elif isinstance(event, Disconnected | TaskEnded):
+            self._principals.pop(event.task, None)
+
+    def _note_children(self, event: Called, outcome: Outcome) -> None:
+        for effect in outcome.after:
+            if type(effect) is Spawn:
+                # A task acts for whoever started it.
+                self._principals[effect.task] = self.of(event.task)
+
+
+class Turns:
+    """Who waits for a turn. ``begin`` of each is called when it is its turn; then ``ended`` must be."""
+
+    def __init__(self, owners: Owners, at_once: int = limits.COPIES_AT_ONCE_MAX) -> None:
+        self._owners: Final = owners
+        self._at_once: Final = at_once
+        self._waiting: Final[dict[TaskId, deque[Begin]]] = {}
+        self._running: Final[set[TaskId]] = set()
+        # When each had a turn last, as the number of that turn; who had none comes first.
+        self._turn = 0
+        self._turns_of: Final[dict[Principal, int]] = {}
+        self._turns_of_tasks: Final[dict[TaskId, int]] = {}
+
+    def ask(self, task: TaskId, begin: Begin) -> None:
+        """``task`` wants a turn; it may be its turn at once."""
+        self._waiting.setdefault(task, deque()).append(begin)
+        self._go_on()
+
+    def ended(self, task: TaskId) -> None:
+        """The turn of ``task`` is over."""
+        self._running.discard(task)
+        if task not in self._waiting:
+            self._turns_of_tasks.pop(task, None)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while len(self._running) < self._at_once:
+            able = [task for task in self._waiting if task not in self._running]
+            if not able:
+                return
+            task = min(able, key=self._last_turn)
+            asked = self._waiting[task]
+            begin = asked.popleft()
+            if not asked:
+                del self._waiting[task]
+            self._turn += 1
+            self._turns_of[self._owners.of(task)] = self._turns_of_tasks[task] = self._turn
+            self._running.add(task)
+            begin()
+
+    def _last_turn(self, task: TaskId) -> tuple[int, int]:
+        return self._turns_of.get(self._owners.of(task), 0), self._turns_of_tasks.get(task, 0)

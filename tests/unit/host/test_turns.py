@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dios.core.effects import Outcome, Spawn
+from dios.core.events import Called, Disconnected, SessionOpened, TaskEnded
+from dios.host.turns import Owners, Turns
+from dios.ids import ObjectId, Principal, TaskId, Ticket
+from dios.wire.messages import Limits, Run, Stat
+from dios.wire.types import Brand, Cause
+
+NOTHING = Outcome([], [], Ticket(0), Ticket(0), None)
+GREEDY, NEIGHBOUR = Principal("uid:1"), Principal("uid:2")
+
+
+def started(child: TaskId) -> Outcome:
+    """What the core says when a task is started."""
+    return Outcome([], [Spawn(child, Brand.PURE, "", ObjectId(1), Limits())], Ticket(0), Ticket(0), None)
+
+
+@pytest.fixture
+def owners() -> Owners:
+    """Sessions 1 and 2 of two principals; the first has started task 11, and that one 12."""
+    made = Owners()
+    made.note(SessionOpened(0, TaskId(1), 1, GREEDY, (), "", 1), NOTHING)
+    made.note(SessionOpened(0, TaskId(2), 1, NEIGHBOUR, (), "", 2), NOTHING)
+    made.note(Called(0, TaskId(1), 2, Run(1)), started(TaskId(11)))
+    made.note(Called(0, TaskId(11), 2, Run(1)), started(TaskId(12)))
+    return made
+
+
+def beginner(begun: list[str], name: str) -> Callable[[], None]:
+    """Notes that it is its turn."""
+    return lambda: begun.append(name)
+
+
+def test_children_act_for_who_started_them(owners: Owners) -> None:
+    """A task has the principal of the session at its root, until it ends."""
+    assert owners.of(TaskId(12)) == GREEDY
+    owners.note(Called(0, TaskId(2), 2, Stat(1)), started(TaskId(13)))
+    assert owners.of(TaskId(13)) == Principal("")
+    for task in (11, 12):
+        owners.note(TaskEnded(0, TaskId(task), Cause.EXITED), NOTHING)
+    for task in (1, 2):
+        owners.note(Disconnected(0, TaskId(task), ""), NOTHING)
+    assert len(owners) == 0
+
+
+def test_a_neighbour_waits_for_one_of_each_principal(owners: Owners) -> None:
+    """However many tasks of one principal ask for how many turns, another one's is next."""
+    turns = Turns(owners, at_once=1)
+    begun: list[str] = []
+    for task in (1, 11, 12):
+        for number in range(3):
+            turns.ask(TaskId(task), beginner(begun, f"{task}-{number}"))
+    turns.ask(TaskId(2), beginner(begun, "neighbour"))
+    assert begun == ["1-0"]
+    turns.ended(TaskId(1))
+    assert begun[1:] == ["neighbour"]
+    turns.ask(TaskId(2), beginner(begun, "neighbour's second"))
+    turns.ended(TaskId(2))
+    assert begun[2:] == ["11-0"]
+    turns.ended(TaskId(11))
+    assert begun[3:] == ["neighbour's second"]
+
+
+def test_tasks_of_a_principal_take_turns(owners: Owners) -> None:
+    """Tasks of one principal get their turns one after another, each its own in order."""
+    turns = Turns(owners, at_once=1)
+    begun: list[str] = []
+    for number in range(2):
+        for task in (1, 11, 12):
+            turns.ask(TaskId(task), beginner(begun, f"{task}-{number}"))
+    for task in (1, 11, 12, 1, 11, 12):
+        turns.ended(TaskId(task))
+    assert begun == ["1-0", "11-0", "12-0", "1-1", "11-1", "12-1"]
+
+
+def test_a_task_has_one_turn_at_a_time(owners: Owners) -> None:
+    """Where several run at once, a task still has one; nobody is left waiting while there is room."""
+    turns = Turns(owners, at_once=2)
+    begun: list[str] = []
+    for number in range(3):
+        turns.ask(TaskId(1), beginner(begun, f"1-{number}"))
+    assert begun == ["1-0"]
+    turns.ask(TaskId(11), beginner(begun, "11"))
+    turns.ask(TaskId(2), beginner(begun, "2"))
+    assert begun == ["1-0", "11"]
+    turns.ended(TaskId(1))
+    assert begun[2:] == ["2"]
+    for task in (11, 2, 1, 1):
+        turns.ended(TaskId(task))
+    assert begun[3:] == ["1-1", "1-2"]
