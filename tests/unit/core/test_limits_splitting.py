@@ -264,3 +264,27 @@ def test_two_groups_count_both(office: Office) -> None:
     admin.ask(messages.Created, both)
     over(admin, both)
     admin.ask(messages.Created, messages.Create(ObjectType.SHMEM_BLOB, (other,), data=b""))
+
+
+def test_references_to_what_is_in_a_group(office: Office) -> None:
+    """Every way to have a reference to a group's object needs the group's room for it."""
+    worker = office.worker
+    made = worker.create()
+    (theirs,) = office.admin.lookup(made.name)
+    program_ref = worker.ask(messages.Created, anonymous()).reference.ref
+    handed = (messages.Handed(made.reference.ref, 1),)
+    ways = (
+        (office.admin, messages.Copy(theirs.ref, worker.reference.ref)),
+        (worker, messages.Copy(made.reference.ref, worker.self_ref)),
+        (worker, messages.Run(program_ref, (), handed, flags=int(Flag.NON_BLOCKING))),
+        (worker, messages.Run(program_ref, (), (), handed, flags=int(Flag.NON_BLOCKING))),
+        (worker, ordered(made.reference.ref)),
+        (worker, messages.Create(ObjectType.SHMEM_BLOB, (worker.groups[0],), data=b"")),
+    )
+    office.leave(Scope.GROUP, Resource.REFERENCES, 0)
+    for client, call in ways:
+        assert "group " in over(client, call)
+    for client, call in ways:
+        bound = office.leave(Scope.GROUP, Resource.REFERENCES, 1)
+        assert not isinstance(client.call(call), messages.Failure)
+        assert office.used(Scope.GROUP, Resource.REFERENCES) == bound
