@@ -47,7 +47,7 @@ def _everybody(reference: Reference) -> list[Reference]:
     """What was delegated of an object, to any task but the caller, and what came from that further on."""
     found: dict[int, Reference] = {}
     for other in reference.object.references.values():
-        if other.provenance is Provenance.DELEGATED:
+        if other.provenance is Provenance.DELEGATED and other.id not in found:
             found.update({one.id: one for one in (other, *descendants(other))})
     return [one for one in found.values() if one.task is not reference.task]
 
