@@ -54,6 +54,7 @@ _SETTINGS: Final = {
     "socket": "PATH     where programs connect",
     "pool-size": "N        sandboxed processes kept ready",
     "tasks-max": "N        tasks at the same time",
+    "volatile-bytes-max": "SIZE     what objects and buffers may take of the memory",
     "task-memory-bytes": "SIZE     memory limit of a task, like '512 MiB'",
     "task-limits": "LIMITS   of a task and all it starts: 'tasks=10 cpu=10h'",
     "group-limits": "LIMITS   of a group: 'objects=1000 bytes=1GiB'",

@@ -19,7 +19,7 @@ from dios.wire.nametext import fingerprint
 from dios.wire.types import Resource, Scope
 
 BAR_CELLS: Final = 10
-_BYTES: Final = frozenset({Resource.BYTES, Resource.MEMORY_BYTES})
+_BYTES: Final = frozenset({Resource.BYTES, Resource.MEMORY_BYTES, Resource.VOLATILE_BYTES})
 _SUBJECTS: Final = "uid:1000, a user's name, group:ALIAS or task:FINGERPRINT"
 _HEAD: Final = ("WHO", "WHAT", "USED", "LIMIT", "SHARE", "")
 
@@ -74,6 +74,8 @@ def _user_of(principal: str) -> str:
 
 def who_text(usage: Usage, aliases: dict[str, str]) -> str:
     """Whose line it is, as ``dios limits set`` takes it; ``aliases`` are those of groups' fingerprints."""
+    if usage.scope is Scope.NODE:
+        return "node"
     if usage.scope is Scope.PRINCIPAL:
         return _user_of(usage.subject)
     if usage.scope is Scope.GROUP:

@@ -22,7 +22,8 @@ Subject: TypeAlias = "Handle | str"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one task with all it started, one group or one principal uses, and may use (None: as it likes).
+    """What one task with all it started, one group, one principal or the whole node uses, and may use
+    (None: as it likes).
 
     ``subject`` is a principal such as ``uid:1000``, or a fingerprint; milliseconds of CPU time, bytes.
     """
@@ -83,8 +84,9 @@ class UsageOps(NodeBase):
     def set_limits_op(self, subject: Subject, /, **bounds: int | None) -> Operation[list[Usage]]:
         """Set limits of a principal ("uid:1000"), or of the task or group behind a reference.
 
-        The words are ``objects``, ``bytes``, ``references``, ``requests``, ``tasks``, ``cpu_ms`` and
-        ``memory_bytes``; None lifts a limit. For who runs the node. Gives the subject as it is now.
+        The words are ``objects``, ``bytes``, ``references``, ``requests``, ``tasks``, ``cpu_ms``,
+        ``memory_bytes`` and ``volatile_bytes``; None lifts a limit. For who runs the node. Gives the subject
+        as it is now.
         """
         chosen = tuple(messages.Bound(resource_of(word), value) for word, value in bounds.items())
         if not chosen:

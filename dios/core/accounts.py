@@ -26,14 +26,15 @@ _UNITS: Final = {Resource.CPU_MS: "ms of CPU time", Resource.MEMORY_BYTES: "byte
 
 
 class Defaults(Struct, frozen=True):
-    """Limits of every task, group and principal that was given none of its own, and the memory of a task
-    for which its run call asks for none.
+    """Limits of every task, group and principal that was given none of its own, the memory of a task for
+    which its run call asks for none, and the limits of all together.
     """
 
     task: tuple[Bound, ...] = ()
     group: tuple[Bound, ...] = ()
     principal: tuple[Bound, ...] = ()
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
+    node: tuple[Bound, ...] = (Bound(Resource.TASKS, limits.TASKS_MAX),)
 
 
 class Account:
@@ -92,13 +93,14 @@ class Account:
         whose = {
             Scope.TASK: f"task {self.subject} and all it starts",
             Scope.GROUP: f"group {self.subject}",
-            Scope.PRINCIPAL: f"{self.subject}",
+            Scope.PRINCIPAL: self.subject,
+            Scope.NODE: "this node",
         }[self.scope]
         return LimitError(
             f"the limit of {self.bounds[resource]:,} {unit} for {whose} is reached: {self.used[resource]:,}"
             f" are in use and {amount:,} more were asked for; free some, or have it raised"
             " (see `dios limits`)",
-            fingerprint="" if self.scope is Scope.PRINCIPAL else self.subject,
+            fingerprint=self.subject if self.scope in {Scope.TASK, Scope.GROUP} else "",
         )
 
     @property
@@ -121,6 +123,14 @@ def require_all(accounts: Iterable[Account], resource: Resource, amount: int) ->
         account.require(resource, amount)
 
 
+def require_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) -> None:
+    """Refuse bytes that any of the accounts has no room for."""
+    for account in accounts:
+        account.require(Resource.BYTES, amount)
+        if volatile:
+            account.require(Resource.VOLATILE_BYTES, amount)
+
+
 def charge_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
     """Count with each of the accounts."""
     for account in accounts:
@@ -137,13 +147,16 @@ class Version:
     """The bytes of one version of an object: counted until the object has moved on and nobody holds them.
 
     Without this, whoever re-writes an object while reading its old versions would have any amount of
-    memory for the price of one.
+    memory for the price of one. ``volatile`` ones are in memory, the others in the store.
     """
 
-    __slots__ = ("_current", "accounts", "bytes", "holders")
+    __slots__ = ("_current", "accounts", "bytes", "holders", "volatile")
 
-    def __init__(self, accounts: tuple[Account, ...], size: int = 0, *, current: bool = True) -> None:
+    def __init__(
+        self, accounts: tuple[Account, ...], size: int = 0, *, volatile: bool, current: bool = True
+    ) -> None:
         self.accounts: Final = accounts
+        self.volatile: Final = volatile
         self._current = current
         self.bytes = 0
         self.holders = 0
@@ -152,7 +165,10 @@ class Version:
     def resize(self, size: int) -> None:
         """The same version has another size now."""
         if size != self.bytes:
-            charge_all(self.accounts, Resource.BYTES, size - self.bytes)
+            more = size - self.bytes
+            charge_all(self.accounts, Resource.BYTES, more)
+            if self.volatile:
+                charge_all(self.accounts, Resource.VOLATILE_BYTES, more)
             self.bytes = size
 
     def hold(self) -> Version:
@@ -177,4 +193,4 @@ class Version:
 
 def shadow(account: Account, size: int) -> Version:
     """The bytes of a buffer that a task is writing, which are no object's yet."""
-    return Version((account,), size, current=False)
+    return Version((account,), size, volatile=True, current=False)

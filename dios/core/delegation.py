@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, effects
-from dios.core.accounts import require_all
+from dios.core.accounts import require_all, require_bytes
 from dios.core.effects import WriteSource
 from dios.core.io_steps import note_in_vector
 from dios.core.object_types.rules import RULES, is_blob
@@ -51,7 +51,7 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
     require_room(receiver, target)
     if copied:
         _require_unwritten(step, target)
-        _require_room_for_copy(task, target)
+        _require_room_for_copy(task, target, kind)
         target = _duplicate(step, task, target, kind, call.buffering)
     step.seen(reference.object)
     fresh = step.grant(
@@ -112,10 +112,10 @@ def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
     note_in_vector(step, origin)
 
 
-def _require_room_for_copy(task: Task, origin: PhysicalObject) -> None:
+def _require_room_for_copy(task: Task, origin: PhysicalObject, kind: ObjectType) -> None:
     accounts = (task.account, *origin.sharing)
     require_all(accounts, Resource.OBJECTS, 1)
-    require_all(accounts, Resource.BYTES, origin.size)
+    require_bytes(accounts, origin.size, volatile=kind is not ObjectType.DURABLE_BLOB)
 
 
 def _receiver(step: Step, task: Task, ref_id: int) -> Task:

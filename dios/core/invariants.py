@@ -153,6 +153,8 @@ def _check_accounts(state: State) -> None:
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
     for version in versions.values():
         count(version.accounts, Resource.BYTES, version.bytes)
+        if version.volatile:
+            count(version.accounts, Resource.VOLATILE_BYTES, version.bytes)
     for principal in state.principals.values():
         count([principal], Resource.OBJECTS, 0)
     for account, used in expected.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, io_steps
-from dios.core.accounts import charge_all, require_all
+from dios.core.accounts import charge_all, require_all, require_bytes
 from dios.core.iorequests import Buffer, abort, associate, give_back, holds
 from dios.core.object_types import sources
 from dios.core.object_types.rules import is_blob
@@ -116,7 +116,7 @@ def _require_room(
         raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     require_all((task.account, *target.sharing), Resource.REQUESTS, 1)
     if mode is Mode.WRITE and call.iov is AcquireIov.CREATE and target.buffering is not Buffering.RAW:
-        task.account.require(Resource.BYTES, _length_to_write(target, call))
+        require_bytes((task.account,), _length_to_write(target, call), volatile=True)
 
 
 def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messages.AcquireWrite) -> int:

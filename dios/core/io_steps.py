@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, effects
-from dios.core.accounts import require_all, shadow
+from dios.core.accounts import require_all, require_bytes, shadow
 from dios.core.effects import WriteSource
 from dios.core.iorequests import Buffer, admits, begin, holds, settle
 from dios.core.objects import PhysicalObject
@@ -136,7 +136,7 @@ def require_growth(target: PhysicalObject, size: int) -> None:
     """Everybody with whom the object is counted has room for a version of ``size``; EDQUOT otherwise."""
     growth = target.growth(size)
     if growth > 0:
-        require_all(target.accounts, Resource.BYTES, growth)
+        require_bytes(target.accounts, growth, volatile=target.volatile)
 
 
 def require_movable(buffer: Buffer, reference: Reference, mode: Mode, offset: int) -> None:

@@ -27,7 +27,7 @@ def list_limits(step: Step, task: Task, seq: int, call: messages.ListLimits) -> 
     """The accounts that concern the caller's principal; for the node's own user those of everybody."""
     del call
     access.refuse_pure(task)
-    rows = [*_principals(step, task), *_groups(step, task), *_tasks(step, task)]
+    rows = [step.state.account.row(""), *_principals(step, task), *_groups(step, task), *_tasks(step, task)]
     step.answer(task, seq, messages.LimitRows(tuple(rows[: limits.LIMIT_ROWS_MAX])))
 
 
@@ -65,6 +65,8 @@ def set_limits(step: Step, task: Task, seq: int, call: messages.SetLimits) -> No
             raise InvalidError("a home group has no limits of its own; set those of its principal")
         account, label = group.account, ""
         _keep(step, group, call.bounds)
+    elif call.scope is Scope.NODE:
+        raise InvalidError("the limits of all together stand in the node's settings")
     else:
         if not _is_principal(call.principal):
             raise InvalidError(f"{call.principal!r} is no principal; users are written like uid:1000")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, effects, groups
-from dios.core.accounts import require_all
+from dios.core.accounts import require_all, require_bytes
 from dios.core.effects import WriteSource
 from dios.core.lifecycle import end_task_by
 from dios.core.names import deterministic_name
@@ -50,7 +50,7 @@ def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
     task.account.require(Resource.REFERENCES, 1)
     require_all(accounts[1:], Resource.REFERENCES, 1)
     require_all(accounts, Resource.OBJECTS, 1)
-    require_all(accounts, Resource.BYTES, first_bytes)
+    require_bytes(accounts, first_bytes, volatile=call.object_type is not ObjectType.DURABLE_BLOB)
     name = _new_name(step, task, call.name_kind)
     target = PhysicalObject(
         ObjectId(step.state.fresh_id()),

@@ -105,7 +105,7 @@ class PhysicalObject:
         self.state: TypeState = None
         self.accounts = accounts
         self.sharing = accounts[1:]
-        self.version = Version(accounts)
+        self.version = Version(accounts, volatile=self.volatile)
         self.raw_memory = False
         self.retirements = 0
         self.account: Account | None = None
@@ -115,6 +115,11 @@ class PhysicalObject:
     def persistence(self) -> Persistence:
         """Durable exactly when the store holds a record of it."""
         return Persistence.DURABLE if self.recorded is not None else Persistence.VOLATILE
+
+    @property
+    def volatile(self) -> bool:
+        """Whether its bytes are in memory."""
+        return self.type is not ObjectType.DURABLE_BLOB
 
     def record(self) -> ObjectRecord:
         """What the store keeps of this object as it is now."""
@@ -185,11 +190,11 @@ class PhysicalObject:
         """It is counted with nobody any more."""
         self.version.supersede()
         self.accounts = self.sharing = ()
-        self.version = Version((), self.size)
+        self.version = Version((), self.size, volatile=self.volatile)
 
     def _widen(self, size: int) -> None:
         self.version.resize(max(size, self.version.bytes))
 
     def _replace(self, size: int) -> None:
         self.version.supersede()
-        self.version = Version(self.accounts, size)
+        self.version = Version(self.accounts, size, volatile=self.volatile)

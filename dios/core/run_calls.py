@@ -66,7 +66,7 @@ def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         )
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, one.lifetime_ns), one.expires_ns) for one in given]
-    _require_places(step, task)
+    _require_places(task)
     if not flags & Flag.NON_BLOCKING:
         if step.parts is not None:
             raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
@@ -203,14 +203,7 @@ def _brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
 
 
 # -- what it may use --------------------------------------------------------------------------------
-def _require_places(step: Step, task: Task) -> None:
-    # Ended tasks and sessions stand in the table too: it is counted only when it could be full.
-    tasks = step.state.tasks
-    if (
-        len(tasks) >= limits.TASKS_MAX
-        and sum(1 for other in tasks.values() if other.alive and not other.is_session) >= limits.TASKS_MAX
-    ):
-        raise OutOfMemoryError(f"{limits.TASKS_MAX} tasks run on this node already; wait for some to end")
+def _require_places(task: Task) -> None:
     task.table.require_room()
     if task.account.generation >= limits.TASK_GENERATIONS_MAX:
         raise OutOfMemoryError(
@@ -262,6 +255,7 @@ def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
         Resource.TASKS: asked.tasks,
         Resource.CPU_MS: asked.total_cpu_ms or asked.cpu_ms,
         Resource.MEMORY_BYTES: asked.total_memory_bytes or asked.memory_bytes,
+        Resource.VOLATILE_BYTES: asked.volatile_bytes,
     }
     found = {bound.resource: bound.value for bound in defaults if bound.value is not None}
     for resource, value in wanted.items():

@@ -28,6 +28,7 @@ class State:
 
     __slots__ = (
         "_next_buffer",
+        "account",
         "defaults",
         "dropped",
         "ended",
@@ -65,6 +66,7 @@ class State:
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
+        self.account: Final = Account(Scope.NODE, "", defaults.node)
         self.principals: dict[Principal, Account] = {}
         self.pending: Final = PendingTable()
         self.expiries: Final = ExpiryTable()
@@ -99,7 +101,7 @@ class State:
         """The account of everything that is done for a principal."""
         account = self.principals.get(principal)
         if account is None:
-            account = Account(Scope.PRINCIPAL, principal, self.defaults.principal)
+            account = Account(Scope.PRINCIPAL, principal, self.defaults.principal, self.account)
             self.principals[principal] = account
         return account
 

@@ -75,10 +75,9 @@ class _Running:
 class TaskHost:
     """All tasks and sessions of the node; its tasks run in ``nursery``."""
 
-    def __init__(self, nursery: trio.Nursery, spawner: Spawner, *, tasks_max: int) -> None:
+    def __init__(self, nursery: trio.Nursery, spawner: Spawner) -> None:
         self._nursery: Final = nursery
         self._spawner: Final = spawner
-        self._tasks_max: Final = tasks_max
         self._running: Final[dict[TaskId, _Running]] = {}
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
@@ -181,8 +180,6 @@ class TaskHost:
 
     async def _start_and_serve(self, effect: Spawn, running: _Running) -> Exit:
         desk, task = self._desk, effect.task
-        if len(self._running) > self._tasks_max:
-            raise DiosError(f"{self._tasks_max} tasks run on this node already; wait for some to end")
         if running.killed:
             return Exit(Cause.KILLED, detail="it was ended before it had started")
         process = await self._spawner.spawn(effect.brand, effect.limits)

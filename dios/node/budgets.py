@@ -24,6 +24,7 @@ WORDS: Final[Mapping[str, Resource]] = {
     "tasks": Resource.TASKS,
     "cpu": Resource.CPU_MS,
     "memory": Resource.MEMORY_BYTES,
+    "volatile": Resource.VOLATILE_BYTES,
 }
 WORD_OF: Final = {resource: word for word, resource in WORDS.items()}
 NONE: Final = "none"
@@ -36,6 +37,7 @@ _MOST: Final = 2**62
 _FIELDS: Final[Mapping[Resource, str]] = {
     Resource.CPU_MS: "total_cpu_ms",
     Resource.MEMORY_BYTES: "total_memory_bytes",
+    Resource.VOLATILE_BYTES: "volatile_bytes",
 }
 
 
@@ -67,6 +69,7 @@ def _count(text: str) -> int:
 _READERS: Final = {
     Resource.BYTES: parse_size,
     Resource.MEMORY_BYTES: parse_size,
+    Resource.VOLATILE_BYTES: parse_size,
     Resource.CPU_MS: parse_time_ms,
 }
 

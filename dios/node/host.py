@@ -38,7 +38,8 @@ from dios.ids import Principal, TaskId
 from dios.node.settings import NodeMode, Settings
 from dios.store.protocol import Store
 from dios.transport.memory_pool import MemoryPool
-from dios.wire.messages import Info
+from dios.wire.messages import Bound, Info
+from dios.wire.types import Resource
 
 
 class Alarm:
@@ -103,7 +104,7 @@ class NodeHost:
         self.streams: Final = Streams()
         self.persister: Final = Persister(store, self.contents, self.driver.persisted)
         nursery.start_soon(self.persister.watch)
-        self.tasks: Final = TaskHost(nursery, spawner, tasks_max=settings.tasks_max)
+        self.tasks: Final = TaskHost(nursery, spawner)
         self.outbox: Final = Outbox(self.tasks.overrun)
         self.staging: Final = Staging(
             self.contents,
@@ -208,3 +209,7 @@ def _core_for(settings: Settings) -> Stepper:
     if settings.record is not None:
         return Recorder(settings.record, Entropy(), owner, restricted=restricted, defaults=defaults)
     return Core(Entropy(), owner, restricted=restricted, defaults=defaults)
+        (
+            Bound(Resource.TASKS, settings.tasks_max),
+            Bound(Resource.VOLATILE_BYTES, settings.volatile_bytes_max),
+        ),

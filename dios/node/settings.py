@@ -13,12 +13,13 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import InvalidError
+from dios.node import machine
 from dios.node.budgets import parse_size, read_bounds
 from dios.wire.messages import Bound
 
@@ -67,6 +68,7 @@ class Settings:
     socket: Path
     pool_size: int = limits.TASK_POOL_SIZE_DEFAULT
     tasks_max: int = limits.TASKS_MAX
+    volatile_bytes_max: int = field(default_factory=machine.volatile_bytes)
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
     task_limits: tuple[Bound, ...] = ()
     group_limits: tuple[Bound, ...] = ()
@@ -176,6 +178,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "socket": _path,
     "pool_size": _whole(0, limits.TASKS_MAX),
     "tasks_max": _whole(1, limits.TASKS_MAX),
+    "volatile_bytes_max": _size(limits.VOLATILE_BYTES_MIN, limits.VOLATILE_BYTES_MAX),
     "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),
     "task_limits": read_bounds,
     "group_limits": read_bounds,

@@ -117,6 +117,7 @@ class Limits(Struct, frozen=True, array_like=True):
     tasks: U64 = 0
     total_cpu_ms: U64 = 0
     total_memory_bytes: U64 = 0
+    volatile_bytes: U64 = 0
 
 
 class Run(Call, frozen=True, tag=5):

@@ -175,6 +175,7 @@ class Resource(Named):
     TASKS = 4
     CPU_MS = 5  # used, or set aside for tasks that run
     MEMORY_BYTES = 6  # set aside for tasks that run
+    VOLATILE_BYTES = 7  # those of BYTES that are in memory and in no store
 
 
 class Scope(Named):
@@ -183,3 +184,4 @@ class Scope(Named):
     TASK = 0  # a task and everything it starts
     GROUP = 1  # the objects in a group, and the tasks that are members of it
     PRINCIPAL = 2  # everything done for one infrastructure user
+    NODE = 3  # everything

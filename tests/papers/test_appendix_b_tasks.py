@@ -7,6 +7,7 @@ from core_harness import Client, Node
 
 from dios import limits
 from dios.core import effects, events
+from dios.core.accounts import Defaults
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
@@ -18,6 +19,7 @@ from dios.wire.types import (
     NameKind,
     ObjectType,
     Permission,
+    Resource,
     TaskState,
 )
 
@@ -175,12 +177,13 @@ def test_run_refusals_leave_no_task(node: Node, client: Client) -> None:
     assert len(node.core.state.tasks) == 1
 
 
-def test_task_bound(node: Node, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_bound() -> None:
     """B.1.5: over the node's bound of tasks a run is refused, and accepted again after an end."""
-    monkeypatch.setattr(limits, "TASKS_MAX", 1)
+    node = Node(defaults=Defaults(node=(messages.Bound(Resource.TASKS, 1),)))
+    client = node.session()
     child = client.run()
     ref = program(client)
-    assert client.refused(messages.Run(ref)) == Code.ENOMEM
+    assert client.refused(messages.Run(ref)) == Code.EDQUOT
     node.end(TaskId(child.task))
     client.run()
 

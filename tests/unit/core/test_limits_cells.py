@@ -12,8 +12,13 @@ from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.types import Deletion, ObjectType, Resource, Scope
 
-CELLS = [(resource, scope) for resource in Resource for scope in Scope]
-UNITS = {Resource.BYTES: 10, Resource.CPU_MS: 100, Resource.MEMORY_BYTES: 1 << 26}
+CELLS = [(resource, scope) for resource in Resource for scope in Scope if scope is not Scope.NODE]
+UNITS = {
+    Resource.BYTES: 10,
+    Resource.VOLATILE_BYTES: 10,
+    Resource.CPU_MS: 100,
+    Resource.MEMORY_BYTES: 1 << 26,
+}
 
 
 class Spender:
@@ -29,7 +34,7 @@ class Spender:
     def call(self, resource: Resource) -> messages.AnyCall:
         """What uses one unit."""
         worker, unit = self.worker, UNITS.get(resource, 1)
-        if resource in {Resource.OBJECTS, Resource.BYTES}:
+        if resource in {Resource.OBJECTS, Resource.BYTES, Resource.VOLATILE_BYTES}:
             return messages.Create(
                 ObjectType.SHMEM_BLOB, (self.group,), deletion=Deletion.IMMEDIATE, data=b"x" * unit
             )

@@ -1,0 +1,26 @@
+"""How much memory the node takes the machine to have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dios import limits
+from dios.node import machine
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"), [("1073741824\n", limits.GIB), ("max\n", 0), (None, 0), (str(2**63 - 1), 0)]
+)
+def test_a_container_is_as_large_as_its_limit(tmp_path: Path, told: str | None, wanted: int) -> None:
+    """A control group's limit counts where it is smaller than the machine's memory, whatever else is told."""
+    path = tmp_path / "memory.max"
+    if told is not None:
+        path.write_text(told)
+    assert machine.memory_bytes((path,)) == (wanted or machine.memory_bytes(()))
+
+
+def test_objects_take_a_share() -> None:
+    """Bytes in memory are limited to a share of the memory unless a setting says otherwise."""
+    assert machine.volatile_bytes() <= machine.memory_bytes() * limits.VOLATILE_PERCENT // 100
