@@ -78,6 +78,8 @@ class Driver:
         self._tangled = Ticket(0)
         self._posted: Final[deque[Event]] = deque()
         self._stepping = False
+        self.sound = True
+        """Whether no step broke off in its middle: after that the node may be wrong, and must end."""
         self._quiet = trio.Event()
         self._effector: Effector
         self._staging: Staging
@@ -148,6 +150,9 @@ class Driver:
         self._stepping = True
         try:
             self._step(event, payloads)
+        except BaseException:
+            self.sound = False
+            raise
         finally:
             self._stepping = False
         if self._posted:
@@ -158,6 +163,9 @@ class Driver:
         self._stepping = True
         try:
             continue_with()
+        except BaseException:
+            self.sound = False
+            raise
         finally:
             self._stepping = False
         self._staging.pump()
@@ -170,6 +178,9 @@ class Driver:
         try:
             while self._posted:
                 self._step(self._posted.popleft(), NO_PAYLOADS)
+        except BaseException:
+            self.sound = False
+            raise
         finally:
             self._stepping = False
 

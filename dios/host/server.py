@@ -17,7 +17,7 @@ import trio
 
 from dios import limits
 from dios.errors import Code, DiosError
-from dios.host.tasks import TaskHost
+from dios.host.tasks import DEFECT, TaskHost
 from dios.ids import Principal, TaskId
 from dios.transport.unix_server import Peer, TaskChannel, accept
 from dios.wire.codec import encode_reply
@@ -41,8 +41,8 @@ class PeopleServer:
     """Accepts people's processes on ``listener`` and serves each in a task of its own.
 
     The node's own user and root may connect, and ``allowed_uids`` beside them; who is turned away is told
-    to ``denied`` with the reason. No other user has more than half of the places, so that none can lock
-    the node's own out.
+    to ``denied`` with the reason, and to ``broken`` whose connection a defect ended. No other user has more
+    than half of the places, so that none can lock the node's own out.
     """
 
     def __init__(
@@ -51,11 +51,13 @@ class PeopleServer:
         tasks: TaskHost,
         *,
         denied: Callable[[Principal, str], None],
+        broken: Callable[[Principal, str], None],
         allowed_uids: Collection[int] = (),
     ) -> None:
         self._listener: Final = listener
         self._tasks: Final = tasks
         self._denied: Final = denied
+        self._broken: Final = broken
         self._own: Final = frozenset({0, os.geteuid()})
         self._allowed: Final = self._own | frozenset(allowed_uids)
         self._open: Final[Counter[int]] = Counter()
@@ -104,12 +106,25 @@ class PeopleServer:
                 finally:
                     channel.close()
                     senders.cancel_scope.cancel()
-        except (DiosError, OSError) as error:
-            _log.warning("a session ended early", extra={"why": str(error)})
+        except Exception as error:
+            if not self._tasks.sound:
+                raise
+            if _expected(error):
+                _log.warning("a session ended early", extra={"why": str(error)})
+            else:
+                _log.exception("a defect ended a session", exc_info=error)
+                self._broken(principal_of(peer.uid), DEFECT)
         finally:
             self._open[peer.uid] -= 1
             if not self._open[peer.uid]:
                 del self._open[peer.uid]
+
+
+def _expected(error: Exception) -> bool:
+    """Whether there is nothing in it but what can happen to a connection."""
+    if isinstance(error, ExceptionGroup):
+        return all(_expected(each) for each in error.exceptions)
+    return isinstance(error, DiosError | OSError)
 
 
 def _turn_away(sock: socket.socket, failure: Failure) -> None:

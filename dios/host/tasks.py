@@ -33,6 +33,7 @@ from dios.wire.types import Brand, Cause
 
 _log: Final = logging.getLogger(__name__)
 
+DEFECT: Final = "a defect in the node's code for this connection ended it; the node's log says where"
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
 
 
@@ -87,6 +88,11 @@ class TaskHost:
     def connect(self, desk: Desk) -> None:
         """Complete the circle."""
         self._desk = desk
+
+    @property
+    def sound(self) -> bool:
+        """Whether the node's own state is right, so that it may go on after a defect in one connection."""
+        return self._desk.driver.sound
 
     @property
     def sessions(self) -> int:
@@ -157,6 +163,11 @@ class TaskHost:
             end = await self._start_and_serve(effect, running)
         except (DiosError, OSError) as error:
             end = Exit(Cause.SPAWN, detail=translated(error).message)
+        except Exception as error:
+            if not self._desk.driver.sound:
+                raise
+            _log.exception("a defect ended a task", exc_info=error)
+            end = Exit(Cause.NODE, detail=DEFECT)
         finally:
             del self._running[task]
             desk = self._desk
@@ -214,7 +225,7 @@ class TaskHost:
         _log.debug("task started", extra={"task": task, "pid": process.pid})
 
     async def _serve_task(self, task: TaskId, channel: TaskChannel) -> None:
-        reason = await self.read_calls(task, channel)
+        reason = await self._calls_until_end(task, channel)
         self._desk.driver.feed(Disconnected(self._desk.clock.now(), task, reason))
 
     async def _read_console(self, task: TaskId, fd: int) -> None:
@@ -268,7 +279,7 @@ class TaskHost:
         try:
             groups = tuple(Name(name) for name in hello.groups)
             desk.driver.feed(SessionOpened(desk.clock.now(), task, seq, principal, groups, hello.label, pid))
-            reason = await self.read_calls(task, channel, rest)
+            reason = await self._calls_until_end(task, channel, rest)
         finally:
             desk.outbox.close(task)
             desk.driver.feed(Disconnected(desk.clock.now(), task, reason))
@@ -279,6 +290,21 @@ class TaskHost:
             self._one_less()
 
     # -- frames -------------------------------------------------------------------------------------
+    async def _calls_until_end(
+        self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None
+    ) -> str:
+        """As ``read_calls``; a defect in serving one connection ends that one, and not the node.
+
+        One in a step is another matter: it passes.
+        """
+        try:
+            return await self.read_calls(task, channel, bodies)
+        except Exception as error:
+            if not self._desk.driver.sound:
+                raise
+            _log.exception("a defect ended a connection", exc_info=error)
+            return DEFECT
+
     async def read_calls(self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None) -> str:
         """Turn a channel's frames into calls until it ends; returns why, empty for an orderly end."""
         call = self._desk.driver.call

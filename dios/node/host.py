@@ -143,10 +143,17 @@ class NodeHost:
         self.driver.feed(event)
 
     def denied_connection(self, principal: Principal, why: str) -> None:
-        """Somebody was not let in: the one denial that the core never sees."""
+        """Somebody was not let in: the core never sees it."""
+        self._record_denial("connect", principal, why)
+
+    def broken_connection(self, principal: Principal, why: str) -> None:
+        """A defect outside of every step ended a connection."""
+        self._record_denial("disconnect", principal, why)
+
+    def _record_denial(self, action: str, principal: Principal, why: str) -> None:
         if self._audit.pressure is Pressure.HIGH:
             return  # the node's log has it; a stranger must not fill its memory
-        self._audit.append(Audit(self.clock.now(), "connect", "denied", principal, "", "", why))
+        self._audit.append(Audit(self.clock.now(), action, "denied", principal, "", "", why))
 
     def _done_before(self, step: int) -> bool:
         return self.effector.done_before(step)

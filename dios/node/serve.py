@@ -112,7 +112,11 @@ async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) 
     listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
     try:
         server = PeopleServer(
-            listener, host.tasks, denied=host.denied_connection, allowed_uids=settings.allowed_uids
+            listener,
+            host.tasks,
+            denied=host.denied_connection,
+            broken=host.broken_connection,
+            allowed_uids=settings.allowed_uids,
         )
         nursery.start_soon(server.run)
         yield
