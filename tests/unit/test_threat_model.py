@@ -1,0 +1,49 @@
+"""The threat model is complete: each claim has a test that exists, each test of security its claim."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "threat-model.md").read_text()
+PROMISED = PAGE.partition("## What is promised")[2].partition("## What is not promised")[0]
+CLAIMS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PROMISED.splitlines()
+    if line.startswith("| ") and not line.startswith("| claim")
+]
+TEST = re.compile(r"`(tests/[\w/.]+)(?:::(\w+))?`")
+
+
+def names_of_tests(path: Path) -> set[str]:
+    """The tests that a file has, those of hypothesis machines among them."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign):
+            names = [node.name] if not isinstance(node, ast.Assign) else [ast.unparse(node.targets[0])]
+            found.update(name for name in names if re.match(r"test_|Test", name))
+    return found
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim[0][:60])
+def test_a_claim_has_tests_that_exist(claim: list[str]) -> None:
+    """Each promise says what holds it, and names tests that are there."""
+    assert len(claim) == 3
+    assert claim[1]
+    named = TEST.findall(claim[2])
+    assert named, "no test tries to break it"
+    for file, test in named:
+        tests = names_of_tests(ROOT / file)
+        assert tests, f"{file} has no tests"
+        assert not test or test in tests, f"{file} has no {test}"
+
+
+def test_the_tests_of_security_have_their_claims() -> None:
+    """Every file of tests/security is named on the page."""
+    files = {path.name for path in (ROOT / "tests" / "security").glob("test_*.py")}
+    assert files
+    assert {name for name in files if name not in PAGE} == set()
