@@ -81,6 +81,7 @@ SPECIAL_NAMES_MAX: Final = 65_536
 STALE_MOMENTS_MAX: Final = 1_024
 LIFETIME_NS_MAX: Final = 366 * 24 * 3600 * 1_000_000_000
 FAILED_PROGRAMS_KEPT: Final = 64
+RECIPES_KEPT: Final = 256
 FAILED_PROGRAM_BYTES_MAX: Final = 1 * MIB
 LIMIT_ROWS_MAX: Final = 4_096
 
@@ -180,4 +181,5 @@ assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty 
 assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "some calls are refused before all are"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
 assert CONNECTIONS_OF_OTHERS_MAX < CONNECTIONS_MAX, "the node's own user finds a place"  # noqa: S101
+assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "what is kept of ended tasks"  # noqa: S101
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "a mapper is handed them"  # noqa: S101

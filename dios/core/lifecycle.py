@@ -235,6 +235,8 @@ def _finish(step: Step, task: Task) -> None:
         forget_task(step, task)
         return
     step.state.ended.append(task)
+    if len(step.state.ended) > limits.RECIPES_KEPT:
+        step.state.ended[-1 - limits.RECIPES_KEPT].recipe = None
     while len(step.state.ended) > limits.ENDED_TASKS_KEPT:
         forget_task(step, step.state.ended.popleft())
 

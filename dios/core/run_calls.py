@@ -39,6 +39,7 @@ from dios.wire.messages import Bound, Limits
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Brand, Flag, ObjectType, Permission, Resource, Scope, TaskState
 
+_SECOND_MS = 1_000
 _OWN_REFERENCES = 3  # to itself, its console and its program
 
 Origins: TypeAlias = "tuple[Reference | None, ...]"
@@ -225,9 +226,9 @@ def _budget(step: Step, parent: Task, recipe: Recipe) -> tuple[Account, Reserved
     counted = (account, *members)
     require_all(counted, Resource.MEMORY_BYTES, memory)
     left = min(one.left(Resource.CPU_MS) for one in counted)
-    cpu = asked.cpu_ms or (left if left != UNLIMITED else 0)
-    if left == 0:
-        cpu = max(cpu, 1)
+    cpu = whole_seconds(asked.cpu_ms)
+    if not cpu and left != UNLIMITED:
+        cpu = max(left - left % _SECOND_MS, _SECOND_MS)
     require_all(counted, Resource.CPU_MS, cpu)
     _require_references(step, parent, account, recipe)
     return account, Reserved(memory, cpu)
@@ -245,6 +246,11 @@ def _require_references(step: Step, parent: Task, account: Account, recipe: Reci
     require_each((one for target in targets for one in target.sharing), Resource.REFERENCES)
 
 
+def whole_seconds(cpu_ms: int) -> int:
+    """What the kernel makes of a limit of CPU time: a second that has begun is given whole."""
+    return -(-cpu_ms // _SECOND_MS) * _SECOND_MS
+
+
 def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
     """The narrower of what every task has and what the run call says."""
     wanted = {
@@ -253,7 +259,7 @@ def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
         Resource.REFERENCES: asked.references,
         Resource.REQUESTS: asked.requests,
         Resource.TASKS: asked.tasks,
-        Resource.CPU_MS: asked.total_cpu_ms or asked.cpu_ms,
+        Resource.CPU_MS: asked.total_cpu_ms or whole_seconds(asked.cpu_ms),
         Resource.MEMORY_BYTES: asked.total_memory_bytes or asked.memory_bytes,
         Resource.VOLATILE_BYTES: asked.volatile_bytes,
     }

@@ -27,7 +27,7 @@ def described(node: Node) -> tuple[messages.TaskDetail, list[messages.Reference]
         (Handed(given[1].ref, READ, "in"),),
         (Handed(given[2].ref, READ | 2, "out"),),
         ("a", "b"),
-        limits=Limits(memory_bytes=1 << 26, cpu_ms=700, objects=8),
+        limits=Limits(memory_bytes=1 << 26, cpu_ms=7000, objects=8),
         flags=int(Flag.NON_BLOCKING),
     )
     task = started(owner, call)
@@ -58,7 +58,7 @@ def test_what_was_handed(node: Node) -> None:
 def test_what_was_used(node: Node) -> None:
     """What its process was held to and used, what counts with it still, and how it ended."""
     detail, _ = described(node)
-    assert (detail.memory_limit_bytes, detail.cpu_limit_ms) == (1 << 26, 700)
+    assert (detail.memory_limit_bytes, detail.cpu_limit_ms) == (1 << 26, 7000)
     assert (detail.cpu_ms, detail.memory_bytes) == (65, 9_999)
     status = detail.status
     assert (status.state, status.cause, status.signal, status.detail) == (
@@ -76,10 +76,12 @@ def test_while_it_runs(node: Node) -> None:
     """A running task shows what is set aside for it, and that it could be repeated."""
     owner = node.session()
     program = owner.ask(messages.Created, anonymous()).reference.ref
-    call = messages.Run(program, limits=Limits(memory_bytes=1 << 26, cpu_ms=9), flags=int(Flag.NON_BLOCKING))
+    call = messages.Run(
+        program, limits=Limits(memory_bytes=1 << 26, cpu_ms=9_000), flags=int(Flag.NON_BLOCKING)
+    )
     task = started(owner, call)
     detail = owner.ask(messages.TaskDetail, messages.Describe(task.reference.ref))
-    assert (detail.usage.used[Resource.CPU_MS], detail.usage.used[Resource.MEMORY_BYTES]) == (9, 1 << 26)
+    assert (detail.usage.used[Resource.CPU_MS], detail.usage.used[Resource.MEMORY_BYTES]) == (9000, 1 << 26)
     assert (detail.cpu_ms, detail.memory_bytes, detail.repeatable, detail.groups) == (0, 0, "", ())
 
 
@@ -121,3 +123,16 @@ def test_forgotten_with_the_task(node: Node, monkeypatch: pytest.MonkeyPatch) ->
     assert owner.ask(messages.TaskDetail, messages.Describe(first.reference.ref)).inputs[0].gone
     node.end(owner.run().task)
     assert owner.refused(messages.Describe(first.reference.ref)) == Code.ESRCH
+
+
+def test_how_old_tasks_were_run_is_forgotten(node: Node) -> None:
+    """Of the tasks that ended, only how the latest were run is kept: arguments and labels take memory."""
+    owner = node.session()
+    first = owner.run()
+    node.end(first.task)
+    found = owner.lookup(first.welcome.name)[0].ref
+    for _ in range(limits.RECIPES_KEPT - 1):
+        node.end(owner.run().task)
+    assert owner.ask(messages.TaskDetail, messages.Describe(found)).executable
+    node.end(owner.run().task)
+    assert owner.refused(messages.Describe(found)) == Code.ESRCH

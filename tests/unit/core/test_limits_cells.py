@@ -16,7 +16,7 @@ CELLS = [(resource, scope) for resource in Resource for scope in Scope if scope 
 UNITS = {
     Resource.BYTES: 10,
     Resource.VOLATILE_BYTES: 10,
-    Resource.CPU_MS: 100,
+    Resource.CPU_MS: 1000,
     Resource.MEMORY_BYTES: 1 << 26,
 }
 

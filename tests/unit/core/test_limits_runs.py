@@ -60,14 +60,24 @@ def test_more_than_was_set_aside_stays(office: Office) -> None:
 
 def test_a_task_without_a_limit_gets_what_is_left(office: Office) -> None:
     """Under a limit above it, a task that asks for no CPU time is held to all that is left of it."""
-    office.leave(Scope.TASK, Resource.CPU_MS, 1000)
+    office.leave(Scope.TASK, Resource.CPU_MS, 10_000)
     blob = program(office.worker)
-    office.node.end(started(office.worker, ordered(blob, cpu_ms=600)).task, cpu_ms=400)
+    office.node.end(started(office.worker, ordered(blob, cpu_ms=6000)).task, cpu_ms=3300)
     task = started(office.worker, ordered(blob))
-    assert bounds(office.node).cpu_ms == 600
+    assert bounds(office.node).cpu_ms == 6000
     over(office.worker, ordered(blob))
     office.node.end(task.task, cpu_ms=0)
     started(office.worker, ordered(blob))
+
+
+def test_cpu_time_is_set_aside_by_the_second(office: Office) -> None:
+    """The kernel gives a second that has begun whole: many tasks of a millisecond each gain nothing."""
+    office.leave(Scope.TASK, Resource.CPU_MS, 2000)
+    blob = program(office.worker)
+    for _ in range(2):
+        started(office.worker, ordered(blob, cpu_ms=1))
+        assert bounds(office.node).cpu_ms == 1000
+    over(office.worker, ordered(blob, cpu_ms=1))
 
 
 def test_without_any_limit_nothing_is_set_aside(office: Office) -> None:
@@ -81,10 +91,10 @@ def test_without_any_limit_nothing_is_set_aside(office: Office) -> None:
 
 def test_a_groups_cpu_time(office: Office) -> None:
     """A task that is a member is held to what is left to its group."""
-    office.leave(Scope.GROUP, Resource.CPU_MS, 500)
+    office.leave(Scope.GROUP, Resource.CPU_MS, 5000)
     blob = program(office.worker)
     task = started(office.worker, ordered(blob, office.worker.groups[0]))
-    assert bounds(office.node).cpu_ms == 500
+    assert bounds(office.node).cpu_ms == 5000
     over(office.worker, ordered(blob, office.worker.groups[0]))
     started(office.worker, ordered(blob))
     office.node.end(task.task, cpu_ms=100)
@@ -99,11 +109,11 @@ def test_a_groups_cpu_time(office: Office) -> None:
 def test_own_limit_is_the_total(office: Office, own: str, total: str) -> None:
     """A task's own CPU time or memory is all that it and what it starts have, unless totals say more."""
     blob = program(office.worker)
-    alone = started(office.worker, ordered(blob, **{own: 64 * MB}))
+    alone = started(office.worker, ordered(blob, **{own: 64_000_000}))
     over(alone, ordered(program(alone), **{own: 1}))
-    more = started(office.worker, ordered(blob, **{own: 64 * MB, total: 100 * MB}))
-    over(more, ordered(program(more), **{own: 36 * MB + 1}))
-    started(more, ordered(program(more), **{own: 36 * MB}))
+    more = started(office.worker, ordered(blob, **{own: 64_000_000, total: 100_000_000}))
+    over(more, ordered(program(more), **{own: 36_000_001}))
+    started(more, ordered(program(more), **{own: 36_000_000}))
     over(more, ordered(program(more), **{own: 1}))
 
 
