@@ -93,8 +93,6 @@ class NodeHost:
         self._core: Final = _core_for(settings) if core is None else core
         self.owners: Final = Owners()
         self._turns: Final = Turns(self.owners)
-        # As many as may have a turn: the turns are given out before a thread is.
-        self._threads: Final = trio.CapacityLimiter(limits.COPIES_AT_ONCE_MAX)
         self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
@@ -172,7 +170,7 @@ class NodeHost:
         failed: Exception | None = None
         with trio.CancelScope(shield=True):
             try:
-                await trio.to_thread.run_sync(work.run, limiter=self._threads)
+                await trio.to_thread.run_sync(work.run)
             except (DiosError, OSError) as error:
                 failed = error
         self._turns.ended(task)
@@ -212,11 +210,11 @@ def _core_for(settings: Settings) -> Stepper:
         settings.group_limits,
         settings.principal_limits,
         settings.task_memory_bytes,
-    )
-    if settings.record is not None:
-        return Recorder(settings.record, Entropy(), owner, restricted=restricted, defaults=defaults)
-    return Core(Entropy(), owner, restricted=restricted, defaults=defaults)
         (
             Bound(Resource.TASKS, settings.tasks_max),
             Bound(Resource.VOLATILE_BYTES, settings.volatile_bytes_max),
         ),
+    )
+    if settings.record is not None:
+        return Recorder(settings.record, Entropy(), owner, restricted=restricted, defaults=defaults)
+    return Core(Entropy(), owner, restricted=restricted, defaults=defaults)
