@@ -94,6 +94,7 @@ STORE_MAP_GROWTH_BYTES: Final = 16 * MIB
 STORE_ROOM_BYTES_MIN: Final = 1 * MIB
 STORE_COPY_BYTES: Final = 1 * MIB
 STORE_WORKERS_MAX: Final = 4
+STORE_SPARE_DESCRIPTORS: Final = 16
 STORE_MAP_BYTES_MIN: Final = 1 * MIB
 STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 
@@ -180,6 +181,6 @@ assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # n
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
 assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "some calls are refused before all are"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
-assert CONNECTIONS_OF_OTHERS_MAX < CONNECTIONS_MAX, "the node's own user finds a place"  # noqa: S101
 assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "what is kept of ended tasks"  # noqa: S101
+assert CONNECTIONS_OF_OTHERS_MAX < CONNECTIONS_MAX, "the node's own user finds a place"  # noqa: S101
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "a mapper is handed them"  # noqa: S101

@@ -33,6 +33,7 @@ _log: Final = logging.getLogger(__name__)
 _WITH_PAYLOAD: Final = frozenset(
     {messages.Create, messages.WriteOnce, messages.CommitWrite, messages.CommitAcquireWrite}
 )
+_COMMITS: Final = frozenset({messages.CommitWrite, messages.CommitAcquireWrite})
 _NO_PAYLOAD: Final = PayloadId(0)
 
 
@@ -121,6 +122,12 @@ class Driver:
         if self._effector.journal.pressure and self._effector.refuses(task, seq, call):
             return
         kind = type(call)
+        if (
+            kind in _COMMITS
+            and not self.settled
+            and self._effector.refuses_early(task, seq, call, (held.effects for held in self._held))
+        ):
+            return
         payloads = NO_PAYLOADS
         first = _NO_PAYLOAD
         if kind in _WITH_PAYLOAD or kind is Vector:

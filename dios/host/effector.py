@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from dios.core import effects as fx
 from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
-from dios.errors import DiosError
+from dios.errors import Code, DiosError
 from dios.host import kinds
 from dios.host.admission import Journal, refusal
 from dios.host.buffers import Buffers, Work
@@ -27,7 +27,7 @@ from dios.host.staging import Staging
 from dios.host.streams import Streams
 from dios.host.vectors import Vectors, do_at_once, failure_of, with_data
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
-from dios.wire.messages import AnyCall, Failure, Info, Welcome
+from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Welcome
 from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
@@ -35,6 +35,9 @@ _log: Final = logging.getLogger(__name__)
 Payloads: TypeAlias = Mapping[PayloadId, bytes]
 Handler: TypeAlias = Callable[[fx.Effect], Work | None]
 
+_TOO_EARLY: Final = Failure(
+    int(Code.EBADF), "the buffer is not open; commit one when the reply that brings it has come"
+)
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
 
 
@@ -179,6 +182,30 @@ class Effector:
         if refused is not None:
             self._reply(task, seq, Failure(int(refused.code), refused.message))
         return refused is not None
+
+    def refuses_early(self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]) -> bool:
+        """Whether a call commits a buffer that was not handed out yet, and is not made, and answered so.
+
+        Who guesses its number commits bytes that may never come to be. The core would take it, and without
+        them the store's work fails, of everybody, since then (ADR 0007). ``held`` are effects that wait for
+        the disk.
+        """
+        if not isinstance(call, CommitWrite | CommitAcquireWrite) or call.data is not None:
+            return False
+        buffer = BufferId(call.buffer)
+        if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._to_close):
+            return False
+        gated = (
+            # What is done in the thread belongs to what is still to come.
+            rest.effects[rest.place - (number == 0) :]
+            for waiting in self._gates.values()
+            for number, rest in enumerate(waiting)
+        )
+        later = (each for effects in (*held, *gated) for each in effects)
+        if buffer not in kinds.buffers_made(later, task):
+            return False  # it is none of anybody's: for the core to say
+        self._reply(task, seq, _TOO_EARLY)
+        return True
 
     # -- one step after another ---------------------------------------------------------------------
     def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:

@@ -5,10 +5,11 @@ Not for: carrying them out (``dios.host.effector``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from dios.core import effects as fx
-from dios.ids import ObjectId
+from dios.ids import ObjectId, TaskId
 
 ANSWERS: Final = (
     fx.Answer,
@@ -57,6 +58,19 @@ def tangles(effects: list[fx.Effect]) -> bool:
         elif isinstance(effect, fx.DuplicateContent):
             return True
     return False
+
+
+def buffers_made(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
+    """The buffers that effects will open for a task, without those that they close again."""
+    made: set[int] = set()
+    closed: set[int] = set()
+    for effect in effects:
+        if isinstance(effect, fx.CloseBuffer):
+            closed.add(effect.buffer)
+        for part in effect.parts if isinstance(effect, fx.AnswerVector) else (effect,):
+            if isinstance(part, fx.AnswerRead | fx.AnswerWrite) and part.task == task:
+                made.add(part.result.buffer)
+    return made - closed
 
 
 def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:

@@ -16,9 +16,9 @@ import trio
 
 from dios import limits
 from dios.core.events import ObjectRecord
-from dios.errors import DiosError
+from dios.errors import DiosError, OutOfMemoryError
 from dios.host.contents import Content, Contents, Source, compose_memory, let_go, new_size, size_of
-from dios.host.memories import Memory
+from dios.host.memories import Memory, translated
 from dios.host.settling import Settled, settle
 from dios.ids import ObjectId, Ticket
 from dios.store.protocol import Change, FilePayload, Put, Store
@@ -79,12 +79,14 @@ class Persister:
         self._undone_to = Ticket(0)
         self._token: Final = trio.lowlevel.current_trio_token()
         self._thread: Final = threading.Thread(target=self._work, name="store writer", daemon=True)
+        self._spare: Final[list[int]] = []
         self._backlog = 0
         self._room = trio.Event()
         self._room.set()
         self._empty = trio.Event()
         self._defect: BaseException | None = None
         self._broken: Final = trio.Event()
+        self._keep_spare()
         self._thread.start()
 
     @property
@@ -129,6 +131,8 @@ class Persister:
         except BaseException as error:  # noqa: BLE001 - in silence everybody would wait for ever
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._break, error)
+        finally:
+            memory.close_all(self._spare)
 
     def _write_all(self) -> None:
         while True:
@@ -164,6 +168,23 @@ class Persister:
         return results
 
     def _apply(self, batch: Sequence[Job]) -> DiosError | None:
+        error = self._try(batch)
+        if not isinstance(error, OutOfMemoryError) or not self._spare:
+            return error
+        # Whoever uses up the node's descriptors must not make everybody's changes fail.
+        memory.close_all(self._spare)
+        self._spare.clear()
+        try:
+            return self._try(batch)
+        finally:
+            self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        with contextlib.suppress(OSError):
+            while len(self._spare) < limits.STORE_SPARE_DESCRIPTORS:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _try(self, batch: Sequence[Job]) -> DiosError | None:
         temporary: list[int] = []
         refused = next((job.error for job in batch if job.error is not None), None)
         if refused is not None:
@@ -178,7 +199,7 @@ class Persister:
         except DiosError as error:
             return error
         except OSError as error:
-            return DiosError(f"the store failed: {error.strerror}")
+            return translated(error)
         finally:
             for fd in temporary:
                 os.close(fd)

@@ -18,6 +18,7 @@ from dios.core.effects import ApplyWrite, Outcome, PutObject, StoreOperation, Wr
 from dios.errors import DiosError, InvalidError
 from dios.host.buffers import Buffers
 from dios.host.contents import Content, Contents, Source, compose_bytes, keep, new_size, read_from, size_of
+from dios.host.memories import translated
 from dios.host.persister import Composed, Job, Persister, Step
 from dios.ids import ObjectId, PayloadId, Ticket
 from dios.store.protocol import Drop, FilePayload, InlinePayload, Put
@@ -141,9 +142,11 @@ class Staging:
                     if error is None:
                         changes.append(self._put(operation, operation.source, payloads, kept))
                         continue
-                except DiosError as refused:
-                    # The buffer could not be made, and so was never there.
-                    error = refused
+                except (DiosError, OSError) as refused:
+                    # The buffer could not be made again after its task was told of it (its next commit came
+                    # with no word awaited), or the disk gives no old bytes. The core has taken the write and
+                    # others may build on it, so that it is undone with what came after (ADR 0007).
+                    error = translated(refused)
                 self._versions.setdefault(operation.record.object, deque()).append(None)
         self._persister.submit(Job(ticket, changes, kept, error))
 

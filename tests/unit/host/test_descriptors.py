@@ -12,21 +12,37 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from host_rig import TASK, Rig, open_descriptors, rig
+from host_rig import TASK, Rig, open_descriptors, put, rig
 
 from dios import limits
-from dios.core.effects import AnswerAttach, AnswerRead, AnswerVector, AnswerWrite, Effect
-from dios.core.events import EffectFailed
+from dios.core.effects import (
+    AnswerAttach,
+    AnswerRead,
+    AnswerVector,
+    AnswerWrite,
+    ApplyWrite,
+    Effect,
+    WriteSource,
+)
+from dios.core.events import Called, EffectFailed, Persisted, PersistFailed
 from dios.errors import Code
 from dios.host.contents import Contents
 from dios.host.deliver import Outbox
 from dios.host.memories import Memory
 from dios.ids import ObjectId, TaskId
-from dios.wire.messages import Buffer, Done, Failure, Results
+from dios.wire.messages import (
+    AnyCall,
+    Buffer,
+    CommitAcquireWrite,
+    CommitWrite,
+    Done,
+    Failure,
+    Results,
+)
 from dios.wire.types import Mode
 
 LARGE = 2 * limits.INLINE_BYTES_MAX
-BLOB, RAW, STREAM = ObjectId(1), ObjectId(2), ObjectId(3)
+BLOB, RAW, STREAM, OTHER = ObjectId(1), ObjectId(2), ObjectId(3), ObjectId(4)
 
 
 @contextmanager
@@ -123,6 +139,50 @@ async def test_a_vector_loses_only_the_parts_that_find_none(tmp_path: Path) -> N
         assert [type(part) for part in result.results] == [Buffer, Buffer, Failure]
         assert [event.buffer for event in host.core.seen(EffectFailed)] == [7]
         assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+async def test_the_store_needs_none_of_them(tmp_path: Path, spare: int) -> None:
+    """With every descriptor taken, a large change is put together and stored, again and again."""
+    async with rig(tmp_path) as host:
+        contents = _with_contents(host)
+        kept = contents.current(BLOB)
+        before = open_descriptors()
+        with no_descriptors(spare):
+            for number in range(3):
+                source = WriteSource(content_of=BLOB, offset=number, length=LARGE)
+                made = ApplyWrite(OTHER, source, durable=True)
+                host.do(made, persist=[put(OTHER, source)])
+                await host.settled()
+                assert len(host.core.seen(Persisted)) == number + 1
+        assert host.core.seen(PersistFailed) == []
+        assert contents.current(BLOB) is kept
+        assert open_descriptors() == before
+
+
+async def test_a_buffer_not_handed_out_is_not_committed(tmp_path: Path) -> None:
+    """Who guesses the number of a buffer that still waits is refused, and the core never hears of it."""
+    async with rig(tmp_path) as host:
+        host.store.gate.clear()
+        source = WriteSource(payload=host.next_payload, length=5)
+        first = host.do(persist=[put(OTHER, source)], data=b"first")
+        host.do(_write(5, 2), wait_for=first)
+        steps = host.host.driver.steps
+        early = CommitWrite(1, 5)
+        tries: tuple[AnyCall, ...] = (early, CommitAcquireWrite(1, 5))
+        for number, call in enumerate(tries, 3):
+            host.host.driver.call(TASK, number, call)
+            seq, refused = host.replies[-1]
+            assert seq == number
+            assert isinstance(refused, Failure)
+            assert refused.code == Code.EBADF
+        host.host.driver.call(TASK, 6, CommitWrite(1, 5, data=b"brings its bytes"))
+        host.host.driver.call(TASK, 6, CommitWrite(1, 99))
+        assert host.host.driver.steps == steps + 2, "the core has more to say to these"
+        host.store.gate.set()
+        await host.settled()
+        host.host.driver.call(TASK, 7, early)
+        assert isinstance(host.core.events[-1], Called)
 
 
 def test_waiting_descriptors_are_all_or_none() -> None:
