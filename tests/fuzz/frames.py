@@ -23,7 +23,7 @@ from dios.wire.messages import AnyResult
 from dios.wire.types import Flag, ObjectType
 from tests.fuzz.known import CREATE, GRAVE, KEPT, KINDS, PROGRAMS, WEIGHTS, Known, Plain
 
-MADE_BYTES_MAX: Final = 4 * limits.MIB
+MADE_BYTES_MAX: Final = limits.GIB
 """The largest size asked for that a node may grant."""
 
 BURST_SEQUENCE: Final = 2**62
