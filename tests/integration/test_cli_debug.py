@@ -253,7 +253,7 @@ def test_a_task_over_its_limit_is_told_whose_it_is(person: Person) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("dios limits set uid:5 objets=3", "did you mean objects?"),
+        ("dios limits set uid:5 objecte=3", "did you mean objects?"),
         ("dios limits set uid:5 cpu=10", "like 90s, 5min or 10h"),
         ("dios limits set nobody-here objects=3", "there is no user"),
         ("dios limits set pid:5 objects=3", "group:ALIAS or task:FINGERPRINT"),

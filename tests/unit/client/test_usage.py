@@ -122,7 +122,7 @@ def test_a_mistake_in_limits_is_told_before_it_is_sent() -> None:
         connected = fake.connect()
         for subject, words, says in (
             ("uid:7", {}, "known: objects"),
-            ("uid:7", {"objets": 3}, "did you mean objects"),
+            ("uid:7", {"objecte": 3}, "did you mean objects"),
             (connected.handle(reference(9)), {"objects": 3}, "SHMEM_BLOB has no limits"),
         ):
             with pytest.raises(InvalidError, match=says):

@@ -48,7 +48,7 @@ def test_many_limits_stand_in_one_text() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("objets=3", "did you mean objects?"),
+        ("objecte=3", "did you mean objects?"),
         ("zzzz=3", "known: objects, bytes"),
         ("objects", "write it like objects=1000"),
         ("objects=many", "objects must be a whole number"),
