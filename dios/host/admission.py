@@ -48,6 +48,7 @@ _LEAVE_NO_RECORD: Final = frozenset(
         messages.Stat,
         messages.ConsoleOf,
         messages.ListTasks,
+        messages.ListLimits,
         messages.NodeInfo,
         messages.Describe,
         messages.Cancel,
