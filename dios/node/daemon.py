@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import select
 import signal
@@ -27,6 +26,7 @@ from typing import Final, TypeVar
 from dios import limits
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
 from dios.node.settings import Settings, load
+from dios.store import locking
 from dios.transport.unix_path import socket_address
 
 T = TypeVar("T")
@@ -230,11 +230,9 @@ def pid_file(path: Path) -> Iterator[None]:
     with _telling_whose(path.parent):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not locking.take(fd):
             pid = os.read(fd, 32).decode(errors="replace").strip()
-            raise ExistsError(f"a node runs on {path.parent} already, as process {pid}") from None
+            raise ExistsError(f"a node runs on {path.parent} already, as process {pid}")
         # Who it is, is for people only: a full disk must not keep a node from being read.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)

@@ -6,13 +6,14 @@ Not for: what is in it (``lmdb_store``, ``extents``).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pwd
 import stat
 from pathlib import Path
+from typing import NoReturn
 
 from dios.errors import DiosError
+from dios.store import locking
 from dios.store.extents import sync_folder
 
 _PID_BYTES_MAX = 32
@@ -41,20 +42,22 @@ def lock_directory(path: Path, *, for_reading: bool = False) -> int:
             raise
         fd = _open_for_reading(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not locking.take(fd):
+            _refuse(path, fd)
         # Who holds it is told for people only: a full disk must not keep a store from being read.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    except BlockingIOError:
-        holder = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
-        os.close(fd)
-        who = f"process {holder}" if holder.isdigit() else "another process"
-        raise DiosError(f"{path} is in use by {who}; stop it, or choose another directory") from None
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def _refuse(path: Path, fd: int) -> NoReturn:
+    holder = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
+    who = f"process {holder}" if holder.isdigit() else "another process"
+    raise DiosError(f"{path} is in use by {who}; stop it, or choose another directory")
 
 
 def _open_for_reading(path: Path) -> int:

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,18 @@ def test_an_unreadable_holder_is_another_process(tmp_path: Path) -> None:
     with pytest.raises(DiosError, match="in use by another process"):
         lock_directory(tmp_path)
     os.close(fd)
+
+
+def test_a_lock_that_is_let_go_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that a killed process' child has for a moment more is waited for, and not refused."""
+    first = lock_directory(tmp_path)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            os.close(first)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    os.close(lock_directory(tmp_path))
+    assert len(pauses) == 3

@@ -1,0 +1,28 @@
+"""Taking a lock that a process which was just killed may still seem to have.
+
+Not for: what is locked. A child that a process has forked, and that has not become its own program yet, holds
+the locks of its parent; when the parent is killed at that moment, it does so for some milliseconds more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+
+from dios import limits
+
+_LOOK_SECONDS = 0.01
+
+
+def take(fd: int) -> bool:
+    """Lock an open file for this process alone; False when another one keeps it for LOCK_PATIENCE_MS."""
+    deadline = time.monotonic() + limits.LOCK_PATIENCE_MS / 1000
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return True
