@@ -21,6 +21,7 @@ CANDIDATES := $(PYTHON) /usr/bin/python3 python3 python3.13 python3.12 python3.1
 TESTS ?= tests
 SEEDS ?= 20
 FRAMES ?= 1000000
+LIMITS ?= objects=4000
 SEED ?=
 SECONDS ?= 60
 MINUTES ?= 30
@@ -121,7 +122,7 @@ fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), then a node with 
 	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
 		PYTHONPATH=.:tests/support $(FUZZ_VENV)/bin/python -m tests.fuzz.coverage_guided --seconds $(SECONDS); \
 	fi
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(LIMITS),--limits "$(LIMITS)")
 
 fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"

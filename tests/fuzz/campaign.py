@@ -223,14 +223,21 @@ def can_be_another() -> bool:
 
 
 @contextlib.contextmanager
-def fuzzed_node(*, foreign: bool, record: Path | None = None) -> Iterator[tuple[RunningNode, Path]]:
-    """A node, with a socket that attackers of another user can reach, for the length of a block."""
+def fuzzed_node(
+    *, foreign: bool, record: Path | None = None, limits: str = ""
+) -> Iterator[tuple[RunningNode, Path]]:
+    """A node, with a socket that attackers of another user can reach, for the length of a block.
+
+    ``limits`` are those of each principal; what attackers make and leave is theirs to keep without any.
+    """
     folder = Path(tempfile.mkdtemp(prefix="dios-fuzz-"))
     folder.chmod(0o711)
     path = folder / "open.sock"
     flags = {"socket": str(path), "pool_size": "1", "tasks_max": str(TASKS_MAX)}
     if foreign:
         flags["allowed_uids"] = str(STRANGER_UID)
+    if limits:
+        flags["principal_limits"] = limits
     if record is not None:
         flags["record"] = str(record)
     try:

@@ -36,15 +36,18 @@ def main() -> int:
     parser.add_argument(
         "--report", type=Path, default=None, help="the folder for fuzz.json, kept as a result"
     )
+    parser.add_argument(
+        "--limits", default="", help="limits of each principal, as in a node's settings: 'objects=4000'"
+    )
     parser.add_argument("--replay", type=Path, default=None, help="send a finding's frames to a fresh node")
     chosen = parser.parse_args()
     if chosen.replay is not None:
         return repeat(chosen.replay)
     seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
-    return campaign(chosen.frames, seed, chosen.report)
+    return campaign(chosen.frames, seed, chosen.report, chosen.limits)
 
 
-def campaign(frames: int, seed: int, report: Path | None) -> int:
+def campaign(frames: int, seed: int, report: Path | None, limits: str) -> int:
     """Run one, telling each second how far it is."""
     foreign = can_be_another()
     say(f"seed {seed}: at least {frames:,} frames, as {'another user' if foreign else 'the same user'}")
@@ -63,7 +66,7 @@ def campaign(frames: int, seed: int, report: Path | None) -> int:
             )
 
     with (
-        fuzzed_node(foreign=foreign) as (node, path),
+        fuzzed_node(foreign=foreign, limits=limits) as (node, path),
         Campaign(node, path, seed, foreign=foreign) as work,
     ):
         try:
