@@ -24,7 +24,7 @@ from dios.host.zygote import Zygote, open_zygote
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
-STARTS: Final = 30
+STARTS: Final = 20
 NAN: Final = float("nan")
 NOTHING: Final = "no layer at all"
 EVERYTHING: Final = "every layer"
@@ -56,32 +56,20 @@ async def _layers(section: Section, mechanisms: Mapping[str, Mechanism]) -> None
     ways |= {f"without {name}": _off(mechanisms, names) for name, names in LAYERS.items()}
     starts: dict[str, list[float]] = {name: [] for name in ways}
     work: dict[str, dict[str, list[float]]] = {name: {"system calls": [], "compute": []} for name in ways}
-    async with contextlib.AsyncExitStack() as stack:
-        zygotes: dict[str, Zygote] = {}
-        for name, available in ways.items():
-            try:
-                zygotes[name] = await stack.enter_async_context(_zygote(available))
-            except (dios.DiosError, OSError) as error:
-                section.trouble.append(f"{name}: {error}")
-        for turn in range(STARTS + 1):
-            for name in turned(list(zygotes), turn):
-                zygote = zygotes[name]
-                try:
+    # One zygote after the other, and all once more: two of one process would share its control groups.
+    for turn in range(2 * len(ways)):
+        name = list(ways)[turn % len(ways)]
+        try:
+            async with _zygote(ways[name]) as zygote:
+                for number in range(STARTS + 1):
                     start, found = await _one(zygote)
-                except (dios.DiosError, OSError) as error:
-                    section.trouble.append(f"{name}: {error}")
-                    continue
-                if turn:
-                    starts[name].append(start)
-                    for what, taken in found.items():
-                        work[name][what].append(taken)
+                    if number:
+                        starts[name].append(start)
+                        for what, taken in found.items():
+                            work[name][what].append(taken)
+        except (dios.DiosError, OSError) as error:
+            section.trouble.append(f"{name}: {error}")
     _tell_layers(section, {name: median(taken) for name, taken in starts.items()}, work)
-
-
-def turned(names: list[str], turn: int) -> list[str]:
-    """Another one first in each turn: what comes first meets the caches of what came last."""
-    first = turn % len(names)
-    return [*names[first:], *names[:first]]
 
 
 def _off(mechanisms: Mapping[str, Mechanism], names: tuple[str, ...]) -> dict[str, Mechanism]:

@@ -101,7 +101,7 @@ def markdown(soak: Soak, *, with_picture: bool) -> str:
 
 _EXPLAINED: Final = (
     "At the quiet points every client has deleted what it made and left, and every task has ended. First and"
-    " last are the quiet points after the warm-up (the first quarter, at least 150 s); the slope is the"
+    " last are the quiet points after the warm-up (the first half, at least 150 s); the slope is the"
     " median of the slopes between all pairs of them. Allowed is 3 % of the size over that time, or a small"
     " slack of its own where that is more. Shared memory files are those in /dev/shm, of the whole machine."
 )

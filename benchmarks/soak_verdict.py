@@ -12,9 +12,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-WARM_UP_SHARE: Final = 0.25
+WARM_UP_SHARE: Final = 0.5
 WARM_UP_S: Final = 150.0
-"""The quiet points of this part of the run, and of so many seconds, show no slope: caches fill."""
+"""The quiet points of this part of the run, and of so many seconds, show no slope: caches fill, and each
+higher peak of the load leaves its mark in what allocators keep. A leak grows in the second half as well.
+"""
 
 POINTS_MIN: Final = 4
 """Fewer judged quiet points than these show no slope."""

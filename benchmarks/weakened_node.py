@@ -9,19 +9,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dios.core.accounts import Account
+from dios.core import accounts
 from dios.core.effects import Audit
 from dios.host.audit import AuditLog
 from dios.node import daemon
-from dios.wire.types import Resource
 
 
 def _record_nothing(_: AuditLog, record: Audit) -> None:
     del record
 
 
-def _count_nothing(_: Account, resource: Resource, amount: int) -> None:
-    del resource, amount
+def _count_nothing(*_: object, **__: object) -> None:
+    """What is left of counting."""
 
 
 def _without_audit() -> None:
@@ -29,8 +28,11 @@ def _without_audit() -> None:
 
 
 def _without_accounts() -> None:
-    Account.charge = _count_nothing  # type: ignore[method-assign, assignment]
-    Account.require = _count_nothing  # type: ignore[method-assign, assignment]
+    # Before the core is loaded, whose modules take these by name.
+    for name in ("charge_all", "charge_bytes", "require_all", "require_bytes", "require_each"):
+        setattr(accounts, name, _count_nothing)
+    for name in ("charge", "require"):
+        setattr(accounts.Account, name, _count_nothing)
 
 
 WAYS: Final[dict[str, Callable[[], None]]] = {"audit": _without_audit, "accounts": _without_accounts}

@@ -22,6 +22,10 @@ from dios.wire.types import Resource, Scope
 
 UNLIMITED: Final = 2**63 - 1
 
+# Plain numbers: a list finds its place by one in half the time that a member of an enumeration takes.
+_BYTES: Final = int(Resource.BYTES)
+_VOLATILE_BYTES: Final = int(Resource.VOLATILE_BYTES)
+
 _UNITS: Final = {Resource.CPU_MS: "ms of CPU time", Resource.MEMORY_BYTES: "bytes of memory"}
 
 
@@ -62,12 +66,13 @@ class Account:
         self.bounds[:] = [UNLIMITED] * len(Resource)
         self.bind(bounds)
 
-    def require(self, resource: Resource, amount: int) -> None:
+    def require(self, resource: int, amount: int) -> None:
         """Refuse, before anything changes, what this account or one it leads to has no room for."""
+        index = int(resource)
         account: Account | None = self
         while account is not None:
-            if account.used[resource] + amount > account.bounds[resource] and amount > 0:
-                raise account.refusal(resource, amount)
+            if account.used[index] + amount > account.bounds[index] and amount > 0:
+                raise account.refusal(Resource(index), amount)
             account = account.parent
 
     def charge(self, resource: Resource, amount: int) -> None:
@@ -126,15 +131,31 @@ def require_all(accounts: Iterable[Account], resource: Resource, amount: int) ->
 def require_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) -> None:
     """Refuse bytes that any of the accounts has no room for."""
     for account in accounts:
-        account.require(Resource.BYTES, amount)
+        account.require(_BYTES, amount)
         if volatile:
-            account.require(Resource.VOLATILE_BYTES, amount)
+            account.require(_VOLATILE_BYTES, amount)
 
 
 def charge_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
-    """Count with each of the accounts."""
-    for account in accounts:
-        account.charge(resource, amount)
+    """Count with each of the accounts, and up their chains."""
+    index = int(resource)
+    for first in accounts:
+        account: Account | None = first
+        while account is not None:
+            account.used[index] += amount
+            account = account.parent
+
+
+def charge_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) -> None:
+    """Count bytes with each of the accounts, and up their chains: the hot path of every create and write."""
+    for first in accounts:
+        account: Account | None = first
+        while account is not None:
+            used = account.used
+            used[_BYTES] += amount
+            if volatile:
+                used[_VOLATILE_BYTES] += amount
+            account = account.parent
 
 
 def require_each(accounts: Iterable[Account], resource: Resource) -> None:
@@ -165,10 +186,7 @@ class Version:
     def resize(self, size: int) -> None:
         """The same version has another size now."""
         if size != self.bytes:
-            more = size - self.bytes
-            charge_all(self.accounts, Resource.BYTES, more)
-            if self.volatile:
-                charge_all(self.accounts, Resource.VOLATILE_BYTES, more)
+            charge_bytes(self.accounts, size - self.bytes, volatile=self.volatile)
             self.bytes = size
 
     def hold(self) -> Version:

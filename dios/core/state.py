@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from dios.core.accounts import Account, Defaults
+from dios.core.accounts import Account, Defaults, charge_all
 from dios.core.expiries import ExpiryTable
 from dios.core.nametable import NameTable
 from dios.core.objects import PhysicalObject
@@ -129,8 +129,7 @@ class State:
     def add_object(self, target: PhysicalObject) -> None:
         """Enter a physical object into the node's tables."""
         self.objects[target.id] = target
-        for account in target.accounts:
-            account.charge(Resource.OBJECTS, 1)
+        charge_all(target.accounts, Resource.OBJECTS, 1)
         self.names.insert(target)
 
     def uncount(self, target: PhysicalObject) -> None:
@@ -142,8 +141,7 @@ class State:
     def forget_object(self, target: PhysicalObject) -> None:
         """Take a destroyed object out of every table of the node."""
         if self.objects.pop(target.id, None) is not None:
-            for account in target.accounts:
-                account.charge(Resource.OBJECTS, -1)
+            charge_all(target.accounts, Resource.OBJECTS, -1)
             target.version.supersede()
         self.names.remove(target)
         if target.name is not None and self.groups.get(target.name) is target:
@@ -183,9 +181,7 @@ class State:
         )
         task.table.insert(reference)
         target.references[reference.id] = reference
-        task.account.charge(Resource.REFERENCES, 1)
-        for account in target.sharing:
-            account.charge(Resource.REFERENCES, 1)
+        charge_all((task.account, *target.sharing), Resource.REFERENCES, 1)
         if reference.expires_ns:
             self.expiries.add(reference)
         return reference
@@ -194,9 +190,7 @@ class State:
         """Take a reference out of its holder's table and out of every account."""
         reference.task.table.remove(reference.id)
         reference.object.references.pop(reference.id, None)
-        reference.task.account.charge(Resource.REFERENCES, -1)
-        for account in reference.object.sharing:
-            account.charge(Resource.REFERENCES, -1)
+        charge_all((reference.task.account, *reference.object.sharing), Resource.REFERENCES, -1)
         reference.disown()
         if reference.expires_ns:
             self.expiries.forget(reference)
