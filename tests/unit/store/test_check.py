@@ -157,7 +157,10 @@ def test_a_flipped_bit_of_an_inline_value_is_found(data: Path) -> None:
 
 def test_a_cut_extent_and_a_lost_one_are_found(data: Path) -> None:
     """A file of another length and one that is gone are told, the lost one with the digest it must have."""
-    os.truncate(extent_of(data, 2), 100)
+    cut = extent_of(data, 2)
+    cut.chmod(0o600)
+    os.truncate(cut, 100)
+    cut.chmod(0o400)
     extent_of(data, 3).unlink()
     found = {finding.kind: finding for finding in look(data).findings}
     assert "100 bytes" in found[Kind.CONTENT].detail
