@@ -208,7 +208,9 @@ class Step:
 
     def maybe_collect(self, target: PhysicalObject) -> None:
         """Destroy an object that nobody refers to any more, unless only a delete call may."""
-        if target.deletion is Deletion.IMMEDIATE or target.references or target.zombie:
+        # One without a name is out of everybody's reach, whatever its deletion mode says.
+        kept = target.deletion is Deletion.IMMEDIATE and target.name is not None
+        if kept or target.references or target.zombie:
             return
         if not target.pinned:
             self.destroy(target)

@@ -18,7 +18,7 @@ from dios.sim.systematic import Case, systematic
 from dios.sim.world import INLINE_BYTES, OpenStore, simulate
 
 STEPS = 100
-SEEDS_TO_FIND = 60
+SEEDS_TO_FIND = 200
 
 
 def opener(kind: type[ModelStore]) -> OpenStore:

@@ -309,7 +309,8 @@ class Model:
     def collect(self) -> None:
         """What nobody refers to any more is gone, unless only a delete call may end it."""
         for thing in self.things.values():
-            kept = thing.pinned or thing.run_by or thing.reinstated or thing.deletion is Deletion.IMMEDIATE
+            named = thing.deletion is Deletion.IMMEDIATE and thing.name is not None
+            kept = thing.pinned or thing.run_by or thing.reinstated or named
             if thing.alive and not kept and not self.holders(thing):
                 self.destroy(thing)
         Books.disown(self)
