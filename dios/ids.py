@@ -25,6 +25,9 @@ RefId = NewType("RefId", int)
 BufferId = NewType("BufferId", int)
 """A buffer of one task's I/O request; counts up and is never re-used (§4.7)."""
 
+NodeId = NewType("NodeId", int)
+"""A node's random 63-bit id, which stands in its certificate; 0 means none."""
+
 PayloadId = NewType("PayloadId", int)
 """Bytes that the host holds for an event, never seen by the core."""
 

@@ -20,6 +20,7 @@ from dios.wire.types import (
     Deletion,
     Mode,
     NameKind,
+    NodeWish,
     ObjectType,
     Permission,
     Persistence,
@@ -68,7 +69,8 @@ class Lookup(Call, frozen=True, tag=2):
 class Copy(Call, frozen=True, tag=3):
     """dios_copy (B.1.3): delegate ``ref`` to ``task`` with no more than ``permissions``.
 
-    ``lifetime_ns`` from now the receiver loses it; 0 means never.
+    ``lifetime_ns`` from now the receiver loses it; 0 means never. ``host`` asks for a new physical
+    object on the node of that name, with the object's bytes.
     """
 
     ref: U64
@@ -79,6 +81,7 @@ class Copy(Call, frozen=True, tag=3):
     buffering: Buffering | None = None
     flags: U64 = 0
     lifetime_ns: U64 = 0
+    host: Text = ""
 
 
 class Delete(Call, frozen=True, tag=4):
@@ -294,11 +297,15 @@ class ConsoleOf(Call, frozen=True, tag=31):
 
 
 class ListTasks(Call, frozen=True, tag=32):
-    """The tasks of the caller's own principal; refused to pure tasks."""
+    """The tasks of the caller's own principal, on every node but with LOCAL_ONLY; refused to pure tasks."""
+
+    flags: U64 = 0
 
 
 class NodeInfo(Call, frozen=True, tag=33):
-    """Counts and guarantees of this node; refused to pure tasks."""
+    """Counts and guarantees of this node, or of the one named; refused to pure tasks."""
+
+    host: Text = ""
 
 
 class Cancel(Call, frozen=True, tag=34):
@@ -337,6 +344,17 @@ class SetLimits(Call, frozen=True, tag=38):
     principal: Text = ""
 
 
+class ListNodes(Call, frozen=True, tag=39):
+    """The nodes of the cluster as this one sees them; refused to pure tasks."""
+
+
+class SetNode(Call, frozen=True, tag=42):
+    """Drain a node, take that back, or forget a node for good; for the node's own user and root."""
+
+    host: Text
+    wish: NodeWish
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -367,6 +385,8 @@ PlainCall: TypeAlias = (
     | Describe
     | ListLimits
     | SetLimits
+    | ListNodes
+    | SetNode
 )
 
 

@@ -17,6 +17,7 @@ from dios.wire.types import (
     Buffering,
     Cause,
     Deletion,
+    NodeStatus,
     ObjectType,
     Persistence,
     Proximity,
@@ -67,6 +68,8 @@ class Reference(Struct, frozen=True, array_like=True):
     fingerprint: str
     label: str = ""
     expires_ns: int = 0  # when the node takes it back, by the node's clock; 0 for never
+    node: str = ""  # the name of the node that has the object, and its rack
+    rack: str = ""
 
 
 class Created(Struct, frozen=True, array_like=True, tag=2):
@@ -134,12 +137,14 @@ class TaskRow(Struct, frozen=True, array_like=True):
     signal: int
     detail: str
     parent: str
+    node: str = ""
 
 
 class Tasks(Struct, frozen=True, array_like=True, tag=8):
-    """Answer to ListTasks, oldest first."""
+    """Answer to ListTasks, oldest first; ``incomplete`` says that some node could not be asked."""
 
     tasks: tuple[TaskRow, ...]
+    incomplete: bool = False
 
 
 class LimitRow(Struct, frozen=True, array_like=True):
@@ -206,6 +211,33 @@ class Info(Struct, frozen=True, array_like=True, tag=9):
     guarantees: dict[str, str]
 
 
+class NodeRow(Struct, frozen=True, array_like=True):
+    """One node of the cluster as the node asked sees it.
+
+    ``node`` is its id, ``since_ns`` when it came to be in this status by the clock of the node asked,
+    ``here`` whether it is that one itself; tasks, cpus and bytes of free memory are as it last told.
+    """
+
+    node: int
+    name: str
+    rack: str
+    address: str
+    status: NodeStatus
+    draining: bool
+    epoch: int
+    since_ns: int
+    tasks: int
+    cpus: int
+    memory_bytes: int
+    here: bool
+
+
+class Nodes(Struct, frozen=True, array_like=True, tag=14):
+    """Answer to ListNodes and SetNode: the node asked first, then by name."""
+
+    nodes: tuple[NodeRow, ...]
+
+
 class Results(Struct, frozen=True, array_like=True, tag=10):
     """Answer to a Vector."""
 
@@ -221,7 +253,8 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
         | Tasks
         | Info
         | LimitRows
-        | TaskDetail,
+        | TaskDetail
+        | Nodes,
         ...,
     ]
 
@@ -259,6 +292,7 @@ PlainResult: TypeAlias = (
     | Info
     | LimitRows
     | TaskDetail
+    | Nodes
 )
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 

@@ -29,6 +29,8 @@ class ObjectType(Named):
     CONSOLE_STREAM = 9
     GROUP = 10
     TASK = 11
+    DURABLE_STREAM = 12  # beside the thesis: a log on disk whose readers keep their own places
+    NETWORK = 13  # beside the thesis: whoever may write it may make network objects
 
 
 class Permission(enum.IntFlag):
@@ -163,6 +165,24 @@ class Cause(Named):
     PROTOCOL = 8  # it sent what is no message
     SPAWN = 9  # it could not be started
     NODE = 10  # the node shut down
+    NODE_LOST = 11  # the node that ran it is dead, or out of reach for too long
+
+
+class NodeStatus(Named):
+    """How a node stands in the cluster, as another sees it."""
+
+    ALIVE = 0
+    SUSPECT = 1  # it does not answer; soon it is dead
+    DEAD = 2
+    LEFT = 3  # it said good-bye
+
+
+class NodeWish(Named):
+    """What people ask for a node."""
+
+    DRAIN = 0  # no new task is placed there
+    UNDRAIN = 1
+    FORGET = 2  # its certificate is revoked; whoever wants it back admits it anew
 
 
 class Resource(Named):

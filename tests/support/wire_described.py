@@ -34,6 +34,7 @@ PARTS = (
     messages.TaskRow,
     messages.LimitRow,
     messages.HandedRow,
+    messages.NodeRow,
 )
 
 
