@@ -17,7 +17,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios.core.events import ObjectRecord
-from dios.ids import BufferId, ObjectId, PayloadId, TaskId, Ticket
+from dios.ids import BufferId, NodeId, ObjectId, PayloadId, TaskId, Ticket
+from dios.wire import dcp
 from dios.wire.messages import AnyResult, Buffer, Limits, Reference
 from dios.wire.types import Brand, Mode
 
@@ -258,6 +259,85 @@ class BeginShutdown(Struct, frozen=True, tag=55):
     """Somebody with the right asked the node to end."""
 
 
+# -- other nodes (§4.8) ----------------------------------------------------------------------------
+class Send(Struct, frozen=True, tag=70):
+    """Say this to another node; lost without a word when there is no connection.
+
+    The bytes of ``source`` (of a buffer, or an object's current content) travel beside it.
+    """
+
+    node: NodeId
+    message: dcp.Message
+    source: WriteSource | None = None
+
+
+class OpenDeputy(Struct, frozen=True, tag=71):
+    """Answers to this task go to another node from now on: each as ``dcp.Reply`` with the number ``seq``.
+
+    Their bytes travel beside it, whatever they would be mapped from.
+    """
+
+    task: TaskId
+    node: NodeId
+    principal: str
+
+
+class CloseDeputy(Struct, frozen=True, tag=72):
+    """The task of the other node needs nothing of this one any more."""
+
+    task: TaskId
+
+
+class AnswerReceived(Struct, frozen=True, tag=73):
+    """Reply with the bytes that came beside the message of this event, ``length`` of them.
+
+    ``writable``: in memory of the task's own, which stands for ``result.buffer`` until CloseBuffer and is
+    ``length`` long, filled with what came. Otherwise read-only. ``reuse``: the task's mapping is kept.
+    """
+
+    task: TaskId
+    seq: int
+    result: Buffer
+    payload: PayloadId
+    length: int
+    writable: bool = False
+    reuse: bool = False
+
+
+class AnswerAttachAway(Struct, frozen=True, tag=74):
+    """Reply with one end of a new ring whose other end is the host's; it carries the stream of another node.
+
+    ``number`` is that of the request that took the end over there: the data connection is known by it.
+    """
+
+    task: TaskId
+    seq: int
+    object: ObjectId
+    mode: Mode
+    ring_bytes: int
+    node: NodeId
+    number: int
+
+
+class Contact(Struct, frozen=True, tag=75):
+    """Have a connection to this node, from now on."""
+
+    node: NodeId
+    name: str
+    address: str
+
+
+class HangUp(Struct, frozen=True, tag=76):
+    """End the connections with this node, and do not look for it any more.
+
+    ``revoked``: its certificate is worth nothing from now on, for anybody.
+    """
+
+    node: NodeId
+    reason: str
+    revoked: bool = False
+
+
 # -- audit (§3.2.2) --------------------------------------------------------------------------------
 class Audit(Struct, frozen=True, tag=60):
     """One audit record; names appear as fingerprints only."""
@@ -295,6 +375,13 @@ Effect: TypeAlias = (
     | CloseConnection
     | BeginShutdown
     | Audit
+    | Send
+    | OpenDeputy
+    | CloseDeputy
+    | AnswerReceived
+    | AnswerAttachAway
+    | Contact
+    | HangUp
 )
 
 

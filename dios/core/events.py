@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dios.ids import Name, ObjectId, PayloadId, Principal, TaskId, Ticket
+from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
+from dios.wire import dcp
 from dios.wire.messages import AnyCall, Bound
 from dios.wire.types import Buffering, Cause, Deletion, ObjectType
 
@@ -147,6 +148,49 @@ class ShutdownBegan(Struct, frozen=True, tag=11):
     now: int
 
 
+class PeerUp(Struct, frozen=True, tag=13):
+    """An authenticated control connection to another node stands; what it says of itself."""
+
+    now: int
+    node: NodeId
+    epoch: int
+    name: str
+    rack: str
+    address: str
+
+
+class PeerDown(Struct, frozen=True, tag=14):
+    """The control connection is gone; ``refused`` says that nobody listens at the other's address."""
+
+    now: int
+    node: NodeId
+    epoch: int
+    reason: str = ""
+    refused: bool = False
+
+
+class Received(Struct, frozen=True, tag=15):
+    """A message of another node, which was connected with this epoch.
+
+    Bytes inside its calls stand in the host under ids that count up from ``payload``, as those of
+    ``Called``. Bytes that came beside the message stand under ``payload``, and are ``attached`` many.
+    """
+
+    now: int
+    node: NodeId
+    epoch: int
+    message: dcp.Message
+    payload: PayloadId = PayloadId(0)
+    attached: int = 0
+
+
+class LoadMeasured(Struct, frozen=True, tag=16):
+    """How much memory is free on this machine; the host tells it now and then."""
+
+    now: int
+    memory_bytes: int
+
+
 Event: TypeAlias = (
     Recovered
     | SessionOpened
@@ -160,4 +204,8 @@ Event: TypeAlias = (
     | PersistFailed
     | EffectFailed
     | ShutdownBegan
+    | PeerUp
+    | PeerDown
+    | Received
+    | LoadMeasured
 )

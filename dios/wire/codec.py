@@ -13,9 +13,12 @@ import msgspec
 
 from dios import limits
 from dios.errors import ProtocolError
+from dios.wire import dcp
 from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
 
 PROTOCOL_VERSION: Final = 1
+DCP_VERSION: Final = 1
+"""Of the messages between nodes; a node speaks with the version before its own as well."""
 
 _LENGTH: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH.pack
@@ -27,6 +30,7 @@ _encode_into: Final = _encoder.encode_into
 _request_decoder: Final = msgspec.msgpack.Decoder(Request)
 _reply_decoder: Final = msgspec.msgpack.Decoder(Reply)
 _event_decoder: Final[msgspec.msgpack.Decoder[SelfEvent]] = msgspec.msgpack.Decoder(SelfEvent)
+_message_decoder: Final[msgspec.msgpack.Decoder[dcp.Message]] = msgspec.msgpack.Decoder(dcp.Message)
 _status_decoder: Final = msgspec.msgpack.Decoder(TaskRow)
 
 
@@ -78,6 +82,19 @@ def encode_status(row: TaskRow) -> bytes:
 def decode_status(body: bytes) -> TaskRow:
     """Decode the status record of a TASK."""
     return _status_decoder.decode(body)
+
+
+def encode_message(message: dcp.Message) -> bytes:
+    """Encode what goes to another node, without a length."""
+    return _encode(message)
+
+
+def decode_message(body: bytes | bytearray | memoryview) -> dcp.Message:
+    """Validate what another node sent."""
+    try:
+        return _message_decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"malformed message of a node: {error}") from None
 
 
 class FrameSplitter:
