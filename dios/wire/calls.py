@@ -44,7 +44,10 @@ class Call(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 # -- the thirteen calls (Table 4.4, appendix B) ---------------------------------------------------
 class Create(Call, frozen=True, tag=1):
-    """dios_create (B.1.1); ``data`` is written before the reply, ``size`` is a stream's ring or a hint."""
+    """dios_create (B.1.1); ``data`` is written before the reply, ``size`` is a stream's ring or a hint.
+
+    ``address`` is "HOST:PORT", for network streams alone: where to connect, to listen, or to send from.
+    """
 
     object_type: ObjectType
     groups: Groups = ()
@@ -55,6 +58,7 @@ class Create(Call, frozen=True, tag=1):
     host: Text = ""
     flags: U64 = 0
     data: Inline | None = None
+    address: Text = ""
 
 
 class Lookup(Call, frozen=True, tag=2):

@@ -70,6 +70,7 @@ class Reference(Struct, frozen=True, array_like=True):
     expires_ns: int = 0  # when the node takes it back, by the node's clock; 0 for never
     node: str = ""  # the name of the node that has the object, and its rack
     rack: str = ""
+    address: str = ""  # of a network stream: the peer's of a connection, its own of any other
 
 
 class Created(Struct, frozen=True, array_like=True, tag=2):
