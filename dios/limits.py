@@ -152,11 +152,10 @@ ENTROPY_BYTES: Final = 4 * KIB
 NODE_NAME_BYTES_MAX: Final = 63
 HOST_NAME_BYTES_MAX: Final = 253
 
-# -- which nodes there are ------------------------------------------------------------------------
+# -- many nodes: which there are --------------------------------------------------------------------
 NODES_MAX: Final = 256
 NODES_FORGOTTEN_MAX: Final = 4_096
-NODE_LABEL_CHARS_MAX: Final = 64
-NODE_ADDRESS_CHARS_MAX: Final = 260
+NODE_ADDRESS_CHARS_MAX: Final = 264
 GOSSIP_UPDATES_MAX: Final = 16
 GOSSIP_SENDS: Final = 3
 GOSSIP_PING_MS: Final = 300
@@ -170,6 +169,24 @@ GOSSIP_LATE_MS: Final = 500
 GOSSIP_DEAD_PING_MS: Final = 2_000
 GOSSIP_TABLE_MS: Final = 15_000
 GOSSIP_JUMP_MAX: Final = 2**32
+
+# -- identities and connections of nodes ----------------------------------------------------------
+CHAIN_CERTIFICATES_MAX: Final = 12
+TRUST_BYTES_MAX: Final = 256 * KIB
+TOKENS_MAX: Final = 256
+TOKEN_USES_MAX: Final = NODES_MAX
+TOKEN_VALID_S_MAX: Final = 366 * 24 * 3600
+TOKEN_TEXT_CHARS_MAX: Final = 4 * KIB
+JOIN_FRAME_BYTES_MAX: Final = 512 * KIB
+JOIN_MS_MAX: Final = 15_000
+DIAL_MS_MAX: Final = 5_000
+HANDSHAKE_MS_MAX: Final = 5_000
+HANDSHAKES_AT_ONCE_MAX: Final = 64
+REFUSAL_BYTES_MAX: Final = 1 * KIB
+DCP_FRAME_BYTES_MAX: Final = 1 * MIB
+DCP_QUEUE_BYTES_MAX: Final = 16 * MIB
+DATA_PIECE_BYTES: Final = 256 * KIB
+DATA_STALL_MS_MAX: Final = 30_000
 
 # -- catalogues of what people put ----------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
