@@ -16,8 +16,8 @@ from dios.errors import UnreachableError
 def send_all(sock: ssl.SSLSocket, parts: Iterable[memoryview]) -> None:
     """Send the bytes of all parts, in order, DATA_PIECE_BYTES at a time.
 
-    Raises UnreachableError when the peer is gone or takes nothing for DATA_STALL_MS_MAX: the connection must
-    then be closed.
+    Raises UnreachableError when the peer is gone, or the connection was cut (``dios.transport.secured.cut``):
+    it must then be closed.
     """
     try:
         for part in parts:
@@ -32,7 +32,7 @@ def send_all(sock: ssl.SSLSocket, parts: Iterable[memoryview]) -> None:
 def receive_into(sock: ssl.SSLSocket, target: memoryview) -> None:
     """Fill ``target`` with what comes.
 
-    Raises UnreachableError when the peer is gone, or sends nothing for DATA_STALL_MS_MAX.
+    Raises UnreachableError when the peer is gone, or the connection was cut.
     """
     try:
         with target.cast("B") as view:

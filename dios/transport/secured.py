@@ -180,17 +180,18 @@ class Secured:
         close_socket(self._sock, say_so=not unfinished)
 
     def detach(self) -> ssl.SSLSocket:
-        """Give the connection away, as a socket that blocks for DATA_STALL_MS_MAX at most.
+        """Give the connection away, as a socket that blocks, for one thread to read or write.
 
-        One thread may then read or write; whoever takes it closes it. It ends when ``trust`` refuses the
-        peer. Raises ProtocolError when frames are on their way in or out.
+        Whoever takes it closes it, and uses ``cut`` to end a wait in it; it also ends when ``trust`` refuses
+        the peer. Raises ProtocolError when frames are on their way in or out.
         """
         if self._closed or self._queue or self._splitter.pending:
             raise ProtocolError("a connection with unfinished frames cannot be given away")
         self._closed = True
         self._unwatch()
         trio.lowlevel.notify_closing(self._sock)
-        self._sock.settimeout(limits.DATA_STALL_MS_MAX / 1000)
+        # A time limit would cost every read a system call and a turn of the interpreter's lock more.
+        self._sock.settimeout(None)
         if self._trust:
             _watch_detached(self._sock, self.peer, self._trust)
         return self._sock
@@ -208,7 +209,10 @@ def _watch_detached(sock: ssl.SSLSocket, peer: Peer, trust: Trust) -> None:
 
 
 def cut(sock: ssl.SSLSocket) -> None:
-    """End a connection from outside of whoever reads or writes it, also in another thread."""
+    """End a connection from outside of whoever reads or writes it, also in another thread.
+
+    Closing would not wake that thread; it still has to close the socket.
+    """
     # Not SSLSocket's own, which would take TLS away from under a thread that is in it.
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

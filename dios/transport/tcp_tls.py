@@ -307,8 +307,11 @@ def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> s
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Also a peer that takes nothing and says nothing is gone some time.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.DATA_STALL_MS_MAX)
+        # A machine that says nothing any more is gone some time, whether we send or wait.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.SILENCE_MS_MAX)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.SILENCE_MS_MAX // 3_000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.SILENCE_MS_MAX // 3_000)
         return context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
     except BaseException:
         sock.close()
