@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dios import limits
 from dios.core.objects import PhysicalObject
 from dios.errors import InvalidError, OutOfMemoryError
-from dios.wire.messages import AcquireRead, ReadOnce, Run, Select
+from dios.wire.messages import AcquireRead, Create, ReadOnce, Run, Select
 from dios.wire.types import Resource
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Pending:
         self,
         task: Task,
         seq: int,
-        call: AcquireRead | ReadOnce | Run | Select,
+        call: AcquireRead | Create | ReadOnce | Run | Select,
         watched: tuple[PhysicalObject, ...],
         deadline: int | None = None,
         limit: int | None = None,

@@ -97,6 +97,7 @@ class Reference:
             fingerprint=target.fingerprint,
             label=self.label,
             expires_ns=self.expires_ns,
+            address=target.address,
         )
 
     def disown(self) -> None:

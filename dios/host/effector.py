@@ -22,6 +22,7 @@ from dios.host.clock import Clock
 from dios.host.consoles import Consoles
 from dios.host.contents import Contents
 from dios.host.deliver import Outbox
+from dios.host.network.sockets import Sockets
 from dios.host.publicpage import PublicPages
 from dios.host.staging import Staging
 from dios.host.streams import Streams
@@ -74,6 +75,7 @@ class Parts(NamedTuple):
     pages: PublicPages
     consoles: Consoles
     streams: Streams
+    sockets: Sockets
     outbox: Outbox
     tasks: Tasks
     journal: Journal
@@ -138,6 +140,9 @@ class Effector:
             fx.AnswerAttach: self._attach,
             fx.CloseStreamEnd: self._close_stream,
             fx.WriteConsole: self._write_console,
+            fx.OpenNetwork: self._parts.sockets.open,
+            fx.AdoptConnection: self._parts.sockets.adopt,
+            fx.CloseNetwork: self._parts.sockets.close,
             fx.Spawn: self._spawn,
             fx.Kill: self._kill,
             fx.Suspend: self._suspend,
@@ -426,7 +431,9 @@ class Effector:
             self._parts.streams.discard(effect.object)
 
     def _attach(self, effect: fx.AnswerAttach) -> None:
-        result, fds = self._parts.streams.attach(effect.object, effect.mode, effect.ring_bytes)
+        result, fds = self._parts.streams.attach(
+            effect.object, effect.mode, effect.ring_bytes, duplex=effect.duplex
+        )
         self._hand_over(effect.task, effect.seq, result, fds)
 
     def _close_stream(self, effect: fx.CloseStreamEnd) -> None:
