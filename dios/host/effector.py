@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from dios.core import effects as fx
@@ -20,8 +20,9 @@ from dios.host.admission import Journal, refusal
 from dios.host.buffers import Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
-from dios.host.contents import Contents
+from dios.host.contents import Content, Contents, Payloads, read_from, size_of
 from dios.host.deliver import Outbox
+from dios.host.elsewhere import Elsewhere
 from dios.host.network.sockets import Sockets
 from dios.host.publicpage import PublicPages
 from dios.host.staging import Staging
@@ -33,7 +34,6 @@ from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
 
-Payloads: TypeAlias = Mapping[PayloadId, bytes]
 Handler: TypeAlias = Callable[[fx.Effect], Work | None]
 
 _TOO_EARLY: Final = Failure(
@@ -80,6 +80,7 @@ class Parts(NamedTuple):
     tasks: Tasks
     journal: Journal
     clock: Clock
+    elsewhere: Elsewhere | None = None
 
 
 class Rest(NamedTuple):
@@ -151,6 +152,11 @@ class Effector:
             fx.BeginShutdown: self._shut_down,
             fx.Audit: self._audit,
         }
+        elsewhere = self._parts.elsewhere
+        if elsewhere is not None:
+            found |= elsewhere.handlers(self._payload_of)
+            for kind in (fx.AnswerRead, fx.AnswerWrite, fx.AnswerVector):
+                found[kind] = elsewhere.minding_deputies(found[kind])
         return cast("dict[type, Handler]", found)
 
     @property
@@ -248,6 +254,8 @@ class Effector:
                     self._reply(effect.task, effect.seq, failure)
             elif isinstance(effect, kinds.ANSWERS):
                 self._reply(effect.task, effect.seq, failure)
+            elif isinstance(effect, fx.Send) and self._parts.elsewhere is not None:
+                self._parts.elsewhere.send_failed(effect, failure)
             elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
                 self._content_in_failure(effect, content_lost=content_lost)
             elif isinstance(effect, fx.Spawn):
@@ -397,6 +405,9 @@ class Effector:
         results, fds = self._vectors.answer(effect)
         self._hand_over(effect.task, effect.seq, results, fds)
 
+    def _payload_of(self, payload: PayloadId) -> Content | None:
+        return self._payloads.get(payload)
+
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
         if not self.done_before(self._step):
@@ -440,7 +451,8 @@ class Effector:
         self._parts.streams.close_end(effect.object, effect.mode)
 
     def _write_console(self, effect: fx.WriteConsole) -> None:
-        data = self._payloads[effect.source.payload] if effect.source.payload else b""
+        content = self._payloads[effect.source.payload] if effect.source.payload else b""
+        data = read_from(content, 0, size_of(content))
         if data:
             self._parts.consoles.of(effect.task).append(data)
             self._post(ConsoleArrived(self._parts.clock.now(), effect.task, len(data)))
