@@ -9,7 +9,20 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli import audit, debug, describe, doctor, groups, objects, quotas, shell, tasks
+from dios.cli import (
+    audit,
+    cluster,
+    debug,
+    describe,
+    doctor,
+    groups,
+    nodes,
+    objects,
+    quotas,
+    replicas,
+    shell,
+    tasks,
+)
 
 app: Final = typer.Typer(
     help="Objects, groups and tasks of a DIOS node.\n\nEach command explains itself: dios COMMAND --help.",
@@ -22,9 +35,10 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(groups.app, name="group")
+app.add_typer(nodes.app, name="node")
 app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
-for family in (objects, tasks, describe, debug, doctor, shell):
+for family in (cluster, objects, replicas, tasks, describe, debug, doctor, shell):
     app.add_typer(family.app)
 
 

@@ -16,7 +16,9 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from dios import limits
-from dios.cli import check
+from dios.cli import check, members
+from dios.cli.chosen import SHOWN, settings_given
+from dios.cli.members import JoinOption, TokenFileOption, TokenOption
 from dios.cli.output import (
     NOT_RUNNING,
     JsonOption,
@@ -29,14 +31,14 @@ from dios.cli.output import (
 )
 from dios.client.blocking import connect
 from dios.client.locate import default_socket, resolve_node
-from dios.errors import TimeLimitError
+from dios.errors import InvalidError, TimeLimitError
 from dios.node import daemon
-from dios.node.settings import KEYS, SettingsError, load
+from dios.node.settings import load
 
 app: Final = typer.Typer(
     help="The DIOS node of this machine: start it, look at it, stop it, check what it keeps.",
     epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n  dios-node status\n  dios-node stop\n"
-    "  dios-node check --data ./node0",
+    "  dios-node check --data ./node0\n  dios-node init --data ./node0 --listen 10.0.0.1:7400",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -50,61 +52,15 @@ MaybeData = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="The node with this data directory.")
 ]
 
-_SETTINGS: Final = {
-    "socket": "PATH     where programs connect",
-    "pool-size": "N        sandboxed processes kept ready",
-    "tasks-max": "N        tasks at the same time",
-    "volatile-bytes-max": "SIZE     what objects and buffers may take of the memory",
-    "task-memory-bytes": "SIZE     memory limit of a task, like '512 MiB'",
-    "task-limits": "LIMITS   of a task and all it starts: 'tasks=10 cpu=10h'",
-    "group-limits": "LIMITS   of a group: 'objects=1000 bytes=1GiB'",
-    "principal-limits": "LIMITS   of a user: 'memory=8GiB requests=1000'",
-    "preload": "MODULES  import these before tasks start: a,b,c",
-    "accept-weaker-sandbox": "         run pure tasks even where they cannot be confined fully",
-    "mode": "MODE     liberal or restricted",
-    "allowed-uids": "UIDS     other users who may connect: 1000,1001",
-    "map-bytes": "SIZE     the most the store's index may grow to",
-    "log-level": "LEVEL    debug, info, warning or error",
-    "log-format": "FORMAT   text or json",
-    "log-file": "PATH     where the log goes",
-    "record": "PATH     write every event there, for replay",
-    "name": "NAME     what people call this node; default: the machine's name",
-    "rack": "NAME     the fault domain it stands in",
-    "listen": "ADDRESS  HOST:PORT where other nodes of its cluster reach it",
-    "advertise": "ADDRESS  HOST:PORT that it tells them instead",
-    "announce": "         find other nodes of the cluster by UDP on this network",
-}
-"""The settings as the help shows them; what reads them is ``dios.node.settings``."""
-
-
-def _settings_given(arguments: list[str]) -> dict[str, str]:
-    """``--key value`` and ``--key=value`` as settings; keys are checked where all settings are."""
-    found: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            raise SettingsError(f"{word!r} is no option; `dios-node start --help` lists them")
-        key, equals, value = word[2:].partition("=")
-        name = key.replace("-", "_")
-        if not equals:
-            if rest and not rest[0].startswith("--"):
-                value = rest.pop(0)
-            elif name in {"accept_weaker_sandbox", "announce"}:
-                value = "true"
-            elif name in KEYS:
-                raise SettingsError(f"--{key} needs a value")
-        found[name] = value
-    return found
-
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     epilog="\b\nSettings, each also in DIR/node.toml or the environment (docs/settings.md):\n"
-    + "\n".join(f"  --{key:<22} {text}" for key, text in _SETTINGS.items())
+    + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items())
     + "\n\n\b\nExamples:\n  dios-node start --data ./node0 --detach\n"
     "  dios-node start --data /var/lib/dios --log-format json   (for a service manager)\n"
-    "  DIOS_POOL_SIZE=16 dios-node start --data ./node0 --detach",
+    "  DIOS_POOL_SIZE=16 dios-node start --data ./node0 --detach\n"
+    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 --token-file token --rack r2",
 )
 def start(
     context: typer.Context,
@@ -116,13 +72,28 @@ def start(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Read this instead of DIR/node.toml.")
     ] = None,
+    join: JoinOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a node on the data directory DIR."""
+    """Start a node on the data directory DIR; with --join, as one more of a cluster.
+
+    A node joins once: at its first start it is given its certificate, and its name, rack and addresses are
+    written into DIR/node.toml. From then on --join changes nothing, and can be left out.
+    """
     with reporting("dios-node start", as_json=as_json):
         # Checked here too, so that a mistake is told by the command that was typed.
-        flags = _settings_given(context.args)
+        flags = settings_given(context.args, "dios-node start")
         settings = load(data, config=config, flags=flags)
+        if join:
+            flags |= members.join_first(
+                data, config=config, flags=flags, address=join, token=token, token_file=token_file
+            )
+            # The node needs it no more, and its environment can be read for as long as it runs.
+            os.environ.pop("DIOS_TOKEN", None)
+        elif token or token_file:
+            raise InvalidError("a token is for joining: say where with --join HOST:PORT")
         if not detach:
             command = daemon.command(data, config=config, flags=flags)
             os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted
@@ -237,6 +208,7 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
 
 
 app.add_typer(check.app)
+app.add_typer(members.app)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""``dios put``, ``ls``, ``stat``, ``get`` and ``rm``: files as durable objects.
+"""``dios put``, ``ls``, ``get`` and ``rm``: files as durable objects.
 
-Not for: what NAME means (``dios.cli.place``).
+Not for: what NAME means (``dios.cli.place``), or where the replicas are (``dios.cli.replicas``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dios import limits
 from dios.cli.output import (
     JsonOption,
     NodeOption,
-    facts,
     reporting,
     say,
     size_text,
@@ -182,35 +181,6 @@ def _row(item: Found, *, names: bool) -> tuple[str, ...]:
     entry = item.entry
     row = (entry.file, size_text(entry.size), time_text(entry.put_ns), item.group, item.fingerprint)
     return (*row, format_name(entry.name)) if names else row
-
-
-@app.command(epilog="\b\nExamples:\n  dios stat a.txt\n  dios stat dios1… --json")
-def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Show the public attributes of an object."""
-    with reporting("dios stat", as_json=as_json), opened(node) as place:
-        reference = place.object(name)
-        shown = {
-            "type": reference.type.name,
-            "fingerprint": reference.fingerprint,
-            "size": reference.size,
-            "persistence": reference.persistence.name.lower(),
-            "proximity": reference.proximity.name.lower(),
-            "permissions": [right.name.lower() for right in reference.permissions if right.name],
-            "v_r": reference.v_r,
-            "v_w": reference.v_w,
-            "a_r": reference.a_r,
-            "a_w": reference.a_w,
-        }
-        if as_json:
-            write_json(shown)
-            return
-        shown["size"] = f"{reference.size} bytes ({size_text(reference.size)})"
-        facts(
-            [
-                (key, " ".join(value) if isinstance(value, list) else str(value))
-                for key, value in shown.items()
-            ]
-        )
 
 
 @contextmanager

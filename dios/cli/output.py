@@ -41,7 +41,8 @@ NodeOption: TypeAlias = Annotated[
     typer.Option(
         "--node",
         metavar="PATH",
-        help="Data directory or socket of the node; default: DIOS_NODE, else the first that runs.",
+        help="Data directory or socket of the node to ask, or its name in your local cluster; "
+        "default: DIOS_NODE, else the first that runs.",
     ),
 ]
 
@@ -188,6 +189,16 @@ def waiting(what: str) -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner whose words change, on a terminal only; gives what changes them, from any thread."""
+    if sys.stderr.isatty():
+        with err().status(Text(what)) as status:
+            yield lambda word: status.update(Text(f"{what}: {plain(word)}"))
+    else:
+        yield lambda _: None
 
 
 def next_step(error: BaseException) -> str:

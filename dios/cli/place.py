@@ -12,6 +12,7 @@ from typing import Final
 
 from dios.cli.output import say, size_text, time_text
 from dios.client.blocking import Group, Node, Reference, Task, connect
+from dios.client.cluster import Gathered
 from dios.client.keyring import Keyring, check_alias
 from dios.client.status import Status
 from dios.errors import Conflict, ExistsError, InvalidError, NoSuchTaskError
@@ -185,6 +186,18 @@ class Place:
                 "or is in no group of your keyring"
             )
         return reference
+
+    def replicas(self, text: str) -> Gathered[Reference]:
+        """References to every physical object of what a NAME argument means; InvalidError for none."""
+        name, found = self.find(text)
+        references = self.node.lookup(name)
+        if not references:
+            what = found.entry.file if found else fingerprint(name)
+            why = "or is in no group of your keyring"
+            if references.incomplete:
+                why += ", or is on a node that does not answer: `dios node ls`"
+            raise InvalidError(f"{what} cannot be reached: it was destroyed, {why}")
+        return references
 
     def reach(self, name: Name) -> Reference | None:
         """The nearest object of a name, or None."""

@@ -53,7 +53,8 @@ TaskArgument = Annotated[
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100      (for it and all it starts)\n"
-    "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n\n"
+    "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
+    "  dios run job.py --host n2         (on that node; --local: on the one that is asked)\n\n"
     "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
     "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
 )
@@ -87,6 +88,10 @@ def run(
             "--limit", metavar="WORD=VALUE", help="At most this for it and all it starts: tasks=10, cpu=5min."
         ),
     ] = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: where there is room.")
+    ] = "",
+    local: Annotated[bool, typer.Option("--local", help="Run it on the node that is asked.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,6 +102,8 @@ def run(
     this command by SIGTERM or a closed terminal; one started with --detach goes on.
     """
     with reporting("dios run", as_json=as_json, status=RUN_FAILED), opened(node, group or ()) as place:
+        if host and local:
+            raise InvalidError("say one of --host and --local: where it runs")
         task = place.node.run(
             file,
             groups=[place.group(alias) for alias in group or ()],
@@ -105,6 +112,8 @@ def run(
             label=label or file.name,
             brand=Brand.LIMBO if limbo else Brand.PURE,
             limits=limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000)),
+            host=host,
+            local=local,
         )
         if detach:
             _show_started(task, label or file.name, as_json=as_json)
@@ -135,9 +144,10 @@ def _memory(text: str) -> int:
 def _show_started(task: Task, label: str, *, as_json: bool) -> None:
     if as_json:
         name = format_name(task.name) if task.name else None
-        write_json({"fingerprint": task.fingerprint, "label": label, "name": name})
+        write_json({"fingerprint": task.fingerprint, "label": label, "name": name, "node": task.node})
     else:
-        facts([("task", task.fingerprint), ("label", label)])
+        where = [("node", task.node)] if task.node else []
+        facts([("task", task.fingerprint), ("label", label), *where])
         say(f"next: dios logs {task.fingerprint} --follow")
 
 
@@ -191,29 +201,39 @@ def described(task: Status) -> dict[str, object]:
         "signal": task.signal,
         "detail": task.detail,
         "parent": task.parent,
+        "node": task.node,
     }
 
 
-@app.command(epilog="\b\nExamples:\n  dios ps\n  dios ps --all --json")
+@app.command(epilog="\b\nExamples:\n  dios ps\n  dios ps --here\n  dios ps --all --json")
 def ps(
     *,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Those that ended, too.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Only those on the node that is asked.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List your tasks on this node."""
+    """List your tasks, on all nodes; in a cluster with the node that each runs on."""
     with reporting("dios ps", as_json=as_json), opened(node) as place:
-        known = [task for task in place.node.tasks() if everything or not task.ended]
+        found = place.node.tasks(local_only=here)
+        known = [task for task in found if everything or not task.ended]
         if as_json:
             write_json([described(task) for task in known])
         elif known:
-            head = ("TASK", "LABEL", "STATE", "BRAND", "PID", "STARTED", "FOR")
-            table(head, [_row(task) for task in known], right=("PID", "FOR"))
+            # A line of a terminal has room for one of the two; --json has both.
+            where = "NODE" if any(task.node for task in known) else "STARTED"
+            head = ("TASK", "LABEL", "STATE", "BRAND", "PID", where, "FOR")
+            rows = [
+                _row(task, task.node if where == "NODE" else time_text(task.started_ns)) for task in known
+            ]
+            table(head, rows, right=("PID", "FOR"))
         else:
             say("no task runs" + ("" if everything else "; `dios ps --all` shows those that ended"))
+        if found.incomplete:
+            say("a node did not answer; tasks that run there are not shown: `dios node ls`")
 
 
-def _row(task: Status) -> tuple[str, ...]:
+def _row(task: Status, where: str) -> tuple[str, ...]:
     until = task.ended_ns or time.time_ns()
     return (
         task.fingerprint,
@@ -221,7 +241,7 @@ def _row(task: Status) -> tuple[str, ...]:
         cause_text(task),
         task.brand.name.lower(),
         str(task.pid) if task.pid else "-",
-        time_text(task.started_ns),
+        where,
         span_text(until - task.started_ns),
     )
 

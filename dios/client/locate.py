@@ -45,17 +45,38 @@ def default_socket() -> Path:
     return _home() / ".dios" / "run" / "default.sock"
 
 
+def local_cluster() -> Path:
+    """Where this person's local cluster lies unless they chose another directory (``dios up``).
+
+    It is ``$XDG_STATE_HOME/dios/cluster``, else ``~/.local/state/dios/cluster``; a link when they did.
+    """
+    text = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(text) if text.startswith("/") else _home() / ".local" / "state"
+    return base / "dios" / "cluster"
+
+
 def resolve_node(node: str | Path | None = None) -> Path:
     """The socket of the node meant: argument, else DIOS_NODE, else client.toml, else the default link.
 
-    A directory means the socket in it. The path need not exist; InvalidError when client.toml is not to
-    be understood.
+    A directory means the socket in it, and a word that is no path the local cluster's node of that name.
+    The path need not exist; InvalidError when client.toml is not to be understood.
     """
     chosen = str(node) if node else os.environ.get("DIOS_NODE", "") or _configured()
     if not chosen:
         return default_socket()
     path = Path(chosen).expanduser()
+    if "/" not in chosen and not path.exists():
+        return _named(chosen) or path
     return path / SOCKET_NAME if path.is_dir() else path
+
+
+def _named(name: str) -> Path | None:
+    """The socket of the local cluster's node of that name, if there is one."""
+    try:
+        data = local_cluster() / name
+    except InvalidError:
+        return None
+    return data / SOCKET_NAME if data.is_dir() else None
 
 
 def _configured() -> str:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from dios.client.locate import config_directory, default_socket, resolve_node
+from dios.client.locate import config_directory, default_socket, local_cluster, resolve_node
 from dios.errors import InvalidError
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("DIOS_NODE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+    for name in ("DIOS_NODE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -46,3 +46,14 @@ def test_bad_file_is_refused(text: str) -> None:
     (config / "client.toml").write_text(text)
     with pytest.raises(InvalidError, match=r"client\.toml"):
         resolve_node()
+
+
+def test_a_word_means_a_node_of_the_local_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A word that is no path is the local cluster's node of that name, if there is one, else a path."""
+    monkeypatch.chdir(tmp_path)
+    assert resolve_node("n2") == Path("n2")
+    (local_cluster() / "n2").mkdir(parents=True)
+    assert resolve_node("n2") == tmp_path / ".local/state/dios/cluster/n2/node.sock"
+    assert resolve_node("./n2") == Path("n2")
+    (tmp_path / "n2").mkdir()
+    assert resolve_node("n2") == Path("n2/node.sock")

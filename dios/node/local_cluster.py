@@ -1,0 +1,309 @@
+"""A whole cluster on this machine: nodes as processes, their data below one directory (``dios up``).
+
+Not for: clusters of several machines, whose nodes join one by one (``dios.node.cluster``). The nodes of a
+local cluster are ordinary ones: each has its data directory, and ``dios-node`` works on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from dios import limits
+from dios.client.blocking import connect
+from dios.client.locate import SOCKET_NAME, default_socket
+from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, TimeLimitError
+from dios.node import cluster, daemon, seeds
+from dios.node.addresses import join_address
+from dios.node.daemon import Running
+from dios.node.settings import KEYS, load
+from dios.transport import durable, identity
+
+FILE_NAME: Final = "cluster.json"
+HOST: Final = "127.0.0.1"
+_VERSION: Final = 1
+_POLL_S: Final = 0.02
+_OWN_KEYS: Final = frozenset({*cluster.REMEMBERED, "socket", "log_file", "record"})
+"""Settings in which the nodes of one machine must differ: they are chosen here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One node: what it is called, and where."""
+
+    name: str
+    rack: str
+    address: str
+    data: Path
+
+    @property
+    def socket(self) -> Path:
+        """Where programs connect."""
+        return self.data / SOCKET_NAME
+
+    def flags(self) -> dict[str, str]:
+        """What its process is told, over whatever the environment says."""
+        return {
+            "name": self.name,
+            "rack": self.rack,
+            "listen": self.address,
+            "advertise": "",
+            "socket": str(self.socket),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """The nodes of a directory; ``keep`` says that it is not removed when they are stopped."""
+
+    directory: Path
+    nodes: tuple[LocalNode, ...]
+    keep: bool
+
+    def running(self) -> dict[str, Running]:
+        """The nodes whose processes answer, by name."""
+        found = {node.name: daemon.find(node.socket) for node in self.nodes}
+        return {name: running for name, running in found.items() if running is not None}
+
+
+# -- on the disk --------------------------------------------------------------------------------------
+def read(directory: Path) -> LocalCluster | None:
+    """The cluster of a directory, or None; raises DamagedError when its file is not to be understood."""
+    path = directory / FILE_NAME
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        nodes = tuple(
+            LocalNode(str(row["name"]), str(row["rack"]), str(row["address"]), directory / str(row["name"]))
+            for row in told["nodes"]
+        )
+        keep = bool(told["keep"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); stop its nodes with `dios-node stop`") from None
+    if any(Path(node.name).name != node.name for node in nodes):
+        raise DamagedError(f"{path} names nodes that are not below {directory}")
+    return LocalCluster(directory, nodes, keep)
+
+
+def make(
+    directory: Path,
+    *,
+    nodes: int,
+    racks: int = 0,
+    keep: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> LocalCluster:
+    """Make the directory of a cluster, with an identity for each node; starts nothing, all or nothing.
+
+    ``racks`` of 0 gives none a rack; ``settings`` are for every node, as text. Raises ExistsError when
+    something else is there, InvalidError for numbers that make no sense, SettingsError.
+    """
+    if not 1 <= nodes <= limits.LOCAL_NODES_MAX:
+        raise InvalidError(f"a local cluster has 1 to {limits.LOCAL_NODES_MAX} nodes, not {nodes}")
+    if not 0 <= racks <= nodes:
+        raise InvalidError(f"{nodes} nodes stand in 1 to {nodes} racks, not in {racks}")
+    if directory.exists() and any(directory.iterdir()):
+        raise ExistsError(f"{directory} has something else in it; choose another directory with --dir")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return _fill(directory, nodes, racks, settings or {}, keep=keep)
+    except BaseException:
+        for entry in directory.iterdir():
+            shutil.rmtree(entry, ignore_errors=True)
+        raise
+
+
+def _fill(
+    directory: Path, count: int, racks: int, settings: Mapping[str, str], *, keep: bool
+) -> LocalCluster:
+    addresses = _free_addresses(count)
+    made = LocalCluster(
+        directory,
+        tuple(
+            LocalNode(
+                f"n{number + 1}",
+                f"r{number % racks + 1}" if racks else "",
+                addresses[number],
+                directory / f"n{number + 1}",
+            )
+            for number in range(count)
+        ),
+        keep,
+    )
+    first: identity.Identity | None = None
+    for node in made.nodes:
+        _write_settings(node, settings)
+        if first is None:
+            first = identity.create_cluster(node.data, name=node.name)
+        else:
+            identity.admit_here(first, node.data, name=node.name)
+        seeds.write(node.data, [other.address for other in made.nodes if other is not node])
+    # Last: with it the directory is a cluster's, and whole.
+    _write(made)
+    return made
+
+
+def _write_settings(node: LocalNode, settings: Mapping[str, str]) -> None:
+    for key in settings:
+        if key in _OWN_KEYS and key in KEYS:
+            raise InvalidError(f"{key} is chosen for each node of a local cluster; leave it out")
+    node.data.mkdir(mode=0o700)
+    # Checked before anything is written: a mistake is told as that of an option.
+    load(node.data, flags={**settings, **node.flags()}, environ={})
+    chosen = {**settings, "name": node.name, "rack": node.rack, "listen": node.address}
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in chosen.items() if value)
+    (node.data / "node.toml").write_text("".join(lines), encoding="utf-8")
+
+
+def _write(made: LocalCluster) -> None:
+    rows = [{key: value for key, value in asdict(node).items() if key != "data"} for node in made.nodes]
+    told = {"version": _VERSION, "keep": made.keep, "nodes": rows}
+    durable.write(made.directory / FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
+
+
+def _free_addresses(count: int) -> list[str]:
+    """Ports that nobody uses, below those that the system gives to connections on their way out."""
+    first, last = limits.LOCAL_PORT_FIRST, limits.LOCAL_PORT_LAST
+    begin = int.from_bytes(os.urandom(4), "big")
+    with contextlib.ExitStack() as taken:
+        found: list[str] = []
+        for step in range(last - first + 1):
+            port = first + (begin + step) % (last - first + 1)
+            probe = taken.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            found.append(join_address(HOST, port))
+            if len(found) == count:
+                return found
+    raise InvalidError(f"no {count} ports from {first} to {last} are free at {HOST}")
+
+
+def remove(directory: Path) -> None:
+    """Delete a stopped cluster's directory, and nothing that the cluster did not make."""
+    found = read(directory)
+    if found is None:
+        return
+    for node in found.nodes:
+        shutil.rmtree(node.data, ignore_errors=True)
+    (directory / FILE_NAME).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Be the only one who makes, starts or stops the cluster of ``directory``; waits for the others."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with durable.locked(directory):
+        try:
+            yield
+        finally:
+            # Nothing was made in it, or everything was removed.
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+
+# -- processes ----------------------------------------------------------------------------------------
+def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) -> list[str]:
+    """Start the nodes that do not run, all at once, and wait until each sees all; the names of those started.
+
+    ``told`` gets a word for each step, from any thread. When it fails or is interrupted, the nodes that this
+    call started are stopped again. Raises what ``daemon.start_detached`` raises, TimeLimitError.
+    """
+    running = found.running()
+    absent = [node for node in found.nodes if node.name not in running]
+
+    def begin(node: LocalNode) -> None:
+        daemon.start_detached(node.data, flags=node.flags())
+        told(f"{node.name} runs")
+
+    try:
+        _all_at_once(begin, absent)
+        wait_ready(found, told=told)
+        _claim_default(found)
+    except BaseException:
+        _all_at_once(lambda node: _stop_one(node, lambda _: None), absent)
+        raise
+    return [node.name for node in absent]
+
+
+def wait_ready(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) -> None:
+    """Wait until every node sees every other; raises TimeLimitError after NODE_START_MS_MAX."""
+    deadline = time.monotonic() + limits.NODE_START_MS_MAX / 1000
+    wanted = {node.name for node in found.nodes}
+    for node in found.nodes:
+        with connect(str(node.socket), groups=()) as connected:
+            while missing := wanted - {member.name for member in connected.nodes() if member.usable}:
+                if time.monotonic() > deadline:
+                    raise TimeLimitError(
+                        f"{node.name} does not see {', '.join(sorted(missing))} after "
+                        f"{limits.NODE_START_MS_MAX // 1000} s; its log is {node.data / daemon.LOG_NAME}"
+                    )
+                told(f"{node.name} looks for {', '.join(sorted(missing))}")
+                time.sleep(_POLL_S)
+
+
+def _claim_default(found: LocalCluster) -> None:
+    """Make the first node the default one, unless somebody else's node is."""
+    link = default_socket()
+    with contextlib.suppress(OSError):
+        for node in found.nodes[1:]:
+            daemon.drop_link(link, node.socket)
+        daemon.claim_link(link, found.nodes[0].socket)
+
+
+def is_default(found: LocalCluster) -> bool:
+    """Whether commands that name no node go to the first node of this cluster."""
+    return default_socket().resolve() == found.nodes[0].socket.resolve()
+
+
+def stop(found: LocalCluster, *, say: Callable[[str], None] = lambda _: None) -> list[str]:
+    """End all nodes that run, all at once; their names. Raises TimeLimitError for one that never ends."""
+    running = found.running()
+    there = [node for node in found.nodes if node.name in running]
+    _all_at_once(lambda node: _stop_one(node, say), there)
+    return [node.name for node in there]
+
+
+def _stop_one(node: LocalNode, say: Callable[[str], None]) -> None:
+    running = daemon.find(node.socket)
+    if running is None:
+        return
+
+    def ask() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid, signal.SIGTERM)
+
+    daemon.stop(running, ask=ask, say=lambda text: say(f"{node.name}: {text}"))
+
+
+def _all_at_once(work: Callable[[LocalNode], None], nodes: Sequence[LocalNode]) -> None:
+    """Do something for each node, each in a thread; at the end raise the first error, if there was one."""
+    if not nodes:
+        return
+    failed: list[Exception] = []
+    lock = threading.Lock()
+
+    def guarded(node: LocalNode) -> None:
+        try:
+            work(node)
+        except (DiosError, OSError) as error:
+            with lock:
+                failed.append(error)
+
+    with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+        list(pool.map(guarded, nodes))
+    if failed:
+        raise failed[0]

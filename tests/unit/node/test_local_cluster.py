@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dios.errors import DamagedError, ExistsError, InvalidError
+from dios.node import local_cluster, seeds
+from dios.node.settings import SettingsError, load
+from dios.transport import identity
+
+
+def test_a_cluster_is_made_of_ordinary_nodes(tmp_path: Path) -> None:
+    """Each node has its own identity in one cluster, its own address, and knows where the others are."""
+    made = local_cluster.make(tmp_path / "c", nodes=3, racks=2, settings={"pool_size": "1"})
+    owns = [identity.load(node.data) for node in made.nodes]
+    assert [own and own.name for own in owns] == ["n1", "n2", "n3"]
+    assert len({own.cluster for own in owns if own}) == 1
+    assert len({own.node for own in owns if own}) == 3
+    settings = [load(node.data, environ={}) for node in made.nodes]
+    assert [each.rack for each in settings] == ["r1", "r2", "r1"]
+    assert {each.pool_size for each in settings} == {1}
+    addresses = [each.listen for each in settings]
+    assert len(set(addresses)) == 3
+    for node in made.nodes:
+        assert {node.address, *seeds.read(node.data)} == set(addresses)
+    assert local_cluster.read(tmp_path / "c") == made
+    assert made.running() == {}
+
+
+def test_nothing_is_left_of_one_that_could_not_be_made(tmp_path: Path) -> None:
+    """A bad setting, and one that each node must have for itself, leave an empty directory."""
+    with pytest.raises(SettingsError, match="pool_sise"):
+        local_cluster.make(tmp_path / "c", nodes=2, settings={"pool_sise": "1"})
+    with pytest.raises(InvalidError, match="listen is chosen"):
+        local_cluster.make(tmp_path / "c", nodes=2, settings={"listen": "127.0.0.1:1"})
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+@pytest.mark.parametrize(("nodes", "racks"), [(0, 0), (65, 0), (2, 3), (2, -1)])
+def test_numbers_that_make_no_sense_are_refused(tmp_path: Path, nodes: int, racks: int) -> None:
+    """No nodes, too many, or more racks than nodes are refused before anything is made."""
+    with pytest.raises(InvalidError):
+        local_cluster.make(tmp_path / "c", nodes=nodes, racks=racks)
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_is_somebody_elses_stays(tmp_path: Path) -> None:
+    """A directory with anything in it is not taken; removing deletes what was made, and nothing beside."""
+    place = tmp_path / "c"
+    local_cluster.make(place, nodes=1)
+    with pytest.raises(ExistsError):
+        local_cluster.make(place, nodes=1)
+    (place / "notes.txt").write_text("mine")
+    local_cluster.remove(place)
+    assert [entry.name for entry in place.iterdir()] == ["notes.txt"]
+    assert local_cluster.read(place) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"nodes": 3, "keep": true}',
+        '{"keep":false,"nodes":[{"name":"../x","rack":"","address":""}]}',
+    ],
+)
+def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
+    """A file that nobody could have written is refused, above all one that leads out of the directory."""
+    (tmp_path / local_cluster.FILE_NAME).write_text(text)
+    with pytest.raises(DamagedError, match=r"cluster\.json"):
+        local_cluster.read(tmp_path)
+
+
+def test_a_lock_leaves_no_empty_directory(tmp_path: Path) -> None:
+    """Whoever looks for a cluster that is not there leaves nothing behind."""
+    with local_cluster.locked(tmp_path / "c"):
+        assert (tmp_path / "c").is_dir()
+    assert not (tmp_path / "c").exists()
