@@ -14,9 +14,10 @@ host=${NODE_HOST:-$(hostname)}
 
 set -- --data "$data" --name "$name" --rack "$rack" --listen "0.0.0.0:$port" --advertise "$host:$port"
 
-if [ ! -e "$data/identity/node.pem" ]; then
+if [ ! -e "$data/identity" ]; then
   if [ -z "$first" ]; then
-    dios-node init --data "$data" --name "$name" --rack "$rack" --listen "0.0.0.0:$port" >/dev/null
+    # What it prints holds a token, which nobody needs here.
+    dios-node init "$@" >/dev/null
   else
     waited=0
     until [ -s "$token" ]; do

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs beside the first node: writes a join token for each NAME that has none, and ends. usage: tokens.sh NAME…
-# Each token admits one node and expires; the files can be read by the nodes' user only.
+# Runs beside the first node: writes a fresh join token for each NAME, and ends. usage: tokens.sh NAME…
+# Each token admits one node and expires; the files can be read by the nodes' user only. Who has joined
+# already does not look at its own.
 set -eu
 umask 077
 
@@ -8,8 +9,7 @@ data=${NODE_DATA:-/var/lib/dios}
 folder=${NODE_TOKEN_FOLDER:-/run/dios-join}
 
 for name in "$@"; do
-  # Who has joined needs none; a token that was not used in time is replaced.
-  if [ -e "$folder/$name.joined" ]; then continue; fi
-  dios-node token --data "$data" --valid 10m >"$folder/.$name"
+  dios-node token --data "$data" --valid 10min --json |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["token"])' >"$folder/.$name"
   mv "$folder/.$name" "$folder/$name"
 done

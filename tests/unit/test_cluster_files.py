@@ -263,7 +263,7 @@ def told(tmp_path: Path) -> Path:
     """A folder with a ``dios-node`` that writes down what it was told, and says a token."""
     program = tmp_path / "bin" / "dios-node"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n[ "$1" = token ] && echo a-token || true\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n[ "$1" = token ] && echo \'{{"token": "a-token"}}\' || true\n')
     program.chmod(0o755)
     return tmp_path
 
@@ -288,7 +288,6 @@ def runs(script: str, folder: Path, *arguments: str, **more: str) -> list[str]:
 def joined(folder: Path) -> None:
     """Make a data directory look like that of a member."""
     (folder / "data" / "identity").mkdir(parents=True)
-    (folder / "data" / "identity" / "node.pem").touch()
 
 
 def test_the_first_node_makes_the_cluster_once(told: Path) -> None:
