@@ -7,7 +7,7 @@ import pytest
 
 from dios.client.attributes import Handle
 from dios.errors import InvalidError
-from dios.lib.pickers import pick_closest, pick_durable, pick_input
+from dios.lib.pickers import pick_apart, pick_closest, pick_durable, pick_input, spread
 from dios.wire.messages import Reference
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 NOWHERE = cast("NodeBase", SimpleNamespace(link=SimpleNamespace(page=None)))
 
 
-def replica(persistence: Persistence, proximity: Proximity) -> Handle:
+def replica(
+    persistence: Persistence, proximity: Proximity = Proximity.CLUSTER, node: str = "", rack: str = ""
+) -> Handle:
     """A reference with these attributes."""
     durable = persistence is Persistence.DURABLE
     return Handle(
@@ -38,6 +40,8 @@ def replica(persistence: Persistence, proximity: Proximity) -> Handle:
             a_r=0,
             a_w=0,
             fingerprint="0" * 12,
+            node=node,
+            rack=rack,
         ),
     )
 
@@ -75,3 +79,39 @@ def test_nothing_to_pick_from_is_an_error() -> None:
     """An empty answer to a lookup is told as such."""
     with pytest.raises(InvalidError, match="replica"):
         pick_input([])
+
+
+def placed(node: str, rack: str = "", proximity: Proximity = Proximity.CLUSTER) -> Handle:
+    """A replica on a node of a rack."""
+    return replica(Persistence.DURABLE, proximity, node, rack)
+
+
+def test_the_fewest_fault_domains_are_shared() -> None:
+    """After a replica in one rack comes one of another rack, else of another node, else the nearest."""
+    here, beside, far = placed("a", "r1", Proximity.NODE), placed("b", "r1"), placed("c", "r2")
+    again = placed("a", "r1", Proximity.NODE)
+    assert pick_apart([again, beside, far], [here]) is far
+    assert pick_apart([again, beside], [here]) is beside
+    assert pick_apart([beside, here], []) is here
+    assert pick_apart([again], [here]) is again
+
+
+def test_a_used_node_is_worse_than_a_used_rack() -> None:
+    """One more replica goes to a fresh node of the fuller rack before it shares a node in the emptier one."""
+    chosen = [placed("a", "r1"), placed("b", "r1"), placed("c", "r2")]
+    fresh = placed("d", "r1")
+    assert pick_apart([placed("c", "r2"), fresh], chosen) is fresh
+
+
+def test_nodes_without_racks_are_told_apart() -> None:
+    """Where nobody was told a rack the nodes count."""
+    assert pick_apart([placed("a"), second := placed("b")], [placed("a")]) is second
+
+
+def test_replicas_are_spread_over_racks_and_nodes() -> None:
+    """Two of four replicas are in two racks, three on three nodes; the nearest is the first of them."""
+    near = placed("a", "r1", Proximity.NODE)
+    replicas = [placed("b", "r1"), near, placed("a", "r1"), placed("c", "r2")]
+    assert [found.node for found in spread(replicas, 2)] == ["a", "c"]
+    assert {found.node for found in spread(replicas, 3)} == {"a", "b", "c"}
+    assert len(spread(replicas, 9)) == 4

@@ -1,0 +1,59 @@
+"""Optimistic work done again until it holds: attempts that may conflict, and the pauses between them (§4.7).
+
+Not for: what is attempted. An attempt is an operation that raises Conflict (or Busy) when it is to be made
+again, and has changed nothing then. ``dios.lib.aio`` has the same for trio.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+from dios.client.attributes import HasLink
+from dios.client.connection import Connection
+from dios.client.session import Operation
+from dios.errors import Conflict, TimeLimitError
+from dios.limits import RETRY_PAUSE_US_MAX, RETRY_PAUSE_US_MIN
+
+T = TypeVar("T")
+
+
+class Pauses:
+    """How long to wait between attempts: twice as long each time up to a bound, and any part of it, so that
+    those who collided once do not collide for ever.
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self._timeout: Final = timeout
+        self._began: Final = time.monotonic()
+        self._most_us: float = RETRY_PAUSE_US_MIN
+        self._random: Final = random.SystemRandom()
+
+    def after(self, conflict: Conflict) -> float:
+        """Seconds to wait now; TimeLimitError when there is no time left for another attempt."""
+        pause = self._random.uniform(RETRY_PAUSE_US_MIN, self._most_us) / 1e6
+        self._most_us = min(2 * self._most_us, RETRY_PAUSE_US_MAX)
+        if self._timeout is None:
+            return pause
+        left = self._timeout - (time.monotonic() - self._began)
+        if left <= 0:
+            raise TimeLimitError(
+                f"not within {self._timeout:g} s: {conflict.message}",
+                call=conflict.call,
+                fingerprint=conflict.fingerprint,
+            )
+        return min(pause, left)
+
+
+def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: float | None = None) -> T:
+    """Make the attempt until it holds, at most ``timeout`` seconds long (TimeLimitError)."""
+    pauses = Pauses(timeout)
+    connection = cast("Connection", owner.link)
+    while True:
+        try:
+            return connection.run(attempt())
+        except Conflict as conflict:
+            pause = pauses.after(conflict)
+        time.sleep(pause)

@@ -1,0 +1,233 @@
+"""``spawn``: a function call as a pure task of its own, with a future for its result (thesis §9.1.1).
+
+Not for: programs with a life of their own (``Node.run``), or jobs over much data (``dios.lib.mapreduce``).
+
+The task gets the text of the function's module, the arguments, and the references among them: nothing else.
+Arguments and results are values as in ``dios.lib.channels``, never pickles: a caller executes nothing that a
+task sends back.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType, TracebackType
+from typing import TYPE_CHECKING, Final, Generic, ParamSpec, Self, TypeVar, cast
+
+from dios.client.blocking import Node, Reference, Task, ambient, connect
+from dios.client.program import Program, encode_program
+from dios.client.status import Status
+from dios.errors import Code, DiosError, InvalidError
+from dios.lib.spawned import MODULE, decode_result, encode_order, hints_of, ordered_module
+from dios.wire.types import NameKind, ObjectType
+
+if TYPE_CHECKING:
+    from dios.client.attributes import Rights
+    from dios.wire.messages import Limits
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F", bound="Future[object]")
+
+_MAIN: Final = "from dios.lib.spawned import serve\nserve()\n"
+
+
+class SpawnFailedError(DiosError):
+    """The task of a spawned function ended without a result; ``status`` says how, the message why."""
+
+    code = Code.ECANCELED
+
+    def __init__(self, message: str, status: Status) -> None:
+        super().__init__(message, call="spawn", fingerprint=status.fingerprint)
+        self.status: Final = status
+
+
+class Future(Generic[R_co]):
+    """The result of a spawned function, now or later. A ``with`` body ends the task if it still runs."""
+
+    def __init__(self, task: Task, order: Reference, returns: type[R_co], label: str) -> None:
+        self.task: Final = task
+        """The task: select it, read its console, pause it."""
+        self._order: Final = order
+        self._returns: Final = returns
+        self._label: Final = label
+        self._result: list[R_co] = []
+        self._failure: SpawnFailedError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Future of {self._label} {self.task.fingerprint}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether ``result`` would answer without waiting."""
+        return bool(self._result) or self._failure is not None or self.task.status().ended
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the function's value, at most ``timeout`` seconds (TimeLimitError).
+
+        Raises SpawnFailedError when the task ended without one, with its last lines; ProtocolError when
+        what it left is not of the type that the function's annotation promises.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if not self._result:
+            status = self.task.wait(timeout)
+            if status.ok:
+                self._result.append(decode_result(self._order.read_bytes(), self._returns))
+            else:
+                why = status.detail or str(status.cause)
+                self._failure = SpawnFailedError(f"{self._label} gave no result: {why}", status)
+            self._drop()
+            if self._failure is not None:
+                raise self._failure
+        return self._result[0]
+
+    def cancel(self) -> None:
+        """End the task if it still runs; ``result`` then raises SpawnFailedError."""
+        if not self.task.zombie:
+            self.task.kill()
+
+    def _drop(self) -> None:
+        self.task.close()
+        self._order.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+        self._drop()
+
+
+class Spawner:
+    """Spawns functions on a node, on the same terms each: ``Spawner(node, limits=...).spawn(fib, 10)``.
+
+    ``groups`` are those that the tasks are members of (none: an empty one each); ``host`` names the node
+    that they run on (default: wherever there is room). ``modules`` are further sources that the functions'
+    module imports, beside what is installed where they run.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        groups: Iterable[Reference] = (),
+        limits: Limits | None = None,
+        modules: dict[str, str] | None = None,
+        host: str = "",
+    ) -> None:
+        self.node: Final = node
+        self._groups: Final = tuple(groups)
+        self._limits: Final = limits
+        self._modules: Final = dict(modules or {})
+        self._host: Final = host
+        self._programs: Final[dict[str, Reference]] = {}
+
+    def spawn(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call ``function`` in a pure task of its own, and answer its future at once.
+
+        It must be defined at the top of a module, whose text is what travels. An end of a channel among the
+        arguments moves to the task; a reference is handed on with the rights it has, or as ``narrowed``.
+        """
+        module, name = _place_of(function)
+        executable, called = self._program(module)
+        order, moved, handed = encode_order(called, name, args, kwargs)
+        paper = self.node.create(ObjectType.SHMEM_BLOB, data=order, naming=NameKind.ANONYMOUS)
+        try:
+            task = self.node.run(
+                executable,
+                groups=self._groups,
+                inputs={"": paper.restrict("read", "write"), **handed},
+                label=name,
+                limits=self._limits,
+                wait=False,
+                host=self._host,
+            )
+        except DiosError:
+            paper.close()
+            raise
+        for end in moved:
+            end.close()
+        returns = cast("type[T]", hints_of(function).get("return", object))
+        return Future(task, paper, returns, name)
+
+    def wait_any(self, futures: Sequence[F], timeout: float | None = None) -> F | None:
+        """The first of ``futures`` whose task has ended; None after ``timeout`` seconds."""
+        for future in futures:
+            if future.task.zombie:
+                return future
+        by_task: dict[Reference, F] = {future.task: future for future in futures}
+        ready = self.node.select(list(by_task), timeout=timeout)
+        return None if ready is None else by_task[ready]
+
+    def _program(self, module: str) -> tuple[Reference, str]:
+        """The executable for a module's functions, and the module's name inside of it."""
+        own = ordered_module()
+        if own is not None and module == own and not self._modules and self.node.executable is not None:
+            # A spawned function's calls run the program that runs it.
+            return self.node.executable, own
+        called = MODULE if module == "__main__" else module
+        found = self._programs.get(called)
+        if found is None:
+            modules = {**self._modules, called: _source_of(module)}
+            packet = encode_program(Program(_MAIN, modules))
+            found = self._programs[called] = self.node.create_program(packet)
+        return found, called
+
+    def close(self) -> None:
+        """Drop the programs; what was spawned runs on."""
+        for program in self._programs.values():
+            program.close()
+        self._programs.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_of_this_task: Spawner | None = None
+
+
+def spawn(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Inside a task: call ``function`` in a pure task of its own, with nothing but its arguments.
+
+    Outside there is no node yet: ``with dios.connect() as node: Spawner(node).spawn(...)``.
+    """
+    global _of_this_task
+    if ambient() is None:
+        raise InvalidError("this is no task: say on which node, as Spawner(node).spawn(...)", call="spawn")
+    if _of_this_task is None:
+        _of_this_task = Spawner(connect())
+    return _of_this_task.spawn(function, *args, **kwargs)
+
+
+def narrowed(reference: Reference, *rights: Rights) -> Reference:
+    """A reference as an argument to ``spawn`` with these rights only; of no use for anything else."""
+    return cast("Reference", reference.restrict(*rights))
+
+
+def _place_of(function: Callable[P, T]) -> tuple[str, str]:
+    """The module and name of a function that a task can find again."""
+    if not isinstance(function, FunctionType):
+        raise InvalidError(f"{function!r} is no plain function; spawn one that is defined in a module")
+    module, name = function.__module__, function.__name__
+    if getattr(sys.modules.get(module), name, None) is not function:
+        raise InvalidError(f"{function.__qualname__} is not at the top of its module, whose text travels")
+    return module, name
+
+
+def _source_of(module: str) -> str:
+    """A module's text, whether it lies on a disk or came with a task's program."""
+    file = getattr(sys.modules[module], "__file__", None)
+    lines = linecache.getlines(file) if isinstance(file, str) else []
+    if not lines:
+        raise InvalidError(f"the text of module {module!r} is not known; spawn functions of a .py file")
+    return "".join(lines)

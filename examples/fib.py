@@ -1,0 +1,17 @@
+"""fib(10) as in Listing 9.1 of the thesis: each call of ``fib`` is a sandboxed task of its own."""
+
+import dios
+from dios.lib.spawn import Spawner, spawn
+
+
+def fib(n: int) -> int:
+    """The n-th number of Fibonacci."""
+    if n < 2:
+        return n
+    one, two = spawn(fib, n - 2), spawn(fib, n - 1)
+    return one.result() + two.result()
+
+
+if __name__ == "__main__":
+    with dios.connect() as node, Spawner(node) as spawner:
+        print("fib(10) =", spawner.spawn(fib, 10).result())
