@@ -10,12 +10,13 @@ from typing import Final
 
 from dios import limits
 from dios.core.accounts import Account
+from dios.core.away_buffers import AwayBuffer
 from dios.core.iorequests import Buffer
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
 from dios.core.recipes import Recipe, Reserved
 from dios.core.reftable import ReferenceTable
-from dios.ids import BufferId, Name, Principal, TaskId
+from dios.ids import BufferId, Name, NodeId, Principal, TaskId
 from dios.wire import messages
 from dios.wire.types import Brand, Cause, TaskState
 
@@ -26,12 +27,15 @@ class Task:
     """
 
     __slots__ = (
+        "abroad",
         "account",
+        "away",
         "bounds",
         "brand",
         "buffers",
         "cause",
         "children",
+        "children_away",
         "console",
         "cpu_ms",
         "created_groups",
@@ -40,6 +44,7 @@ class Task:
         "ended_ns",
         "events",
         "exit_code",
+        "home",
         "id",
         "is_session",
         "label",
@@ -98,6 +103,10 @@ class Task:
         self.buffers: dict[BufferId, Buffer] = {}
         self.pending: dict[int, Pending] = {}
         self.children: dict[TaskId, Task] = {}
+        self.home = NodeId(0)  # of a deputy: the node that has the task itself
+        self.abroad: set[NodeId] = set()  # nodes that know of it
+        self.away: dict[BufferId, AwayBuffer] = {}
+        self.children_away: dict[TaskId, NodeId] = {}
         self.events: deque[messages.SelfEvent] = deque()
         self.lost_events = 0
         self.deterministic_count = 0
