@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         WriteRequest,
         connect,
     )
+    from dios.client.cluster import Gathered, Member
     from dios.client.constants import (
         ANONYMOUS,
         ANY,
@@ -88,6 +89,8 @@ if TYPE_CHECKING:
         Deletion,
         Mode,
         NameKind,
+        NodeStatus,
+        NodeWish,
         ObjectType,
         Permission,
         Persistence,
@@ -103,6 +106,7 @@ _HOMES = {
     "dios.client.aio": "AsyncConsole AsyncGroup AsyncNode AsyncReference AsyncStream AsyncTask open_node",
     "dios.client.attributes": "Handed Handle",
     "dios.client.blocking": "Batch Console Group Node ReadRequest Reference Stream Task WriteRequest connect",
+    "dios.client.cluster": "Gathered Member",
     "dios.client.constants": (
         "ANONYMOUS ANY CONSOLE_STREAM DETERMINISTIC DURABLE_BLOB EXCL GROUP MRSW PRIVMEM_BLOB RANDOM RAW"
         " SHMEM_BLOB SHMEM_STREAM SRMW TASK TIMER_BLOB"
@@ -120,8 +124,8 @@ _HOMES = {
     "dios.wire.messages": "Limits",
     "dios.wire.nametext": "fingerprint format_name parse_name",
     "dios.wire.types": (
-        "Brand Buffering Cause Deletion Mode NameKind ObjectType Permission Persistence Proximity Resource"
-        " Scope Semantics TaskState"
+        "Brand Buffering Cause Deletion Mode NameKind NodeStatus NodeWish ObjectType Permission Persistence"
+        " Proximity Resource Scope Semantics TaskState"
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -166,6 +170,7 @@ __all__ = [
     "DiosError",
     "EndOfStreamError",
     "ExistsError",
+    "Gathered",
     "Group",
     "Handed",
     "Handle",
@@ -174,11 +179,14 @@ __all__ = [
     "LimitError",
     "Limits",
     "Lost",
+    "Member",
     "Mode",
     "NameKind",
     "NoSpaceError",
     "NoSuchTaskError",
     "Node",
+    "NodeStatus",
+    "NodeWish",
     "NotExecutableError",
     "NotPermittedError",
     "NotSupportedError",

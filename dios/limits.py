@@ -85,6 +85,19 @@ RECIPES_KEPT: Final = 256
 FAILED_PROGRAM_BYTES_MAX: Final = 1 * MIB
 LIMIT_ROWS_MAX: Final = 4_096
 
+# -- network streams ------------------------------------------------------------------------------
+PORT_MAX: Final = 65_535
+NETWORK_RING_BYTES_DEFAULT: Final = 256 * KIB
+NETWORK_SOCKETS_MAX: Final = 2_048
+NETWORK_CONNECT_MS_MAX: Final = 30_000
+NETWORK_RESOLVERS_MAX: Final = 4
+NETWORK_ADDRESSES_MAX: Final = 8
+NETWORK_LINGER_MS_MAX: Final = 30_000
+NETWORK_PIECE_BYTES: Final = 128 * KIB
+NETWORK_RETRY_MS: Final = 100
+ACCEPT_BACKLOG: Final = 256
+ACCEPT_WAITING_MAX: Final = 64
+
 # -- the store ------------------------------------------------------------------------------------
 INLINE_VALUE_BYTES_MAX: Final = 16 * KIB
 STORE_BATCH_MAX: Final = 256
@@ -134,6 +147,46 @@ NODE_ANSWER_MS_MAX: Final = 3_000
 NODE_SIGNAL_MS_MAX: Final = 4_000
 COLLECTOR_OBJECTS: Final = 20_000
 ENTROPY_BYTES: Final = 4 * KIB
+
+# -- many nodes: what people call them -------------------------------------------------------------
+NODE_NAME_BYTES_MAX: Final = 63
+HOST_NAME_BYTES_MAX: Final = 253
+
+# -- many nodes: which there are --------------------------------------------------------------------
+NODES_MAX: Final = 256
+NODES_FORGOTTEN_MAX: Final = 4_096
+NODE_ADDRESS_CHARS_MAX: Final = 264
+GOSSIP_UPDATES_MAX: Final = 16
+GOSSIP_SENDS: Final = 3
+GOSSIP_PING_MS: Final = 300
+GOSSIP_PINGS: Final = 2
+GOSSIP_ACK_MS: Final = 400
+GOSSIP_RELAYS: Final = 3
+GOSSIP_RELAYED_MAX: Final = 256
+GOSSIP_SUSPECTED_MS: Final = 1_000
+GOSSIP_CUT_OFF_MS: Final = 500
+GOSSIP_LATE_MS: Final = 500
+GOSSIP_DEAD_PING_MS: Final = 2_000
+GOSSIP_TABLE_MS: Final = 15_000
+GOSSIP_JUMP_MAX: Final = 2**32
+
+# -- identities and connections of nodes ----------------------------------------------------------
+CHAIN_CERTIFICATES_MAX: Final = 12
+TRUST_BYTES_MAX: Final = 256 * KIB
+TOKENS_MAX: Final = 256
+TOKEN_USES_MAX: Final = NODES_MAX
+TOKEN_VALID_S_MAX: Final = 366 * 24 * 3600
+TOKEN_TEXT_CHARS_MAX: Final = 4 * KIB
+JOIN_FRAME_BYTES_MAX: Final = 512 * KIB
+JOIN_MS_MAX: Final = 15_000
+DIAL_MS_MAX: Final = 5_000
+HANDSHAKE_MS_MAX: Final = 5_000
+HANDSHAKES_AT_ONCE_MAX: Final = 64
+REFUSAL_BYTES_MAX: Final = 1 * KIB
+DCP_FRAME_BYTES_MAX: Final = 1 * MIB
+DCP_QUEUE_BYTES_MAX: Final = 16 * MIB
+DATA_PIECE_BYTES: Final = 256 * KIB
+DATA_STALL_MS_MAX: Final = 30_000
 
 # -- catalogues of what people put ----------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
@@ -185,3 +238,5 @@ assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descrip
 assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "what is kept of ended tasks"  # noqa: S101
 assert CONNECTIONS_OF_OTHERS_MAX < CONNECTIONS_MAX, "the node's own user finds a place"  # noqa: S101
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "a mapper is handed them"  # noqa: S101
+assert GOSSIP_CUT_OFF_MS < GOSSIP_SUSPECTED_MS, "a broken connection is a stronger hint than silence"  # noqa: S101
+assert GOSSIP_PING_MS + 2 * GOSSIP_ACK_MS + GOSSIP_SUSPECTED_MS < 3_000, "a frozen node is dead within 3 s"  # noqa: S101

@@ -68,6 +68,11 @@ _SETTINGS: Final = {
     "log-format": "FORMAT   text or json",
     "log-file": "PATH     where the log goes",
     "record": "PATH     write every event there, for replay",
+    "name": "NAME     what people call this node; default: the machine's name",
+    "rack": "NAME     the fault domain it stands in",
+    "listen": "ADDRESS  HOST:PORT where other nodes of its cluster reach it",
+    "advertise": "ADDRESS  HOST:PORT that it tells them instead",
+    "announce": "         find other nodes of the cluster by UDP on this network",
 }
 """The settings as the help shows them; what reads them is ``dios.node.settings``."""
 
@@ -85,7 +90,7 @@ def _settings_given(arguments: list[str]) -> dict[str, str]:
         if not equals:
             if rest and not rest[0].startswith("--"):
                 value = rest.pop(0)
-            elif name == "accept_weaker_sandbox":
+            elif name in {"accept_weaker_sandbox", "announce"}:
                 value = "true"
             elif name in KEYS:
                 raise SettingsError(f"--{key} needs a value")

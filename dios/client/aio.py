@@ -249,6 +249,8 @@ class AsyncNode(NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStrea
     vector = awaited(_Ops.vector_op)
     tasks = awaited(_Ops.tasks_op)
     info = awaited(_Ops.info_op)
+    nodes = awaited(_Ops.nodes_op)
+    set_node = awaited(_Ops.set_node_op)
     describe = awaited(_Ops.describe_op)
     limits = awaited(_Ops.limits_op)
     set_limits = awaited(_Ops.set_limits_op)

@@ -122,6 +122,16 @@ class Handle:
         return self._info.proximity
 
     @property
+    def node(self) -> str:
+        """The name of the node that has the object; empty on a node that is in no cluster."""
+        return self._info.node
+
+    @property
+    def rack(self) -> str:
+        """The fault domain of that node; empty when it was given none."""
+        return self._info.rack
+
+    @property
     def deletion(self) -> Deletion:
         """When the object is destroyed."""
         return self._info.deletion

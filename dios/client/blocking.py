@@ -245,6 +245,8 @@ class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
     vector = blocking(_Ops.vector_op)
     tasks = blocking(_Ops.tasks_op)
     info = blocking(_Ops.info_op)
+    nodes = blocking(_Ops.nodes_op)
+    set_node = blocking(_Ops.set_node_op)
     describe = blocking(_Ops.describe_op)
     limits = blocking(_Ops.limits_op)
     set_limits = blocking(_Ops.set_limits_op)

@@ -133,13 +133,19 @@ class ReferenceOps(Handle, Generic[R]):
         persistence: Persistence | None = None,
         proximity: Proximity | None = None,
         buffering: Buffering | None = None,
+        host: str = "",
     ) -> Operation[R]:
-        """A second reference of this task; where an attribute differs from the object's, to a new object
-        with the same name and bytes (B.1.3).
+        """A second reference of this task; where an attribute differs from the object's, or ``host`` names
+        another node, to a new object there with the same name and bytes (B.1.3).
         """
         own = self._node.self_info.ref
         call = messages.Copy(
-            self._info.ref, own, persistence=persistence, proximity=proximity, buffering=buffering
+            self._info.ref,
+            own,
+            persistence=persistence,
+            proximity=proximity,
+            buffering=buffering,
+            host=host,
         )
         found = expect(messages.References, (yield call))
         return cast("R", self._node.handle(found.references[0], self.name))

@@ -12,12 +12,12 @@ from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 from dios.client.attributes import Handed, Handle, Link
 from dios.client.buffers import memory_of
+from dios.client.cluster import ClusterOps, Gathered
 from dios.client.handles import Data, nanoseconds, write_whole
 from dios.client.program import ProgramText, encode_program
 from dios.client.requests import WriteOps
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
 from dios.client.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
-from dios.client.usage import UsageOps
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
 from dios.limits import INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
@@ -47,7 +47,7 @@ Given: TypeAlias = "Handle | Handed"
 HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
 
 
-class NodeOps(UsageOps, Generic[R, T, G, S, C]):
+class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     """What a node is asked; the type variables are the face's reference, task, group, stream and console."""
 
     def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
@@ -85,10 +85,12 @@ class NodeOps(UsageOps, Generic[R, T, G, S, C]):
         naming: NameKind = NameKind.RANDOM,
         deletion: Deletion | None = None,
         buffering: Buffering = Buffering.DOUBLE,
+        host: str = "",
     ) -> Operation[R]:
         """Create an object in ``groups`` and answer a reference with every right (B.1.1).
 
-        ``data`` are a blob's first bytes; ``size`` is a stream's ring or a timer's delay in nanoseconds.
+        ``data`` are a blob's first bytes; ``size`` is a stream's ring or a timer's delay in nanoseconds;
+        ``host`` is the name of the node that shall have it, by default the one asked.
         A durable object is on disk when this returns.
         """
         view = None if data is None else memoryview(data).cast("B")
@@ -101,6 +103,7 @@ class NodeOps(UsageOps, Generic[R, T, G, S, C]):
             size,
             buffering,
             data=None if view is None or large else bytes(view),
+            host=host,
         )
         created = expect(messages.Created, (yield call))
         made = cast("R", self.handle(created.reference, created.name))
@@ -151,16 +154,18 @@ class NodeOps(UsageOps, Generic[R, T, G, S, C]):
         group: Handle | None = None,
         limit: int = LOOKUP_REFERENCES_MAX,
         local_only: bool = False,
-    ) -> Operation[list[R]]:
+    ) -> Operation[Gathered[R]]:
         """References to the physical objects of a name, in one group or all of this task's (B.1.2).
 
         Empty for a name that does not exist and for one out of reach alike. Each is a handle to close.
+        The list's ``incomplete`` says that a node which may have more could not be asked.
         """
         raw = name_bytes(name)
         flags = int(Flag.LOCAL_ONLY) if local_only else 0
         call = messages.Lookup(raw, 0 if group is None else refs_of((group,))[0], limit, flags)
         found = expect(messages.References, (yield call))
-        return [cast("R", self.handle(info, raw)) for info in found.references]
+        handles = [cast("R", self.handle(info, raw)) for info in found.references]
+        return Gathered(handles, incomplete=found.incomplete)
 
     def find_op(self, name: bytes | str, *, group: Handle | None = None) -> Operation[R | None]:
         """One reference to a name, or None."""
@@ -201,12 +206,15 @@ class NodeOps(UsageOps, Generic[R, T, G, S, C]):
         modules: Mapping[str, str | Path] | None = None,
         like: Handle | None = None,
         wait: bool = True,
+        host: str = "",
+        local: bool = False,
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references (B.1.5).
 
         ``program`` is a path to a .py file, source as bytes, a ``Program``, or a reference to an
         executable object. With ``wait`` the task's process runs when this returns; otherwise a failure
-        to start shows in its status.
+        to start shows in its status. It runs on the node called ``host``, else with ``local`` on the one
+        asked, else wherever there is room.
 
         ``like`` is a task to repeat, with the same program unless one is given; then ``inputs`` are added
         to its own, and nothing else is chosen here.
@@ -232,8 +240,9 @@ class NodeOps(UsageOps, Generic[R, T, G, S, C]):
                 label or _label_of(program),
                 _brand_of(brand),
                 limits=messages.Limits() if limits is None else limits,
-                flags=0 if wait else int(Flag.NON_BLOCKING),
+                flags=(Flag.NONE if wait else Flag.NON_BLOCKING) | (Flag.SPAWN_LOCAL if local else Flag.NONE),
                 like=0 if like is None else refs_of((like,))[0],
+                host=host,
             )
             created = expect(messages.Created, (yield call))
         except DiosError:
@@ -278,14 +287,15 @@ class NodeOps(UsageOps, Generic[R, T, G, S, C]):
         """
         return (yield from vector(calls))
 
-    def tasks_op(self) -> Operation[list[Status]]:
-        """Every task of the caller's principal, oldest first; refused to pure tasks."""
-        found = expect(messages.Tasks, (yield messages.ListTasks()))
-        return [status_of(row) for row in found.tasks]
+    def tasks_op(self, *, local_only: bool = False) -> Operation[Gathered[Status]]:
+        """Every task of the caller's principal, oldest first; refused to pure tasks.
 
-    def info_op(self) -> Operation[messages.Info]:
-        """Counts and guarantees of the node; refused to pure tasks."""
-        return expect(messages.Info, (yield messages.NodeInfo()))
+        Those of all nodes, or with ``local_only`` of this one; the list's ``incomplete`` says that a node
+        could not be asked.
+        """
+        flags = int(Flag.LOCAL_ONLY) if local_only else 0
+        found = expect(messages.Tasks, (yield messages.ListTasks(flags)))
+        return Gathered([status_of(row) for row in found.tasks], incomplete=found.incomplete)
 
     def shutdown_op(self) -> Operation[None]:
         """Ask the node to end; for who runs it, and root."""

@@ -25,7 +25,8 @@ _SIGNAL_OF_CAUSE: Final = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXC
 class Status:
     """One task as its TASK object describes it; times are nanoseconds of the node's clock, 0 for not yet.
 
-    ``detail`` says in words why it ended, with its last lines where there are any, and what to try.
+    ``detail`` says in words why it ended, with its last lines where there are any, and what to try;
+    ``node`` is where it runs or ran.
     """
 
     fingerprint: str
@@ -42,6 +43,7 @@ class Status:
     detail: str = ""
     parent: str = ""
     name: bytes | None = field(default=None, repr=False)
+    node: str = ""
 
     @property
     def ended(self) -> bool:
@@ -86,6 +88,7 @@ def status_of(row: TaskRow) -> Status:
         detail=row.detail,
         parent=row.parent,
         name=row.name,
+        node=row.node,
     )
 
 

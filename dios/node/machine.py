@@ -1,4 +1,4 @@
-"""How much memory this machine, or the container around the node, has.
+"""What this machine, or the container around the node, has: its memory, and what it is called.
 
 Not for: memory of single tasks (``dios.host.sandbox``).
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -32,3 +34,10 @@ def volatile_bytes() -> int:
     """How much of it objects and buffers in memory may take unless a setting says so."""
     share = memory_bytes() * limits.VOLATILE_PERCENT // 100
     return min(max(share, limits.VOLATILE_BYTES_MIN), limits.VOLATILE_BYTES_MAX)
+
+
+def host_name() -> str:
+    """The machine's name up to the first dot, as a node may be called; "node" when there is nothing fit."""
+    first = socket.gethostname().partition(".")[0]
+    fit = re.sub(r"[^A-Za-z0-9_-]", "-", first).strip("-_")
+    return fit[: limits.NODE_NAME_BYTES_MAX] or "node"

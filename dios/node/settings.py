@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from dios import limits
 from dios.errors import InvalidError
 from dios.node import machine
+from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
 from dios.node.budgets import parse_size, read_bounds
 from dios.wire.messages import Bound
 
@@ -62,6 +63,9 @@ class Settings:
     ``record`` is where every event of the core is written for replay, ``allowed_uids`` are users beside
     the node's own and root who may connect; the three ``_limits`` are what every task with all it starts,
     every group and every principal may use that was given no limits of its own.
+    ``name`` and ``rack`` are what people call this node and the fault domain it stands in; ``listen`` is
+    where other nodes reach it ("HOST:PORT"; empty: it has no network), ``advertise`` what it tells them
+    when that is not the same, ``announce`` whether it looks for its peers by UDP on the local network.
     """
 
     data: Path
@@ -82,6 +86,21 @@ class Settings:
     log_format: LogFormat = LogFormat.TEXT
     log_file: Path | None = None
     record: Path | None = None
+    name: str = field(default_factory=machine.host_name)
+    rack: str = ""
+    listen: str = ""
+    advertise: str = ""
+    announce: bool = False
+
+    @property
+    def address(self) -> str:
+        """Where other nodes reach this one, "HOST:PORT"; empty without a network."""
+        return self.advertise or self.listen
+
+    @property
+    def identity(self) -> Path:
+        """The folder of what makes this node a member of a cluster."""
+        return self.data / "identity"
 
     @property
     def audit(self) -> Path:
@@ -174,6 +193,22 @@ def _uids(value: object) -> tuple[int, ...]:
     return tuple(read(part) for part in _parts(value))
 
 
+def _label(value: object) -> str:
+    return checked_label(value)
+
+
+def _label_or_none(value: object) -> str:
+    return checked_label(value) if value != "" else ""
+
+
+def _listen(value: object) -> str:
+    return checked_address(value) if value != "" else ""
+
+
+def _advertise(value: object) -> str:
+    return checked_address(value, advertised=True) if value != "" else ""
+
+
 KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "socket": _path,
     "pool_size": _whole(0, limits.TASKS_MAX),
@@ -192,10 +227,15 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "log_format": _one_of(LogFormat),
     "log_file": _path,
     "record": _path,
+    "name": _label,
+    "rack": _label_or_none,
+    "listen": _listen,
+    "advertise": _advertise,
+    "announce": _truth,
 }
 """Every key that a file, the environment or a flag may set, with what reads and checks its value."""
 
-OTHER_VARIABLES: Final = frozenset({"DIOS_NODE", "DIOS_DATA", "DIOS_CONFIG", "DIOS_KEYRING"})
+OTHER_VARIABLES: Final = frozenset({"DIOS_NODE", "DIOS_DATA", "DIOS_CONFIG", "DIOS_KEYRING", "DIOS_TOKEN"})
 """Variables with our prefix that belong to the client or say where to look; no setting of a node."""
 
 
@@ -293,4 +333,15 @@ def load(
             f"pool_size {settings.pool_size} is over tasks_max {settings.tasks_max}; "
             "lower the one or raise the other"
         )
+    _check_addresses(settings)
     return settings
+
+
+def _check_addresses(settings: Settings) -> None:
+    if settings.advertise and not settings.listen:
+        raise SettingsError("advertise says where others reach this node, but it does not listen: set listen")
+    if settings.listen and is_unspecified(split_address(settings.address)[0]):
+        raise SettingsError(
+            f"listen {settings.listen} means every address of this machine, which tells other machines "
+            "nothing: set advertise to the HOST:PORT that they reach"
+        )

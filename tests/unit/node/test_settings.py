@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.node import machine
 from dios.node.budgets import parse_size
 from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load
 from dios.wire.messages import Bound
@@ -68,6 +69,16 @@ def test_an_unknown_variable_is_refused_as_it_was_written(tmp_path: Path) -> Non
         ("pool_size = ", "no valid TOML"),
         ("[pool_size]\nx = 1", "a whole number"),
         ("pool_size = 8\ntasks_max = 4", "over tasks_max"),
+        ("name = ''", "up to 63 letters"),
+        ("name = 'two words'", "up to 63 letters"),
+        ("name = 7", "a name"),
+        ("rack = '-r'", "up to 63 letters"),
+        ("listen = '7400'", "HOST:PORT"),
+        ("listen = '10.0.0.1:0'", "a port from 1"),
+        ("listen = 'fd00::1:7400'", "HOST:PORT"),
+        ("listen = '10.0.0.1:7400'\nadvertise = '0.0.0.0:7400'", "other machines can reach"),
+        ("listen = '[::]:7400'", "set advertise"),
+        ("advertise = '10.0.0.1:7400'", "set listen"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_would_do(tmp_path: Path, text: str, says: str) -> None:
@@ -136,3 +147,20 @@ def test_a_bad_limit_is_told_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"did you mean objects\?") as caught:
         load(tmp_path, environ={})
     assert f"{file}:2" in str(caught.value)
+
+
+def test_what_a_cluster_needs_is_read_from_everywhere_alike(tmp_path: Path) -> None:
+    """Name, rack and addresses come from file, environment and flags; others are told one address."""
+    write(tmp_path, "name = 'n1'\nrack = 'r1'\nlisten = '0.0.0.0:7400'\n")
+    settings = load(tmp_path, environ={"DIOS_ADVERTISE": "[FD00::1]:7400"}, flags={"announce": "yes"})
+    assert (settings.name, settings.rack, settings.listen) == ("n1", "r1", "0.0.0.0:7400")
+    assert settings.address == "[fd00::1]:7400"
+    assert settings.announce
+    assert settings.identity == tmp_path / "identity"
+
+
+def test_a_lone_node_listens_nowhere(tmp_path: Path) -> None:
+    """Without settings a node has a name, and no address."""
+    settings = load(tmp_path, environ={})
+    assert settings.name == machine.host_name()
+    assert not settings.address

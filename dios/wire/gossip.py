@@ -1,0 +1,120 @@
+"""What nodes tell each other about which nodes there are: rows, and the five messages that carry them.
+
+Not for: what follows from them (``dios.core.membership``). Each message is one-way and may be lost,
+doubled, late or out of order. It travels inside a ``Gossip`` of ``dios.wire.dcp``; ``docs/membership.md``
+has the tables. Fields are added at the end with a default, and a receiver leaves out what it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dios import limits
+from dios.errors import ProtocolError
+from dios.ids import NodeId
+from dios.wire.calls import U64
+from dios.wire.types import NodeStatus
+
+Node: TypeAlias = Annotated[NodeId, Meta(ge=1, le=2**63 - 1)]
+Label: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_NAME_BYTES_MAX)]
+Address: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_ADDRESS_CHARS_MAX)]
+
+
+class Load(Struct, frozen=True, array_like=True):
+    """How busy a node is: tasks that run there, its processors, and bytes of memory that are free."""
+
+    tasks: U64 = 0
+    cpus: U64 = 0
+    memory_bytes: U64 = 0
+
+
+class Member(Struct, frozen=True, array_like=True):
+    """One node, as some node knows it.
+
+    ``epoch`` counts the node's starts. Within one epoch ``incarnation`` counts the times that the node
+    itself has denied to be suspect or dead, and ``version`` its changes of everything but ``status``. Only
+    the node itself makes any of them larger.
+    """
+
+    node: Node
+    name: Label
+    rack: Label = ""
+    address: Address = ""
+    epoch: U64 = 0
+    incarnation: U64 = 0
+    status: NodeStatus = NodeStatus.ALIVE
+    draining: bool = False
+    load: Load = Load()
+    version: U64 = 0
+
+
+Updates: TypeAlias = Annotated[tuple[Member, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
+Forgotten: TypeAlias = Annotated[tuple[Node, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
+
+
+class Ping(Struct, frozen=True, array_like=True, tag=60):
+    """Do you live? ``row`` is the sender's own, here as in every message."""
+
+    row: Member
+    number: U64
+    updates: Updates = ()
+    forgotten: Forgotten = ()
+
+
+class Ack(Struct, frozen=True, array_like=True, tag=61):
+    """``subject`` lives: the sender itself, or whom it was asked about by a ping-request."""
+
+    row: Member
+    number: U64
+    subject: Node
+    updates: Updates = ()
+    forgotten: Forgotten = ()
+
+
+class PingRequest(Struct, frozen=True, array_like=True, tag=62):
+    """Ping ``target`` for me, and tell me when it answers; silence means nothing."""
+
+    row: Member
+    number: U64
+    target: Node
+    updates: Updates = ()
+    forgotten: Forgotten = ()
+
+
+class News(Struct, frozen=True, array_like=True, tag=63):
+    """Something that shall not wait for the next ping; no answer."""
+
+    row: Member
+    updates: Updates = ()
+    forgotten: Forgotten = ()
+
+
+class Table(Struct, frozen=True, array_like=True, tag=64):
+    """Everything that the sender knows; with ``answer`` it wants the receiver's table back."""
+
+    row: Member
+    updates: Annotated[tuple[Member, ...], Meta(max_length=limits.NODES_MAX)]
+    forgotten: Annotated[tuple[Node, ...], Meta(max_length=limits.NODES_FORGOTTEN_MAX)] = ()
+    answer: bool = False
+
+
+GossipMessage: TypeAlias = Ping | Ack | PingRequest | News | Table
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[GossipMessage]] = msgspec.msgpack.Decoder(GossipMessage)
+
+
+def encode(message: GossipMessage) -> bytes:
+    """The bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode(body: bytes) -> GossipMessage:
+    """Validate the bytes of a message; raises ProtocolError."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"malformed gossip: {error}") from None
