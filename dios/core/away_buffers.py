@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class AwayBuffer:
     """A buffer here, and the request over there that it belongs to.
 
-    ``held`` are its bytes, counted with the task. It is no ``Buffer``: nothing of its request is counted here.
+    ``held`` are its bytes, counted with the task. It is no ``Buffer``: its request is
+    counted over there.
     """
 
     __slots__ = ("held", "id", "length", "mode", "offset", "reference", "remote")

@@ -10,16 +10,16 @@ from typing import Final, cast
 
 from dios.core import access, coordination, effects, forwarding, groups, stand_ins
 from dios.core.effects import WriteSource
-from dios.core.pending import Pending
 from dios.core.peers import Cluster, Peer
+from dios.core.pending import Pending
 from dios.core.references import Provenance
 from dios.core.stand_ins import StandIn
 from dios.core.step import Reply, Step
 from dios.core.tasks import Task
 from dios.errors import Code, DiosError, InvalidError, ProtocolError, UnreachableError
-from dios.ids import NodeId, TaskId
+from dios.ids import NodeId, RefId, TaskId
 from dios.wire import dcp, messages
-from dios.wire.types import Mode, NameKind, ObjectType, Permission, Resource
+from dios.wire.types import Flag, NameKind, ObjectType, Permission, Resource
 
 _UNREACHABLE: Final = int(Code.EHOSTUNREACH)
 
@@ -28,17 +28,21 @@ def named(step: Step, host: str) -> Peer | None:
     """The node that people call so; None for this one. EHOSTUNREACH when there is none, or it is dead."""
     cluster = step.state.cluster
     if cluster is None:
-        if host in {"", step.state.here.name}:
-            return None
-        raise UnreachableError(f"no node named {host!r} is known here")
-    if host in {"", cluster.here.name}:
+        raise UnreachableError(f"no node named {host!r} is known here: this one is alone")
+    node = member_named(cluster, host)
+    if node == cluster.here.node:
         return None
-    for member in cluster.membership.members.values():
+    peer = cluster.peer(node)
+    if peer.dead_since is not None:
+        raise coordination.unreachable_error(peer, "is dead; see `dios node ls`")
+    return peer
+
+
+def member_named(cluster: Cluster, host: str) -> NodeId:
+    """The node with this name or id; EHOSTUNREACH where there is none."""
+    for member in (cluster.membership.own, *cluster.membership.members.values()):
         if host in {member.name, f"{member.node:x}"}:
-            peer = cluster.peer(member.node)
-            if peer.dead_since is not None:
-                raise coordination.unreachable_error(peer, "is dead; see `dios node ls`")
-            return peer
+            return member.node
     raise UnreachableError(f"no node named {host!r} is known here; `dios node ls` lists them")
 
 
@@ -90,32 +94,28 @@ def vector(
 
     The calls are independent, so that their order among each other means nothing.
     """
-    by_node: dict[NodeId, list[int]] = {}
-    for place, target in enumerate(places):
-        if target is not None:
-            by_node.setdefault(target.home, []).append(place)
     parts: list[Reply | None] = [None] * len(places)
-    asked: list[tuple[NodeId, dcp.RequestBody, WriteSource | None]] = []
-    order: list[list[int]] = []
-    for node, members in by_node.items():
-        sent: list[messages.PlainCall] = []
-        kept: list[int] = []
-        for place in members:
-            try:
-                there, source = _in_vector(task, call.calls[place])
-            except DiosError as error:
-                parts[place] = _refusal(task, seq, error)
-                continue
-            if source is None:
-                sent.append(there)
-                kept.append(place)
-            else:
-                asked.append((node, dcp.Forward(forwarding.caller_of(task), there), source))
-                order.append([place])
-        if sent:
-            body = dcp.Forward(forwarding.caller_of(task), messages.Vector(tuple(sent)))
-            asked.append((node, body, None))
-            order.append(kept)
+    loads: dict[tuple[NodeId, int], _Load] = {}
+    for place, target in enumerate(places):
+        if target is None:
+            continue
+        try:
+            there, source = _in_vector(task, call.calls[place])
+        except DiosError as error:
+            parts[place] = _refusal(task, seq, error)
+            continue
+        # Bytes of one commit fit beside a message, and what else is about that buffer must not overtake it.
+        buffer = getattr(there, "buffer", 0)
+        key = (target.home, buffer if source is not None or (target.home, buffer) in loads else 0)
+        load = loads.setdefault(key, _Load(target.home))
+        load.calls.append(there)
+        load.places.append(place)
+        load.source = load.source or source
+    asked = [
+        (load.node, dcp.Forward(forwarding.caller_of(task), messages.Vector(tuple(load.calls))), load.source)
+        for load in loads.values()
+    ]
+    order = [load.places for load in loads.values()]
 
     def done(later: Step, answers: list[dcp.Answer]) -> None:
         for members, answer in zip(order, answers, strict=True):
@@ -129,9 +129,17 @@ def vector(
     gather(step, Pending(task, seq, call, ()), asked, done)
 
 
-def _in_vector(
-    task: Task, call: messages.PlainCall
-) -> tuple[messages.PlainCall, WriteSource | None]:
+class _Load:
+    """What goes to one node in one message."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.node: Final = node
+        self.calls: list[messages.PlainCall] = []
+        self.places: list[int] = []
+        self.source: WriteSource | None = None
+
+
+def _in_vector(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     if isinstance(call, messages.Attach | messages.Copy):
         raise InvalidError(f"{type(call).__name__.lower()} on an object of another node stands alone")
     return forwarding.translated(task, call)
@@ -169,49 +177,54 @@ def _take_apart(
 
 
 # -- select -----------------------------------------------------------------------------------------
-def select(step: Step, task: Task, seq: int, call: messages.Select, timeout_ns: int | None) -> Pending:
+def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
     """Ask every node that has one of the references; the first that is ready is the answer.
 
     A reference that cannot be reached is ready: I/O on it would not wait, but fail.
     """
+    task, seq = row.task, row.seq
     by_node: dict[NodeId, list[int]] = {}
     for index, ref in enumerate(call.refs):
         target = task.table.get(ref).object
         if target.home:
             by_node.setdefault(target.home, []).append(index)
-    row = Pending(task, seq, call, ())
     silent = len(by_node)
-
-    def finish(later: Step, index: int) -> None:
-        later.state.pending.remove(row)
-        abandon(later, row)
-        later.answer(task, seq, messages.Selected(index))
+    questions = row.questions
+    patient = (
+        bool(row.watched)
+        or row.limit is not None
+        or not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
+    )
 
     def arrived(indexes: list[int]) -> Callable[[Step, dcp.Answer], None]:
         def take(later: Step, answer: dcp.Answer) -> None:
             nonlocal silent
             silent -= 1
-            if not later.state.pending.has(row):
-                return
-            if isinstance(answer, messages.Selected) and 0 <= answer.index < len(indexes):
-                finish(later, indexes[answer.index])
+            now = task.pending.get(seq)
+            if now is None or now.questions is not questions:
+                return  # it was answered, or given up
+            index = -1
+            if isinstance(answer, messages.Selected):
+                index = indexes[answer.index] if 0 <= answer.index < len(indexes) else -1
             elif isinstance(answer, messages.Failure):
-                finish(later, indexes[0])
-            elif not silent and row.limit is None and not row.watched:
-                finish(later, -1)
+                index = indexes[0]
+            if index >= 0 or (not silent and not patient):
+                later.state.pending.remove(now)
+                abandon(later, now)
+                later.answer(task, seq, messages.Selected(index))
 
         return take
 
     for node, indexes in by_node.items():
+        # Without an end of its own: this node keeps the time.
         there = messages.Select(
-            tuple(call.refs[index] for index in indexes), call.mode, timeout_ns, call.flags
+            tuple(call.refs[index] for index in indexes), call.mode, None if patient else 0, call.flags
         )
         task.abroad.add(node)
         body = dcp.Forward(forwarding.caller_of(task), there)
         question = coordination.ask(step, node, body, arrived(indexes))
         if question is not None:
-            row.questions.append(question)
-    return row
+            questions.append(question)
 
 
 def abandon(step: Step, row: Pending) -> None:
@@ -231,7 +244,7 @@ def create(step: Step, task: Task, seq: int, call: messages.Create, peer: Peer) 
         raise InvalidError("a deterministic name is made on the task's own node; create it here and copy it")
     if call.object_type in {ObjectType.GROUP, ObjectType.PRIVMEM_BLOB, ObjectType.TIMER_BLOB}:
         raise InvalidError(f"a {call.object_type.name} is for where the task is")
-    names = groups.names_for_creation(task, call.groups) or tuple(task.memberships)[:0]
+    names = groups.names_for_creation(task, call.groups)
     task.table.require_room()
     body = dcp.Forward(forwarding.caller_of(task), _placed(call), groups.described(step, names))
 
@@ -247,7 +260,15 @@ def create(step: Step, task: Task, seq: int, call: messages.Create, peer: Peer) 
 
 def _placed(call: messages.Create) -> messages.Create:
     return messages.Create(
-        call.object_type, (), call.name_kind, call.deletion, call.size, call.buffering, "", call.flags, call.data
+        call.object_type,
+        (),
+        call.name_kind,
+        call.deletion,
+        call.size,
+        call.buffering,
+        "",
+        call.flags,
+        call.data,
     )
 
 
@@ -276,7 +297,7 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy, target: StandIn)
 
 
 def receiver_of(step: Step, cluster: Cluster, task: Task, ref_id: int) -> tuple[NodeId, dcp.Caller]:
-    """Where the task behind a reference is, and which it is; to write to a task is to put something before it."""
+    """Where the task behind a reference is, and which; to write to it is to put something before it."""
     reference = access.typed(access.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
     target = reference.object
     if target.home:
@@ -286,12 +307,10 @@ def receiver_of(step: Step, cluster: Cluster, task: Task, ref_id: int) -> tuple[
     return cluster.here.node, forwarding.caller_of(found)
 
 
-def _received(
-    step: Step, task: Task, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered
-) -> None:
+def _received(step: Step, task: Task, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered) -> None:
     taker = step.state.tasks.get(receiver)
     if taker is None or not taker.alive or len(answer.references) != 1:
-        refs = tuple(dcp.RefId(told.ref) for told in answer.references)
+        refs = tuple(RefId(told.ref) for told in answer.references)
         coordination.tell(step, node, dcp.Release(receiver, refs))
         step.answer(task, seq, messages.Failure(int(Code.ESRCH), "the receiving task has ended"))
         return
@@ -308,19 +327,23 @@ def finish_copy(step: Step, task: Task, seq: int, answer: dcp.Planted) -> None:
     told = answer.held
     cluster = coordination.cluster_of(step)
     if told.node == cluster.here.node:
-        # Made here, by the other node: what it was granted as a deputy is the task's own reference.
-        raise ProtocolError("a copy that was made here is answered here")
+        # Planted here by the node that has the original, which granted it to the task itself.
+        found = task.table.find(told.reference.ref)
+        if found is None:
+            raise ProtocolError("a copy that is not here")
+        step.answer(task, seq, messages.References((found.public(),)))
+        return
     public = stand_ins.adopt(step, task, told.node, told.reference, Provenance.DELEGATED).public()
     step.answer(task, seq, messages.References((public,)))
 
 
 # -- about nodes --------------------------------------------------------------------------------------
-def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]) -> None:
+def list_tasks(
+    step: Step, task: Task, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]
+) -> None:
     """The tasks of the caller's principal on every node that answers."""
     cluster = coordination.cluster_of(step)
-    asked = [
-        (peer.node, dcp.Rows(forwarding.caller_of(task)), None) for peer in cluster.living()
-    ]
+    asked = [(peer.node, dcp.Rows(forwarding.caller_of(task)), None) for peer in cluster.living()]
     if not asked:
         step.answer(task, seq, messages.Tasks(own, _some_dead(cluster)))
         return
@@ -341,17 +364,15 @@ def _some_dead(cluster: Cluster) -> bool:
     return any(peer.dead_since is not None for peer in cluster.peers.values())
 
 
-def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo, peer: Peer) -> None:
-    """Counts and guarantees of another node."""
-    body = dcp.Forward(forwarding.caller_of(task), messages.NodeInfo())
+def pass_on(step: Step, task: Task, seq: int, call: messages.NodeInfo | messages.SetNode, peer: Peer) -> None:
+    """A call about another node is that node's to answer."""
+    there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
 
     def then(later: Step, answer: dcp.Answer) -> None:
-        if isinstance(answer, messages.Info | messages.Failure):
-            later.answer(task, seq, answer)
-        else:
+        if not isinstance(answer, messages.Info | messages.Nodes | messages.Failure):
             raise ProtocolError("an answer of the wrong kind")
+        later.answer(task, seq, answer)
 
-    forwarding.send(step, task, seq, call, peer.node, body, then=then)
-
-
-_ = Mode
+    forwarding.send(
+        step, task, seq, call, peer.node, dcp.Forward(forwarding.caller_of(task), there), then=then
+    )

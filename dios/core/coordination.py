@@ -74,9 +74,7 @@ def _say(step: Step, cluster: Cluster, question: Question) -> None:
     peer = question.peer
     if peer.connected:
         settled = next(iter(peer.asked))
-        step.emit(
-            effects.Send(peer.node, dcp.Ask(question.number, settled, question.body), question.source)
-        )
+        step.emit(effects.Send(peer.node, dcp.Ask(question.number, settled, question.body), question.source))
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
     pause = min(limits.DCP_REPEAT_MS << min(question.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
     cluster.repeat_later(question, step.now + pause * _MS)
@@ -259,9 +257,7 @@ def _publish(step: Step, cluster: Cluster, target: PhysicalObject) -> None:
         if peer is not None and peer.connected:
             peer.order_out += 1
             counters = (target.size, target.v_r, target.v_w, target.a_r, target.a_w, target.dirty)
-            step.emit(
-                effects.Send(node, dcp.Published(target.id, *counters, target.zombie, peer.order_out))
-            )
+            step.emit(effects.Send(node, dcp.Published(target.id, *counters, target.zombie, peer.order_out)))
 
 
 def published(step: Step, peer: Peer, told: dcp.Published) -> None:

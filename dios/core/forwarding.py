@@ -96,7 +96,7 @@ def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: 
 
 
 def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, target: StandIn) -> None:
-    """The end over there is taken by the other node for us; the bytes come and go by a connection of its own."""
+    """The other node takes the end over there for us; the bytes have a connection of their own."""
     if step.parts is not None:
         raise InvalidError("attach is not for vectors: its answer carries descriptors")
     number = coordination.cluster_of(step).peer(target.home).next_number
@@ -165,8 +165,10 @@ def translated(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall
         return call, None
     buffer = away_buffer(task, call.buffer)
     source = None
-    if isinstance(call, _COMMITS) and call.data is None:
-        length = call.size or buffer.length
+    releases = isinstance(call, messages.ReleaseWrite) and call.flags & Flag.RELEASE_COMMIT
+    if releases or (isinstance(call, _COMMITS) and call.data is None):
+        asked = call.size if isinstance(call, messages.CommitWrite | messages.CommitAcquireWrite) else 0
+        length = asked or buffer.length
         if length > buffer.length:
             raise InvalidError(f"the buffer has {buffer.length} bytes, not {length}")
         if length:

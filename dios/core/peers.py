@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dios.core.coordination import Remembered
     from dios.core.membership import Membership
     from dios.core.objects import PhysicalObject
+    from dios.core.placement import Placement
     from dios.core.stand_ins import StandIn
     from dios.core.step import Step
     from dios.core.tasks import Task
@@ -74,6 +75,7 @@ class Peer:
         "dead_since",
         "deputies",
         "epoch",
+        "lost",
         "name",
         "next_number",
         "node",
@@ -92,6 +94,7 @@ class Peer:
         self.claim_epoch = 0
         self.connected = False
         self.dead_since: int | None = None
+        self.lost: list[TaskId] = []  # tasks there that were taken for lost
         self.asked: dict[int, Question] = {}
         self.next_number = 1
         self.answers: dict[int, Remembered | None] = {}
@@ -104,16 +107,33 @@ class Peer:
 class Cluster:
     """Everything that is known of other nodes."""
 
-    __slots__ = ("_moments", "cache", "here", "membership", "peers", "publish_at", "to_publish", "to_release")
+    __slots__ = (
+        "_moments",
+        "cache",
+        "claim_at",
+        "graces",
+        "here",
+        "membership",
+        "peers",
+        "placement",
+        "publish_at",
+        "since",
+        "to_publish",
+        "to_release",
+    )
 
-    def __init__(self, here: Here, membership: Membership) -> None:
+    def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
         self.here: Final = here
+        self.placement: Final = placement
         self.membership: Final = membership
         self.peers: Final[dict[NodeId, Peer]] = {}
         self.to_publish: dict[ObjectId, PhysicalObject] = {}
         self.publish_at: int | None = None
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
+        self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
+        self.since: dict[NodeId, int] = {}  # when each came to be in its status
+        self.claim_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []
 
     def peer(self, node: NodeId) -> Peer:
@@ -160,12 +180,16 @@ class Cluster:
         """When something is to be done next, whatever happens."""
         while self._moments and self._live(self._moments[0]) is None:
             heapq.heappop(self._moments)
-        found = [self.membership.next_tick]
+        found = [] if self.membership.next_tick is None else [self.membership.next_tick]
         if self._moments:
             found.append(self._moments[0][0])
         if self.publish_at is not None:
             found.append(self.publish_at)
-        return min(found)
+        if self.graces:
+            found.append(min(self.graces.values()))
+        if self.claim_at is not None:
+            found.append(self.claim_at)
+        return min(found, default=None)
 
     def _live(self, entry: tuple[int, NodeId, int]) -> Question | None:
         peer = self.peers.get(entry[1])

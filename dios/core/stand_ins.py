@@ -60,6 +60,18 @@ class StandIn(PhysicalObject):
         self.stored = told.persistence
 
 
+def known(step: Step, peer: Peer, told: messages.Reference) -> StandIn:
+    """The stand-in for an object that another node told of; made when it is the first time."""
+    if told.object in step.state.objects:
+        raise ProtocolError("an object of another node has the id of one that is here")
+    target = peer.stand_ins.get(ObjectId(told.object))
+    if target is None:
+        cluster = coordination.cluster_of(step)
+        target = peer.stand_ins[ObjectId(told.object)] = StandIn(peer, told, cluster)
+        peer.claim_epoch = peer.claim_epoch or peer.epoch
+    return target
+
+
 def adopt(
     step: Step,
     task: Task,
@@ -71,13 +83,10 @@ def adopt(
     """Enter a reference to an object of another node into a task's table; there is room."""
     cluster = coordination.cluster_of(step)
     peer = cluster.peer(node)
-    if told.object in step.state.objects or told.ref in task.table:
+    if told.ref in task.table:
         raise ProtocolError("a reference to another node's object has the id of one that is here")
-    target = peer.stand_ins.get(ObjectId(told.object))
-    if target is None:
-        target = peer.stand_ins[ObjectId(told.object)] = StandIn(peer, told, cluster)
-        peer.claim_epoch = peer.claim_epoch or peer.epoch
-    else:
+    target = known(step, peer, told)
+    if target.references:
         target.learn(told)
         step.changed(target)
     # Its clock may be another: what travels is how much time is left.

@@ -24,7 +24,12 @@ from dios.wire import dcp, messages
 from dios.wire.types import Deletion, Mode, Permission, Resource
 
 Reply: TypeAlias = (
-    effects.Answer | effects.AnswerRead | effects.AnswerWrite | effects.AnswerBytes | effects.AnswerConsole
+    effects.Answer
+    | effects.AnswerRead
+    | effects.AnswerWrite
+    | effects.AnswerBytes
+    | effects.AnswerConsole
+    | effects.AnswerReceived
 )
 
 
@@ -128,6 +133,12 @@ class Step:
         """Leave an audit record (§3.2.2)."""
         self.after.append(
             effects.Audit(self.now, action, outcome, task.principal, task.object.fingerprint, subject, detail)
+        )
+
+    def audit_node(self, action: str, outcome: str, subject: str, detail: str = "") -> None:
+        """Leave an audit record of what no task did."""
+        self.after.append(
+            effects.Audit(self.now, action, outcome, self.state.node_owner, "", subject, detail)
         )
 
     # -- persistence ----------------------------------------------------------------------------
