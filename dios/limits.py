@@ -151,6 +151,9 @@ ENTROPY_BYTES: Final = 4 * KIB
 # -- many nodes: what people call them -------------------------------------------------------------
 NODE_NAME_BYTES_MAX: Final = 63
 HOST_NAME_BYTES_MAX: Final = 253
+LOCAL_NODES_MAX: Final = 64
+LOCAL_PORT_FIRST: Final = 20_000
+LOCAL_PORT_LAST: Final = 31_999
 
 # -- many nodes: which there are --------------------------------------------------------------------
 NODES_MAX: Final = 256
@@ -167,6 +170,7 @@ GOSSIP_SUSPECTED_MS: Final = 1_000
 GOSSIP_CUT_OFF_MS: Final = 500
 GOSSIP_LATE_MS: Final = 500
 GOSSIP_DEAD_PING_MS: Final = 2_000
+GOSSIP_NEAR_MS: Final = 2_000
 GOSSIP_TABLE_MS: Final = 15_000
 GOSSIP_JUMP_MAX: Final = 2**32
 
@@ -186,7 +190,16 @@ REFUSAL_BYTES_MAX: Final = 1 * KIB
 DCP_FRAME_BYTES_MAX: Final = 1 * MIB
 DCP_QUEUE_BYTES_MAX: Final = 16 * MIB
 DATA_PIECE_BYTES: Final = 256 * KIB
-DATA_STALL_MS_MAX: Final = 30_000
+SILENCE_MS_MAX: Final = 30_000
+DATA_CONNECTIONS: Final = 2
+DCP_INLINE_BYTES_MAX: Final = 64 * KIB
+DCP_MESSAGE_BYTES_MAX: Final = 4 * MIB
+DCP_RECEIVING_BYTES_MAX: Final = 4 * GIB
+DCP_TRANSFERS_QUEUED_MAX: Final = 2_048
+PEER_RETRY_MS_MIN: Final = 20
+PEER_RETRY_MS_MAX: Final = 1_000
+PEER_PROBE_MS_MAX: Final = 100
+LOAD_MEASURE_MS: Final = 3_000
 
 # -- catalogues of what people put ----------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
@@ -236,6 +249,11 @@ JOB_MEMORY_BYTES_DEFAULT: Final = 1 * GIB
 JOB_MEMORY_BYTES_MIN: Final = 64 * KIB
 JOB_PAIR_BYTES: Final = 160
 JOB_RUNS_MAX: Final = 256
+
+# -- libraries ------------------------------------------------------------------------------------
+RETRY_PAUSE_US_MIN: Final = 50
+RETRY_PAUSE_US_MAX: Final = 10_000
+LOCK_LEASE_MS_MAX: Final = 24 * 3600 * 1000
 
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101

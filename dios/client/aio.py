@@ -6,158 +6,55 @@ Not for: what the methods do, which both faces share (``dios.client.handles``, `
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
 import trio
 
 from dios.client.aio_connection import AsyncConnection
+from dios.client.aio_network import AsyncAcceptor, AsyncTcpConnection
+from dios.client.aio_objects import AsyncReference, AsyncStreamEnds, awaited, drive
 from dios.client.attributes import HasLink
 from dios.client.batches import BatchOps, Pending, operation_of
 from dios.client.blocking import ambient
 from dios.client.connection import Connection
-from dios.client.handles import ConsoleOps, Data, GroupOps, ReferenceOps, TaskOps
+from dios.client.handles import ConsoleOps, Data, GroupOps, TaskOps
 from dios.client.keyring import presented_groups
 from dios.client.locate import resolve_node
+from dios.client.network import NetworkOps
 from dios.client.nodes import NodeOps, mode_of, select_op
-from dios.client.requests import ReadOps, RequestOps, WriteOps
-from dios.client.session import Operation
-from dios.client.streams import StreamOps, ends_op
+from dios.client.streams import ends_op
 from dios.errors import DiosError, EndOfStreamError
 from dios.transport import rings_trio
 from dios.transport.rings import RingEnd
 from dios.transport.unix_client import connect as connect_socket
 from dios.transport.unix_client_trio import AsyncClientChannel
 from dios.wire import messages
-from dios.wire.types import Mode, ObjectType, Semantics
+from dios.wire.types import Mode, ObjectType
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from types import TracebackType
     from typing import Self
+
+__all__ = [
+    "AsyncAcceptor",
+    "AsyncBatch",
+    "AsyncConsole",
+    "AsyncGroup",
+    "AsyncNode",
+    "AsyncReference",
+    "AsyncStream",
+    "AsyncTask",
+    "AsyncTcpConnection",
+    "open_node",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H", bound=HasLink)
-
-
-async def drive(owner: HasLink, operation: Operation[T]) -> T:
-    """Drive an operation over its owner's connection."""
-    return await cast("AsyncConnection", owner.link).run(operation)
-
-
-def awaited(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concatenate[H, P], Awaitable[T]]:
-    """The coroutine method for an operation, under its name without ``_op``."""
-
-    @functools.wraps(op)
-    async def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await cast("AsyncConnection", self.link).run(op(self, *args, **kwargs))
-
-    method.__name__ = op.__name__.removesuffix("_op")
-    method.__qualname__ = op.__qualname__.removesuffix("_op")
-    return method
-
-
-# -- I/O requests -----------------------------------------------------------------------------------
-class AsyncRequest(RequestOps):
-    """An I/O request: ``async with`` acquires it, commits it on a normal exit and releases it always.
-
-    Awaiting it instead acquires it, and leaves the rest to the program.
-    """
-
-    __slots__ = ()
-
-    release = awaited(RequestOps.release_op)
-
-    async def _begin(self) -> Self:
-        await drive(self, self.acquire_op())
-        return self
-
-    def __await__(self) -> Generator[object, None, Self]:
-        return self._begin().__await__()
-
-    async def __aenter__(self) -> Self:
-        return await self._begin()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await drive(self, self.finish_op())
-            return
-        # The body's own error is the one to be told; the buffer goes back even when it was cancelled.
-        with contextlib.suppress(DiosError), trio.CancelScope(shield=True):
-            await drive(self, self.release_op())
-
-
-class AsyncReadRequest(AsyncRequest, ReadOps):
-    """A read: look at ``view``, then ``commit`` says whether it was valid."""
-
-    __slots__ = ()
-
-    commit = awaited(ReadOps.commit_op)
-    reacquire = awaited(ReadOps.reacquire_op)
-    finish = awaited(ReadOps.finish_op)
-
-
-class AsyncWriteRequest(AsyncRequest, WriteOps):
-    """A write: fill ``view``, then ``commit`` makes it the object's bytes if nothing came between."""
-
-    __slots__ = ()
-
-    commit = awaited(WriteOps.commit_op)
-    reacquire = awaited(WriteOps.reacquire_op)
-    finish = awaited(WriteOps.finish_op)
-
-
-# -- handles ----------------------------------------------------------------------------------------
-class AsyncReference(ReferenceOps["AsyncReference"]):
-    """A reference to an object; an ``async with`` body closes the handle at its end."""
-
-    __slots__ = ()
-
-    def read(
-        self, semantics: Semantics = Semantics.ANY, *, size: int = 0, offset: int = 0
-    ) -> AsyncReadRequest:
-        """A request to read ``size`` bytes (0: all) from ``offset`` on, for ``async with``."""
-        return AsyncReadRequest(self, size, offset, semantics)
-
-    def write(
-        self,
-        size: int = 0,
-        semantics: Semantics = Semantics.MRSW,
-        *,
-        offset: int = 0,
-        blank: bool = False,
-        replace: bool = False,
-    ) -> AsyncWriteRequest:
-        """A request to write ``size`` bytes (0: as many as there are) from ``offset`` on, for
-        ``async with``; ``blank`` and ``replace`` as in the blocking face.
-        """
-        return AsyncWriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
-
-    read_bytes = awaited(ReferenceOps["AsyncReference"].read_bytes_op)
-    write_bytes = awaited(ReferenceOps["AsyncReference"].write_bytes_op)
-    stat = awaited(ReferenceOps["AsyncReference"].stat_op)
-    close = awaited(ReferenceOps["AsyncReference"].close_op)
-    delete = awaited(ReferenceOps["AsyncReference"].delete_op)
-    destroy = awaited(ReferenceOps["AsyncReference"].destroy_op)
-    delegate = awaited(ReferenceOps["AsyncReference"].delegate_op)
-    retire = awaited(ReferenceOps["AsyncReference"].retire_op)
-    copy = awaited(ReferenceOps["AsyncReference"].copy_op)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with trio.CancelScope(shield=True):
-            await self.close()
 
 
 class AsyncTask(TaskOps["AsyncConsole"], AsyncReference):
@@ -197,16 +94,13 @@ class AsyncGroup(GroupOps, AsyncReference):
     read_name = awaited(GroupOps.read_name_op)
 
 
-class AsyncStream(StreamOps, AsyncReference):
+class AsyncStream(AsyncStreamEnds):
     """A reference to a stream, which is its writing or reading end from its first use as one on.
 
     Iterating gives messages until the writer is gone.
     """
 
     __slots__ = ()
-
-    writer = awaited(StreamOps.writer_op)
-    reader = awaited(StreamOps.reader_op)
 
     async def send(self, data: Data) -> None:
         """Send one message; waits while there is no room. ClosedError when the reader is gone."""
@@ -229,18 +123,29 @@ _KINDS: Final[dict[ObjectType, type[AsyncReference]]] = {
     ObjectType.CONSOLE_STREAM: AsyncConsole,
     ObjectType.GROUP: AsyncGroup,
     ObjectType.SHMEM_STREAM: AsyncStream,
+    ObjectType.TCP_STREAM: AsyncTcpConnection,
+    ObjectType.TCP_ACCEPT_STREAM: AsyncAcceptor,
 }
 
 _Ops = NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"]
 
 
-class AsyncNode(NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"]):
+_Network = NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor"]
+
+
+class AsyncNode(
+    NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"],
+    NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor"],
+):
     """The node, as this task sees it."""
 
     create = awaited(_Ops.create_op)
     create_group = awaited(_Ops.create_group_op)
     create_stream = awaited(_Ops.create_stream_op)
     create_timer = awaited(_Ops.create_timer_op)
+    network = awaited(_Network.network_op)
+    connect_tcp = awaited(_Network.connect_tcp_op)
+    listen_tcp = awaited(_Network.listen_tcp_op)
     create_program = awaited(_Ops.create_program_op)
     lookup = awaited(_Ops.lookup_op)
     find = awaited(_Ops.find_op)

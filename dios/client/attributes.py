@@ -142,6 +142,11 @@ class Handle:
         return self._info.buffering
 
     @property
+    def address(self) -> str:
+        """Of a network stream "HOST:PORT": the peer's of a connection, its own of any other; else empty."""
+        return self._info.address
+
+    @property
     def expires(self) -> float | None:
         """In how many seconds the node takes this reference back; 0 once it is over, None for never."""
         if not self._info.expires_ns:

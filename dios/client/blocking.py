@@ -5,144 +5,56 @@ Not for: what the methods do, which both faces share (``dios.client.handles``, `
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
 from dios.client.attributes import HasLink
 from dios.client.batches import BatchOps, Pending, operation_of
+from dios.client.blocking_network import Acceptor, TcpConnection
+from dios.client.blocking_objects import (
+    ReadRequest,
+    Reference,
+    StreamEnds,
+    WriteRequest,
+    blocking,
+)
 from dios.client.connection import Connection
-from dios.client.handles import ConsoleOps, Data, GroupOps, ReferenceOps, TaskOps
+from dios.client.handles import ConsoleOps, Data, GroupOps, TaskOps
+from dios.client.network import NetworkOps
 from dios.client.nodes import NodeOps, mode_of
-from dios.client.requests import ReadOps, RequestOps, WriteOps
 from dios.client.selecting import select
-from dios.client.session import Operation
-from dios.client.streams import StreamOps
-from dios.errors import DiosError, EndOfStreamError
-from dios.transport.rings import RingReader, RingWriter
+from dios.errors import EndOfStreamError
 from dios.transport.unix_client import ClientChannel
 from dios.transport.unix_client import connect as connect_socket
 from dios.wire import messages
-from dios.wire.types import Mode, ObjectType, Semantics
+from dios.wire.types import Mode, ObjectType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
+__all__ = [
+    "Acceptor",
+    "Batch",
+    "Console",
+    "Group",
+    "Node",
+    "ReadRequest",
+    "Reference",
+    "Stream",
+    "Task",
+    "TcpConnection",
+    "WriteRequest",
+    "ambient",
+    "connect",
+    "enter_task",
+]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H", bound=HasLink)
-
-
-def drive(owner: HasLink, operation: Operation[T]) -> T:
-    """Drive an operation over its owner's connection."""
-    return cast("Connection", owner.link).run(operation)
-
-
-def blocking(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concatenate[H, P], T]:
-    """The blocking method for an operation, under its name without ``_op``."""
-
-    @functools.wraps(op)
-    def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast("Connection", self.link).run(op(self, *args, **kwargs))
-
-    method.__name__ = op.__name__.removesuffix("_op")
-    method.__qualname__ = op.__qualname__.removesuffix("_op")
-    return method
-
-
-# -- I/O requests -----------------------------------------------------------------------------------
-class Request(RequestOps):
-    """An I/O request as a ``with`` body: committed on a normal exit, and released on every one."""
-
-    __slots__ = ()
-
-    release = blocking(RequestOps.release_op)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            drive(self, self.finish_op())
-            return
-        # The body's own error is the one to be told; a node that is gone has released everything.
-        with contextlib.suppress(DiosError):
-            drive(self, self.release_op())
-
-
-class ReadRequest(Request, ReadOps):
-    """A read: look at ``view``, then ``commit`` says whether it was valid."""
-
-    __slots__ = ()
-
-    commit = blocking(ReadOps.commit_op)
-    reacquire = blocking(ReadOps.reacquire_op)
-    finish = blocking(ReadOps.finish_op)
-
-
-class WriteRequest(Request, WriteOps):
-    """A write: fill ``view``, then ``commit`` makes it the object's bytes if nothing came between."""
-
-    __slots__ = ()
-
-    commit = blocking(WriteOps.commit_op)
-    reacquire = blocking(WriteOps.reacquire_op)
-    finish = blocking(WriteOps.finish_op)
-
-
-# -- handles ----------------------------------------------------------------------------------------
-class Reference(ReferenceOps["Reference"]):
-    """A reference to an object; a ``with`` body closes the handle at its end."""
-
-    __slots__ = ()
-
-    def read(self, semantics: Semantics = Semantics.ANY, *, size: int = 0, offset: int = 0) -> ReadRequest:
-        """Acquire a request to read ``size`` bytes (0: all) from ``offset`` on; Busy when not admitted."""
-        request = ReadRequest(self, size, offset, semantics)
-        drive(self, request.acquire_op())
-        return request
-
-    def write(
-        self,
-        size: int = 0,
-        semantics: Semantics = Semantics.MRSW,
-        *,
-        offset: int = 0,
-        blank: bool = False,
-        replace: bool = False,
-    ) -> WriteRequest:
-        """Acquire a request to write ``size`` bytes (0: as many as there are) from ``offset`` on.
-
-        The buffer holds the object's bytes unless it is ``blank``. With ``replace`` the object ends where
-        the written range ends. Busy when not admitted.
-        """
-        request = WriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
-        drive(self, request.acquire_op())
-        return request
-
-    read_bytes = blocking(ReferenceOps["Reference"].read_bytes_op)
-    write_bytes = blocking(ReferenceOps["Reference"].write_bytes_op)
-    stat = blocking(ReferenceOps["Reference"].stat_op)
-    close = blocking(ReferenceOps["Reference"].close_op)
-    delete = blocking(ReferenceOps["Reference"].delete_op)
-    destroy = blocking(ReferenceOps["Reference"].destroy_op)
-    delegate = blocking(ReferenceOps["Reference"].delegate_op)
-    retire = blocking(ReferenceOps["Reference"].retire_op)
-    copy = blocking(ReferenceOps["Reference"].copy_op)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Task(TaskOps["Console"], Reference):
@@ -182,7 +94,7 @@ class Group(GroupOps, Reference):
     read_name = blocking(GroupOps.read_name_op)
 
 
-class Stream(StreamOps, Reference):
+class Stream(StreamEnds):
     """A reference to a stream, which is its writing or reading end from its first use as one on.
 
     Iterating gives messages until the writer is gone. ``writer`` and ``reader`` are the ends themselves,
@@ -190,16 +102,6 @@ class Stream(StreamOps, Reference):
     """
 
     __slots__ = ()
-
-    @property
-    def writer(self) -> RingWriter:
-        """The writing end, attached if it was not."""
-        return self._writer if self._writer is not None else drive(self, self.writer_op())
-
-    @property
-    def reader(self) -> RingReader:
-        """The reading end, attached if it was not."""
-        return self._reader if self._reader is not None else drive(self, self.reader_op())
 
     def send(self, data: Data, timeout: float | None = None) -> None:
         """Send one message; waits while there is no room. ClosedError when the reader is gone."""
@@ -223,12 +125,20 @@ _KINDS: Final[dict[ObjectType, type[Reference]]] = {
     ObjectType.CONSOLE_STREAM: Console,
     ObjectType.GROUP: Group,
     ObjectType.SHMEM_STREAM: Stream,
+    ObjectType.TCP_STREAM: TcpConnection,
+    ObjectType.TCP_ACCEPT_STREAM: Acceptor,
 }
 
 _Ops = NodeOps["Reference", "Task", "Group", "Stream", "Console"]
 
 
-class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
+_Network = NetworkOps["Reference", "TcpConnection", "Acceptor"]
+
+
+class Node(
+    NodeOps["Reference", "Task", "Group", "Stream", "Console"],
+    NetworkOps["Reference", "TcpConnection", "Acceptor"],
+):
     """The node, as this task sees it; a ``with`` body closes a connection of one's own at its end."""
 
     _turn = 0
@@ -237,6 +147,9 @@ class Node(NodeOps["Reference", "Task", "Group", "Stream", "Console"]):
     create_group = blocking(_Ops.create_group_op)
     create_stream = blocking(_Ops.create_stream_op)
     create_timer = blocking(_Ops.create_timer_op)
+    network = blocking(_Network.network_op)
+    connect_tcp = blocking(_Network.connect_tcp_op)
+    listen_tcp = blocking(_Network.listen_tcp_op)
     create_program = blocking(_Ops.create_program_op)
     lookup = blocking(_Ops.lookup_op)
     find = blocking(_Ops.find_op)

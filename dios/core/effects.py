@@ -20,7 +20,7 @@ from dios.core.events import ObjectRecord
 from dios.ids import BufferId, NodeId, ObjectId, PayloadId, TaskId, Ticket
 from dios.wire import dcp
 from dios.wire.messages import AnyResult, Buffer, Limits, Reference
-from dios.wire.types import Brand, Mode
+from dios.wire.types import Brand, Mode, ObjectType
 
 
 # -- store operations -----------------------------------------------------------------------------
@@ -193,13 +193,17 @@ class PublishCounters(Struct, frozen=True, tag=32):
 
 # -- streams --------------------------------------------------------------------------------------
 class AnswerAttach(Struct, frozen=True, tag=40):
-    """Make the stream's ring if there is none yet, and reply with this end of it."""
+    """Make the stream's ring if there is none yet, and reply with this end of it.
+
+    ``duplex``: reading and writing have a ring each, with a socket at the other end of both.
+    """
 
     task: TaskId
     seq: int
     object: ObjectId
     mode: Mode
     ring_bytes: int
+    duplex: bool = False
 
 
 class CloseStreamEnd(Struct, frozen=True, tag=41):
@@ -214,6 +218,32 @@ class WriteConsole(Struct, frozen=True, tag=42):
 
     task: TaskId
     source: WriteSource
+
+
+class OpenNetwork(Struct, frozen=True, tag=43):
+    """Open the socket of a network stream; a NetworkOpened or a NetworkFailed follows.
+
+    ``address`` is "HOST:PORT": where to connect, to listen, or to send from.
+    """
+
+    object: ObjectId
+    kind: ObjectType
+    address: str
+    ring_bytes: int
+
+
+class AdoptConnection(Struct, frozen=True, tag=44):
+    """The connection that arrived under ``number`` is this object's from now on."""
+
+    object: ObjectId
+    number: int
+    ring_bytes: int
+
+
+class CloseNetwork(Struct, frozen=True, tag=45):
+    """The object is gone: send what its ring still holds, and close the socket."""
+
+    object: ObjectId
 
 
 # -- tasks ----------------------------------------------------------------------------------------
@@ -370,6 +400,9 @@ Effect: TypeAlias = (
     | AnswerAttach
     | CloseStreamEnd
     | WriteConsole
+    | OpenNetwork
+    | AdoptConnection
+    | CloseNetwork
     | Spawn
     | Kill
     | Suspend

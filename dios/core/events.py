@@ -191,6 +191,40 @@ class LoadMeasured(Struct, frozen=True, tag=16):
     memory_bytes: int
 
 
+class NetworkOpened(Struct, frozen=True, tag=17):
+    """The socket of a network stream is open; ``address`` as ``Reference.address`` tells it."""
+
+    now: int
+    object: ObjectId
+    address: str
+
+
+class NetworkFailed(Struct, frozen=True, tag=18):
+    """The socket could not be opened, or broke: the object is of no use any more."""
+
+    now: int
+    object: ObjectId
+    code: int
+    message: str
+
+
+class ConnectionArrived(Struct, frozen=True, tag=19):
+    """A peer connected to a TCP_ACCEPT_STREAM; the host keeps the connection under ``number``."""
+
+    now: int
+    object: ObjectId
+    number: int
+    address: str
+
+
+class DatagramsDropped(Struct, frozen=True, tag=20):
+    """So many datagrams more came for a UDP_STREAM while its ring was full, or were too long for it."""
+
+    now: int
+    object: ObjectId
+    count: int
+
+
 Event: TypeAlias = (
     Recovered
     | SessionOpened
@@ -208,4 +242,8 @@ Event: TypeAlias = (
     | PeerDown
     | Received
     | LoadMeasured
+    | NetworkOpened
+    | NetworkFailed
+    | ConnectionArrived
+    | DatagramsDropped
 )

@@ -15,7 +15,7 @@ from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.membership import Membership
-from dios.core.object_types import sources
+from dios.core.object_types import network, sources
 from dios.core.object_types.states import ConsoleState
 from dios.core.objects import PhysicalObject
 from dios.core.peers import Cluster, Here
@@ -126,6 +126,14 @@ class Core:
                 self._persist_failed(step, event)
             case events.EffectFailed():
                 self._effect_failed(step, event)
+            case events.NetworkOpened():
+                network.opened(step, event)
+            case events.NetworkFailed():
+                network.failed(step, event)
+            case events.ConnectionArrived():
+                network.arrived(step, event)
+            case events.DatagramsDropped():
+                network.dropped(step, event)
             case events.Recovered():
                 self._recovered(step, event)
             case events.ShutdownBegan():
@@ -258,5 +266,7 @@ def _retry(step: Step, row: Pending) -> None:
         look_again(step, row)
     elif isinstance(row.call, messages.Run):
         finish_run(step, row)
+    elif isinstance(row.call, messages.Create):
+        network.finish(step, row)
     else:
         sources.resume_read(step, row)

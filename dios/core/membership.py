@@ -16,7 +16,7 @@ connection shortens the suspicion, and that anything heard from a node prolongs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -39,6 +39,7 @@ _ACK_NS: Final = limits.GOSSIP_ACK_MS * _MS
 _SUSPECTED_NS: Final = limits.GOSSIP_SUSPECTED_MS * _MS
 _LATE_NS: Final = limits.GOSSIP_LATE_MS * _MS
 _DEAD_PING_NS: Final = limits.GOSSIP_DEAD_PING_MS * _MS
+_NEAR_NS: Final = limits.GOSSIP_NEAR_MS * _MS
 _TABLE_NS: Final = limits.GOSSIP_TABLE_MS * _MS
 
 
@@ -138,7 +139,7 @@ class Membership:
             before = self._table.status(node)
             self._table.suspect(now, node, found, soon=True)
             if before is NodeStatus.ALIVE:
-                self._ask_others(node, self._probes.number(), decision)
+                self._ask_others(now, node, self._probes.number(), decision)
         return self._end(now, decision, found)
 
     def heard(self, now: int, node: NodeId) -> None:
@@ -210,6 +211,10 @@ class Membership:
             if self._table.status(node) is NodeStatus.SUSPECT:
                 # The suspect hears of it from everyone who does: one answer is enough to deny it.
                 self._ping(node, self._probes.number(), decision)
+        if found.urgent or found.denied:
+            # Life and death travel at the speed of messages, not of rounds: each who learns tells some.
+            for node in self._some(now):
+                decision.send.append((node, self._news(node, found.urgent)))
         decision.changed = found.changed
         decision.forgotten = found.forgotten
         self._next = self._wanted(now)
@@ -232,6 +237,17 @@ class Membership:
         rows = self._table.rows.values()
         return [row.node for row in rows if row.status is NodeStatus.ALIVE and row.node != besides]
 
+    def _some(self, now: int, besides: NodeId | None = None) -> list[NodeId]:
+        """A few live nodes at random, first those that answered lately."""
+        near: list[NodeId] = []
+        rest: list[NodeId] = []
+        for node in self._alive(besides):
+            standing = self._table.standing(node)
+            heard = standing is not None and now - standing.answered_ns < _NEAR_NS
+            (near if heard else rest).append(node)
+        chosen = self._probes.pick(near, limits.GOSSIP_RELAYS)
+        return chosen + self._probes.pick(rest, limits.GOSSIP_RELAYS - len(chosen))
+
     def _round(self, now: int, decision: Decision) -> None:
         self._round_ns = now + _PING_NS
         alive = self._alive()
@@ -241,7 +257,9 @@ class Membership:
                 probe = self._probes.open[node] = Probe(self._probes.number(), now + _ACK_NS)
             self._ping(node, probe.number, decision)
         for _, node in sorted(self._table.suspects())[: limits.GOSSIP_RELAYS]:
-            self._ping(node, self._probes.number(), decision)
+            number = self._probes.number()
+            self._ping(node, number, decision)
+            self._ask_others(now, node, number, decision)
         dead = [row.node for row in self._table.rows.values() if row.status is NodeStatus.DEAD]
         if dead and now >= self._dead_ns:
             # Both sides of a partition hold the other for dead: somebody has to ask again.
@@ -261,23 +279,26 @@ class Membership:
                 probe.relayed = True
                 probe.until_ns = now + _ACK_NS
                 self._ping(node, probe.number, decision)
-                self._ask_others(node, probe.number, decision)
+                self._ask_others(now, node, probe.number, decision)
             else:
                 del self._probes.open[node]
                 self._table.suspect(now, node, found)
-                self._ask_others(node, self._probes.number(), decision)
+                self._ask_others(now, node, self._probes.number(), decision)
 
     def _ping(self, node: NodeId, number: int, decision: Decision) -> None:
         updates, forgotten = self._riders(node)
         decision.send.append((node, gossip.Ping(self.own, number, updates, forgotten)))
 
-    def _ask_others(self, target: NodeId, number: int, decision: Decision) -> None:
+    def _ask_others(self, now: int, target: NodeId, number: int, decision: Decision) -> None:
         standing = self._table.standing(target)
         if standing is None:
             return
         standing.asked = number
-        for relay in self._probes.pick(self._alive(target), limits.GOSSIP_RELAYS):
-            updates, forgotten = self._riders(relay, target)
+        relays = self._some(now, target)
+        if standing.relay not in relays and self._table.status(standing.relay) is NodeStatus.ALIVE:
+            relays.append(standing.relay)
+        for relay in relays:
+            updates, forgotten = self._riders(relay, (target,))
             message = gossip.PingRequest(self.own, number, target, updates, forgotten)
             decision.send.append((relay, message))
 
@@ -297,37 +318,39 @@ class Membership:
             decision.send.append((sender, self._whole(answer=False)))
 
     def _acked(self, now: int, sender: NodeId, message: gossip.Ack, decision: Decision) -> None:
+        standing = self._table.standing(message.subject)
         if message.subject == sender:
+            if standing is not None:
+                standing.answered_ns = now
             errand = self._probes.errand_done(message.number, sender, now)
             if errand is not None:
                 self._vouch(errand.asker, errand.number, sender, decision)
             return
-        standing = self._table.standing(message.subject)
         if standing is not None and standing.asked == message.number:
+            standing.relay = sender
             self.heard(now, message.subject)
 
     def _vouch(self, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
-        updates, forgotten = self._riders(asker, subject)
+        updates, forgotten = self._riders(asker, (subject,))
         decision.send.append((asker, gossip.Ack(self.own, number, subject, updates, forgotten)))
 
     # -- what rides on messages ---------------------------------------------------------------------
     def _riders(
-        self, to: NodeId, about: NodeId | None = None
+        self, to: NodeId, about: Sequence[NodeId] = ()
     ) -> tuple[tuple[Member, ...], tuple[NodeId, ...]]:
         """The news for a message to ``to``: bad news of itself first, then what is known of ``about``."""
         chosen: dict[NodeId, None] = {}
         if self._table.status(to) not in {None, NodeStatus.ALIVE}:
             chosen[to] = None
-        if about is not None:
-            chosen[about] = None
+        chosen.update(dict.fromkeys(about[: limits.GOSSIP_UPDATES_MAX - 1]))
         room = limits.GOSSIP_UPDATES_MAX - len(chosen)
         chosen.update(dict.fromkeys(self._table.spreading.take(room)))
         rows = self._table.rows
         updates = tuple(rows[node] for node in chosen if node in rows)
         return updates, tuple(node for node in chosen if node in self._table.forgotten)
 
-    def _news(self, to: NodeId) -> gossip.News:
-        updates, forgotten = self._riders(to)
+    def _news(self, to: NodeId, about: Sequence[NodeId] = ()) -> gossip.News:
+        updates, forgotten = self._riders(to, about)
         return gossip.News(self.own, updates, forgotten)
 
     def _tell_all(self, decision: Decision) -> None:

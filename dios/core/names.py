@@ -21,6 +21,7 @@ _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
 
 CONSOLE: Final = 1
 TIMER: Final = 2
+NETWORK: Final = 3
 
 
 def internal_name(name: Name, group: Name) -> InternalName:

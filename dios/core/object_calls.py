@@ -11,6 +11,7 @@ from dios.core.accounts import require_all, require_bytes
 from dios.core.effects import WriteSource
 from dios.core.lifecycle import end_task_by
 from dios.core.names import deterministic_name, group_name
+from dios.core.object_types import network
 from dios.core.object_types.rules import TypeRules, rules_for_creation
 from dios.core.object_types.states import StreamState, TimerState
 from dios.core.objects import PhysicalObject
@@ -30,6 +31,8 @@ from dios.wire.types import (
     Resource,
 )
 
+_WITH_RING = network.TYPES | {ObjectType.SHMEM_STREAM}
+
 
 def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
     """dios_create: a new logical object, its name, and a reference with every right."""
@@ -44,6 +47,7 @@ def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_nam
     """The same in groups given by name: here, for a task of this node or another."""
     access.flags_of(call.flags, Flag.NONE)
     rules = rules_for_creation(call.object_type, call.buffering)
+    network.require_right(step, task, call)
     if call.name_kind is NameKind.ANONYMOUS:
         group_names = ()
     _check_size(call, rules)
@@ -76,6 +80,8 @@ def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_nam
         groups.enter(step, task, target)
     _first_content(step, target, rules)
     reference = step.grant(task, target, Permission.ALL, Provenance.CREATED)
+    if network.begin(step, task, seq, call, target):
+        return
     step.audit(task, "create", "ok", target.fingerprint, target.type.name)
     step.answer(task, seq, messages.Created(name, reference.public()))
 
@@ -83,7 +89,7 @@ def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_nam
 def _check_size(call: messages.Create, rules: TypeRules) -> None:
     if call.data is not None and not rules.bytes_in_host:
         raise InvalidError(f"a {call.object_type.name} has no bytes to begin with")
-    if call.object_type is ObjectType.SHMEM_STREAM and call.size:
+    if call.object_type in _WITH_RING and call.size:
         if not limits.STREAM_RING_BYTES_MIN <= call.size <= limits.STREAM_RING_BYTES_MAX:
             raise InvalidError(
                 f"a ring of {call.size} bytes; between {limits.STREAM_RING_BYTES_MIN} and"
@@ -97,6 +103,8 @@ def _first_bytes(step: Step, call: messages.Create, rules: TypeRules) -> int:
     """How many bytes the object is counted with from the beginning."""
     if call.object_type is ObjectType.SHMEM_STREAM:
         return call.size or limits.STREAM_RING_BYTES_DEFAULT
+    if call.object_type in network.TYPES:
+        return network.bytes_of_rings(call)
     return step.payload_size if rules.bytes_in_host else 0
 
 
@@ -122,6 +130,8 @@ def _set_type_state(step: Step, target: PhysicalObject, call: messages.Create) -
         target.size = 8
     elif target.type is ObjectType.GROUP:
         target.size = limits.NAME_BYTES
+    else:
+        target.state = network.state_for(call)
 
 
 def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None:

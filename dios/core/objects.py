@@ -41,6 +41,7 @@ class PhysicalObject:
         "a_w",
         "account",
         "accounts",
+        "address",
         "admissions",
         "buffering",
         "deletion",
@@ -121,6 +122,7 @@ class PhysicalObject:
         self.version = Version(accounts, volatile=self.volatile)
         self.raw_memory = False
         self.retirements = 0
+        self.address = ""  # of a network stream, once it is open
         self.account: Account | None = None
         self.limits: tuple[Bound, ...] = ()
 

@@ -102,6 +102,7 @@ class Reference:
             expires_ns=self.expires_ns,
             node=target.place[0],
             rack=target.place[1],
+            address=target.address,
         )
 
     def disown(self) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from dios.core import access, away_lookup
 from dios.core.accounts import require_each
-from dios.core.names import CONSOLE, TIMER, internal_name, special_number
+from dios.core.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
+from dios.core.object_types import network
 from dios.core.object_types.states import TimerState
 from dios.core.objects import PhysicalObject
 from dios.core.references import Provenance
@@ -100,4 +101,6 @@ def _special(step: Step, task: Task, number: int) -> tuple[PhysicalObject, ...]:
         clock.size = 8
         step.state.add_object(clock)
         return (clock,)
+    if number == NETWORK and network.may_resolve(step.state, task):
+        return (network.object_of(step.state),)
     return ()

@@ -58,6 +58,7 @@ class StandIn(PhysicalObject):
         self.size, self.v_r, self.v_w = told.size, told.v_r, told.v_w
         self.a_r, self.a_w = told.a_r, told.a_w
         self.stored = told.persistence
+        self.address = told.address
 
 
 def known(step: Step, peer: Peer, told: messages.Reference) -> StandIn:

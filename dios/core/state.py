@@ -42,6 +42,7 @@ class State:
         "groups",
         "homes",
         "names",
+        "network",
         "next_ticket",
         "node_owner",
         "objects",
@@ -82,6 +83,7 @@ class State:
         self.expiries: Final = ExpiryTable()
         self.ended: deque[Task] = deque()
         self.failed_programs: deque[PhysicalObject] = deque()  # kept, so that a run can be repeated
+        self.network: PhysicalObject | None = None  # made when somebody first asks for it
         self.next_ticket = 1
         self.settled = Ticket(0)
         self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable

@@ -12,7 +12,7 @@ from dios.core.accounts import charge_all
 from dios.core.away_buffers import AwayBuffer
 from dios.core.effects import Effect, Outcome, StoreOperation, WriteSource
 from dios.core.iorequests import Buffer, abort, give_back
-from dios.core.object_types.states import StreamState
+from dios.core.object_types.states import AcceptState, SocketState, StreamState
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
 from dios.core.references import Provenance, Reference
@@ -296,6 +296,8 @@ class Step:
         self.state.forget_object(target)
         if target.state is None:
             self.after.append(effects.DiscardContent(target.id))
+        elif isinstance(target.state, SocketState | AcceptState):
+            self.after.append(effects.CloseNetwork(target.id))
 
     def _drop_stream_ends(self, reference: Reference) -> None:
         state = reference.object.state

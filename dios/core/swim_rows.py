@@ -48,10 +48,12 @@ class Standing(Struct):
 
     proven: int = -1  # the highest epoch that the node itself stated
     connected: bool = False
-    heard_ns: int = -1
+    heard_ns: int = -1  # when it was last heard, or another vouched for it
+    answered_ns: int = -(2**62)  # when it last answered a ping: the way to it is good
     suspected_ns: int = 0
     until_ns: int = 0  # when a suspect is dead
     asked: int = -1  # the number of the last question about it that others were asked
+    relay: NodeId = NodeId(0)  # who last vouched for it
 
 
 class Findings(Struct):
@@ -60,6 +62,7 @@ class Findings(Struct):
     changed: list[Change] = field(default_factory=list)
     forgotten: list[NodeId] = field(default_factory=list)
     suspected: list[NodeId] = field(default_factory=list)
+    urgent: list[NodeId] = field(default_factory=list)  # nodes whose life or death is news
     denied: bool = False  # something was said of this node itself that is not so
 
 
@@ -126,13 +129,21 @@ class MemberTable:
             new = replace(row, incarnation=held.incarnation, status=held.status)
         told = False
         if (row.incarnation, row.status) > (held.incarnation, held.status):
-            status = row.status
-            standing = self._standings[row.node]
-            if status is NodeStatus.DEAD and held.status not in _OVER:
-                told = held.status is NodeStatus.ALIVE or standing.heard_ns >= standing.suspected_ns
-            new = replace(new, incarnation=row.incarnation, status=NodeStatus.SUSPECT if told else status)
+            told = row.status is NodeStatus.DEAD and not self._believable(now, held)
+            status = NodeStatus.SUSPECT if told else row.status
+            new = replace(new, incarnation=row.incarnation, status=status)
         if new != held:
             self._put(now, new, found, soon=told)
+
+    def _believable(self, now: int, held: Member) -> bool:
+        """Whether another's word that this node is dead is enough here."""
+        if held.status is not NodeStatus.SUSPECT:
+            return held.status in _OVER
+        standing = self._standings[held.node]
+        # A suspect must have had the time for an answer: several may tell of its death at once.
+        return standing.heard_ns < standing.suspected_ns and now >= max(
+            standing.suspected_ns + _CUT_OFF_NS, self.grace_ns
+        )
 
     def _about_own(self, row: Member, found: Findings) -> None:
         own = self.own
@@ -184,6 +195,8 @@ class MemberTable:
         if held is None:
             found.changed.append(Change(row, None))
         else:
+            if news:
+                found.urgent.append(row.node)
             plain = replace(held, load=row.load, version=row.version, incarnation=row.incarnation)
             if plain == row and not news:
                 return  # nothing but its load: that travels with its own messages
@@ -204,7 +217,7 @@ class MemberTable:
         """A new connection to it stands: here it is alive, whatever was said."""
         standing = self._standings[node]
         standing.connected = True
-        standing.heard_ns = now
+        standing.heard_ns = standing.answered_ns = now
         row = self.rows[node]
         if row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}:
             # Nobody else would believe this row: the node itself will deny with a higher incarnation.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import access, away_calls, effects
-from dios.core.object_types import sources
-from dios.core.object_types.states import StreamState, TimerState
+from dios.core.object_types import network, sources
+from dios.core.object_types.states import SocketState, StreamState, TimerState
 from dios.core.pending import Pending
 from dios.core.references import Reference
 from dios.core.step import Step
@@ -172,22 +172,24 @@ def look_again(step: Step, row: Pending) -> bool:
 
 # -- streams ----------------------------------------------------------------------------------------
 def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
-    """Become one end of a SHMEM_STREAM; each end is one task's, once (ADR 0004)."""
+    """Become one end of a stream; each end is one task's, once (ADR 0004)."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, call.mode)
-    access.typed(reference, ObjectType.SHMEM_STREAM)
     if step.parts is not None:
         raise InvalidError("attach is not for vectors: its answer carries descriptors")
     state = reference.object.state
     if not isinstance(state, StreamState):
-        raise InvalidError("not a stream")
+        raise InvalidError(f"a {reference.object.type.name} has no ends to attach to")
     if call.mode in state.gone:
         raise ClosedError(f"the {call.mode.name.lower()} end was closed")
     if call.mode in state.holder:
         raise Busy(f"another reference is the {call.mode.name.lower()} end already")
     state.holder[call.mode] = (task.id, reference.id)
     step.audit(task, "attach", "ok", reference.object.fingerprint, call.mode.name)
-    step.emit(effects.AnswerAttach(task.id, seq, reference.object.id, call.mode, state.ring_bytes))
+    duplex = isinstance(state, SocketState)
+    step.emit(
+        effects.AnswerAttach(task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex)
+    )
 
 
 # -- giving up ----------------------------------------------------------------------------------------
@@ -197,5 +199,6 @@ def cancel(step: Step, task: Task, seq: int, call: messages.Cancel) -> None:
     if row is not None:
         step.state.pending.remove(row)
         away_calls.abandon(step, row)
+        network.given_up(step, row)
         step.answer(task, call.seq, messages.Failure(int(Code.ECANCELED), "cancelled by the caller"))
     step.answer(task, seq, messages.Done(0 if row is None else 1))

@@ -93,10 +93,10 @@ class Buffers:
         opened = self._open.get(buffer)
         return opened is not None and length <= opened.length
 
-    def source(self, source: WriteSource, payload: bytes | None) -> Source:
+    def source(self, source: WriteSource, payload: Content | None) -> Source:
         """The bytes that a write brings; ``payload`` are those of its event. Raises DamagedError."""
         if payload is not None:
-            return Source(payload, 0, min(source.length, len(payload)))
+            return Source(payload, 0, min(source.length, size_of(payload)))
         if source.content_of:
             content = self._contents.current(source.content_of)
             return Source(content, 0, min(source.length, size_of(content)))
@@ -127,14 +127,14 @@ class Buffers:
         if inline:
             data = read_from(content, offset, length)
             if buffer:
-                self._replace(buffer, OpenBuffer(keep(content), offset, length, shadow=False, mapped=False))
+                self.put(buffer, OpenBuffer(keep(content), offset, length, shadow=False, mapped=False))
             return Answered(
                 Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data)
             )
         memory = self._as_memory(target, content, offset + length)
         fd = memory.reader_fd()
         if buffer:
-            self._replace(buffer, OpenBuffer(memory.retain(), offset, length, shadow=False, mapped=True))
+            self.put(buffer, OpenBuffer(memory.retain(), offset, length, shadow=False, mapped=True))
         return Answered(
             Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.READ_ONLY, offset, memory.size),
             (fd,),
@@ -175,7 +175,12 @@ class Buffers:
             content.grow(size)
         return content
 
-    def _replace(self, buffer: BufferId, opened: OpenBuffer) -> None:
+    def get(self, buffer: BufferId) -> OpenBuffer | None:
+        """An open buffer; None when there is none of that number."""
+        return self._open.get(buffer)
+
+    def put(self, buffer: BufferId, opened: OpenBuffer) -> None:
+        """Open a buffer, in the place of what had its number before."""
         before = self._open.get(buffer)
         self._open[buffer] = opened
         if before is not None:
@@ -210,10 +215,10 @@ class Buffers:
         if same:
             return Answered(result)
         fd = memory.writer_fd()
-        self._replace(
+        self.put(
             buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True)
         )
-        return Answered(_mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
+        return Answered(mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
 
     def _made_raw(self, effect: AnswerWrite, content: Memory) -> Work:
         """The first writer of a large object that was a copy of another one: now it gets bytes of its own."""
@@ -261,16 +266,16 @@ class Buffers:
         if length <= limits.INLINE_BYTES_MAX:
             data = b"" if effect.blank else self._old_bytes(effect)
             opened = OpenBuffer(data.ljust(length, b"\0"), 0, length, shadow=True, mapped=False)
-            self._replace(buffer, opened)
+            self.put(buffer, opened)
             return Answered(
                 Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data or None)
             )
         memory = Memory.shadow(length)
-        self._replace(buffer, OpenBuffer(memory, 0, length, shadow=True, mapped=True))
+        self.put(buffer, OpenBuffer(memory, 0, length, shadow=True, mapped=True))
 
         def answer() -> Answered:
             # Last of all, so that no descriptor is made for a reply that is never sent.
-            return Answered(_mapped(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
+            return Answered(mapped(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
 
         return answer() if effect.blank else self._prefill(effect, memory, answer, fresh=True)
 
@@ -319,7 +324,7 @@ class Buffers:
         return None if self._contents.is_slow(target) else size_of(self._contents.current(target))
 
     # -- committing ---------------------------------------------------------------------------------
-    def apply(self, effect: ApplyWrite, payload: bytes | None) -> Work | None:
+    def apply(self, effect: ApplyWrite, payload: Content | None) -> Work | None:
         """Make a volatile object's new content; raises OutOfMemoryError, and then nothing has changed."""
         target, order = effect.object, effect.source
         source = self.source(order, payload)
@@ -397,5 +402,6 @@ class Buffers:
         return None
 
 
-def _mapped(result: Buffer, mapping: Mapping, start: int, length: int) -> Buffer:
+def mapped(result: Buffer, mapping: Mapping, start: int, length: int) -> Buffer:
+    """A buffer reply completed with a mapping of so many bytes, where its own begin at ``start``."""
     return Buffer(result.buffer, result.size, result.v_r, result.v_w, mapping, start, length)

@@ -9,17 +9,19 @@ asked for, and may be forgotten again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
 from dios.errors import BadReferenceError
 from dios.host.memories import Memory
-from dios.ids import ObjectId
+from dios.ids import ObjectId, PayloadId
 from dios.store.protocol import InlineContent, Store
 from dios.transport.memory_pool import MemoryPool
 
 Content: TypeAlias = bytes | Memory
+Payloads: TypeAlias = Mapping[PayloadId, Content]
+"""The bytes that came with an event, by their ids."""
 
 
 def size_of(content: Content) -> int:
@@ -45,6 +47,17 @@ def let_go(content: Content) -> None:
     """One user less."""
     if not isinstance(content, bytes):
         content.release()
+
+
+class Carried(dict[PayloadId, Content]):
+    """Payloads of another node's message, some of them memories: freed with the last step that needs them.
+
+    A step and its effects wait in many places, and each lets go of the payloads when it is done.
+    """
+
+    def __del__(self) -> None:
+        for content in self.values():
+            let_go(content)
 
 
 class Source(NamedTuple):

@@ -6,7 +6,7 @@ Not for: what is replied. A task that does not read loses its connection, never 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from dios import limits
 from dios.errors import Code, WouldBlockError
@@ -55,14 +55,23 @@ class Connection:
             close_all(fds)
 
 
+class Away(Protocol):
+    """The way out to a task of another node."""
+
+    def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
+        """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
+        ...
+
+
 class Outbox:
-    """All connections by task.
+    """All connections by task, and the ways to tasks of other nodes.
 
     ``overrun`` is called with a task that does not read what it is sent; its connection must then go.
     """
 
     def __init__(self, overrun: Callable[[TaskId, str], None]) -> None:
         self._connections: Final[dict[TaskId, Connection]] = {}
+        self._away: Final[dict[TaskId, Away]] = {}
         self._overrun: Final = overrun
 
     def __len__(self) -> int:
@@ -83,10 +92,25 @@ class Outbox:
         if connection is not None:
             connection.discard()
 
+    def open_away(self, task: TaskId, away: Away) -> None:
+        """Answers to a task of another node go there."""
+        self._away[task] = away
+
+    def close_away(self, task: TaskId) -> None:
+        """Nothing goes there any more."""
+        self._away.pop(task, None)
+
+    def is_away(self, task: TaskId) -> bool:
+        """Whether the task is another node's."""
+        return task in self._away
+
     def reply(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int] = ()) -> None:
         """Send one reply; nothing when the task's connection is gone. The descriptors stay the caller's."""
         connection = self._connections.get(task)
         if connection is None:
+            away = self._away.get(task)
+            if away is not None:
+                away.reply(seq, result, fds)
             return
         frame = encode_reply(seq, result)
         if len(frame) > limits.REPLY_BYTES_MAX:

@@ -14,18 +14,19 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from dios.core.effects import Effect, Outcome
-from dios.core.events import Called, Event, Persisted, PersistFailed
+from dios.core.events import Called, Event, Persisted, PersistFailed, Received
 from dios.core.syscalls import carried_bytes
-from dios.errors import DiosError
+from dios.errors import DiosError, ProtocolError
 from dios.host.admission import refusal
 from dios.host.clock import Clock
+from dios.host.contents import Carried, Content, Payloads, size_of
 from dios.host.effector import NO_PAYLOADS, Effector, Rest
 from dios.host.kinds import tangles, touches_contents
 from dios.host.settling import Settled
 from dios.host.staging import Staging
 from dios.host.turns import Owners
-from dios.ids import PayloadId, TaskId, Ticket
-from dios.wire import messages
+from dios.ids import NodeId, PayloadId, TaskId, Ticket
+from dios.wire import dcp, messages
 from dios.wire.messages import AnyCall, Failure, Vector
 
 _log: Final = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class _Held(NamedTuple):
 
     ticket: Ticket
     effects: list[Effect]
-    payloads: dict[PayloadId, bytes]
+    payloads: Payloads
     step: int
 
 
@@ -128,7 +129,7 @@ class Driver:
             and self._effector.refuses_early(task, seq, call, (held.effects for held in self._held))
         ):
             return
-        payloads = NO_PAYLOADS
+        payloads: Payloads = NO_PAYLOADS
         first = _NO_PAYLOAD
         if kind in _WITH_PAYLOAD or kind is Vector:
             first = PayloadId(self._next_payload)
@@ -146,13 +147,66 @@ class Driver:
         self._next_payload = number
         return found
 
+    def receive(self, node: NodeId, epoch: int, message: dcp.Message, beside: Content | None) -> None:
+        """A message of another node, and the bytes that came beside it, which are the driver's now.
+
+        Raises ProtocolError when the core refuses the message: nothing has changed then.
+        """
+        payloads, first = self._carried(message, beside)
+        event = Received(self._now(), node, epoch, message, first, 0 if beside is None else size_of(beside))
+        if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
+            caller, call = message.body.caller, message.body.call
+            journal = self._effector.journal
+            if journal.pressure and self._effector.refuses(caller.task, message.number, call):
+                return
+            if (
+                type(call) in _COMMITS
+                and not beside
+                and not self.settled
+                and self._effector.refuses_early(
+                    caller.task, message.number, call, (held.effects for held in self._held)
+                )
+            ):
+                return
+        self._stepping = True
+        try:
+            try:
+                outcome = self._take(event)
+            except ProtocolError:
+                raise
+            except BaseException:
+                self.sound = False
+                raise
+            try:
+                self._follow(event, outcome, payloads)
+            except BaseException:
+                self.sound = False
+                raise
+        finally:
+            self._stepping = False
+        if self._posted:
+            self._work_off()
+
+    def _carried(self, message: dcp.Message, beside: Content | None) -> tuple[Payloads, PayloadId]:
+        inside: dict[PayloadId, bytes] = {}
+        first = PayloadId(self._next_payload)
+        if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
+            inside = self._payloads_of(message.body.call)
+        if beside is None:
+            return (inside, first) if inside else (NO_PAYLOADS, _NO_PAYLOAD)
+        carried = Carried({first: beside})
+        if inside:
+            raise ProtocolError("a call with bytes inside it and beside it")
+        self._next_payload += 1
+        return carried, first
+
     def post(self, event: Event) -> None:
         """Take an event when the present step is done; at once when there is none."""
         self._posted.append(event)
         if not self._stepping:
             self._work_off()
 
-    def feed(self, event: Event, payloads: dict[PayloadId, bytes] = NO_PAYLOADS) -> None:
+    def feed(self, event: Event, payloads: Payloads = NO_PAYLOADS) -> None:
         """Take one event now, carry out what follows, and then what that posted."""
         self._stepping = True
         try:
@@ -192,8 +246,10 @@ class Driver:
             self._stepping = False
 
     # -- through ------------------------------------------------------------------------------------
-    def _step(self, event: Event, payloads: dict[PayloadId, bytes]) -> None:
-        outcome = self._take(event)
+    def _step(self, event: Event, payloads: Payloads) -> None:
+        self._follow(event, self._take(event), payloads)
+
+    def _follow(self, event: Event, outcome: Outcome, payloads: Payloads) -> None:
         self._steps += 1
         self._owners.note(event, outcome)
         if outcome.deadline != self._deadline:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from dios.core import effects as fx
@@ -20,8 +20,10 @@ from dios.host.admission import Journal, refusal
 from dios.host.buffers import Buffers, Work
 from dios.host.clock import Clock
 from dios.host.consoles import Consoles
-from dios.host.contents import Contents
+from dios.host.contents import Content, Contents, Payloads, read_from, size_of
 from dios.host.deliver import Outbox
+from dios.host.elsewhere import Elsewhere
+from dios.host.network.sockets import Sockets
 from dios.host.publicpage import PublicPages
 from dios.host.staging import Staging
 from dios.host.streams import Streams
@@ -32,7 +34,6 @@ from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
 
-Payloads: TypeAlias = Mapping[PayloadId, bytes]
 Handler: TypeAlias = Callable[[fx.Effect], Work | None]
 
 _TOO_EARLY: Final = Failure(
@@ -74,10 +75,12 @@ class Parts(NamedTuple):
     pages: PublicPages
     consoles: Consoles
     streams: Streams
+    sockets: Sockets
     outbox: Outbox
     tasks: Tasks
     journal: Journal
     clock: Clock
+    elsewhere: Elsewhere | None = None
 
 
 class Rest(NamedTuple):
@@ -138,6 +141,9 @@ class Effector:
             fx.AnswerAttach: self._attach,
             fx.CloseStreamEnd: self._close_stream,
             fx.WriteConsole: self._write_console,
+            fx.OpenNetwork: self._parts.sockets.open,
+            fx.AdoptConnection: self._parts.sockets.adopt,
+            fx.CloseNetwork: self._parts.sockets.close,
             fx.Spawn: self._spawn,
             fx.Kill: self._kill,
             fx.Suspend: self._suspend,
@@ -146,6 +152,11 @@ class Effector:
             fx.BeginShutdown: self._shut_down,
             fx.Audit: self._audit,
         }
+        elsewhere = self._parts.elsewhere
+        if elsewhere is not None:
+            found |= elsewhere.handlers(self._payload_of)
+            for kind in (fx.AnswerRead, fx.AnswerWrite, fx.AnswerVector):
+                found[kind] = elsewhere.minding_deputies(found[kind])
         return cast("dict[type, Handler]", found)
 
     @property
@@ -243,6 +254,8 @@ class Effector:
                     self._reply(effect.task, effect.seq, failure)
             elif isinstance(effect, kinds.ANSWERS):
                 self._reply(effect.task, effect.seq, failure)
+            elif isinstance(effect, fx.Send) and self._parts.elsewhere is not None:
+                self._parts.elsewhere.send_failed(effect, failure)
             elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
                 self._content_in_failure(effect, content_lost=content_lost)
             elif isinstance(effect, fx.Spawn):
@@ -392,6 +405,9 @@ class Effector:
         results, fds = self._vectors.answer(effect)
         self._hand_over(effect.task, effect.seq, results, fds)
 
+    def _payload_of(self, payload: PayloadId) -> Content | None:
+        return self._payloads.get(payload)
+
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
         if not self.done_before(self._step):
@@ -426,14 +442,17 @@ class Effector:
             self._parts.streams.discard(effect.object)
 
     def _attach(self, effect: fx.AnswerAttach) -> None:
-        result, fds = self._parts.streams.attach(effect.object, effect.mode, effect.ring_bytes)
+        result, fds = self._parts.streams.attach(
+            effect.object, effect.mode, effect.ring_bytes, duplex=effect.duplex
+        )
         self._hand_over(effect.task, effect.seq, result, fds)
 
     def _close_stream(self, effect: fx.CloseStreamEnd) -> None:
         self._parts.streams.close_end(effect.object, effect.mode)
 
     def _write_console(self, effect: fx.WriteConsole) -> None:
-        data = self._payloads[effect.source.payload] if effect.source.payload else b""
+        content = self._payloads[effect.source.payload] if effect.source.payload else b""
+        data = read_from(content, 0, size_of(content))
         if data:
             self._parts.consoles.of(effect.task).append(data)
             self._post(ConsoleArrived(self._parts.clock.now(), effect.task, len(data)))

@@ -19,6 +19,8 @@ ANSWERS: Final = (
     fx.AnswerConsole,
     fx.AnswerVector,
     fx.AnswerAttach,
+    fx.AnswerReceived,
+    fx.AnswerAttachAway,
 )
 OF_CONTENTS: Final = (
     fx.AnswerRead,
@@ -28,22 +30,33 @@ OF_CONTENTS: Final = (
     fx.DuplicateContent,
     fx.DiscardContent,
     fx.CloseBuffer,
+    fx.AnswerReceived,
 )
 DONE_EVEN_IN_FAILURE: Final = (
     fx.CloseBuffer,
     fx.UnbindSlot,
     fx.PublishCounters,
     fx.CloseStreamEnd,
+    fx.OpenNetwork,
+    fx.AdoptConnection,
+    fx.CloseNetwork,
     fx.Kill,
     fx.CloseConnection,
     fx.BeginShutdown,
     fx.Audit,
+    fx.OpenDeputy,
+    fx.CloseDeputy,
+    fx.Contact,
+    fx.HangUp,
 )
 
 
 def touches_contents(effects: list[fx.Effect]) -> bool:
     """Whether any of the effects reads, changes or frees contents or buffers."""
-    return any(isinstance(effect, OF_CONTENTS) for effect in effects)
+    return any(
+        isinstance(effect, OF_CONTENTS) or (isinstance(effect, fx.Send) and effect.source is not None)
+        for effect in effects
+    )
 
 
 def tangles(effects: list[fx.Effect]) -> bool:
@@ -68,7 +81,7 @@ def buffers_made(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
         if isinstance(effect, fx.CloseBuffer):
             closed.add(effect.buffer)
         for part in effect.parts if isinstance(effect, fx.AnswerVector) else (effect,):
-            if isinstance(part, fx.AnswerRead | fx.AnswerWrite) and part.task == task:
+            if isinstance(part, fx.AnswerRead | fx.AnswerWrite | fx.AnswerReceived) and part.task == task:
                 made.add(part.result.buffer)
     return made - closed
 
@@ -82,6 +95,8 @@ def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
         return (effect.object, origin) if origin else (effect.object,)
     if isinstance(effect, fx.AnswerRead | fx.AnswerWrite | fx.DiscardContent | fx.PublishCounters):
         return (effect.object,)
+    if isinstance(effect, fx.Send):
+        return (effect.source.content_of,) if effect.source and effect.source.content_of else ()
     if isinstance(effect, fx.BindSlot):
         return (ObjectId(effect.reference.object),)
     if isinstance(effect, fx.AnswerVector):

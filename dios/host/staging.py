@@ -17,17 +17,27 @@ from dios import limits
 from dios.core.effects import ApplyWrite, Outcome, PutObject, StoreOperation, WriteSource
 from dios.errors import DiosError, InvalidError
 from dios.host.buffers import Buffers
-from dios.host.contents import Content, Contents, Source, compose_bytes, keep, new_size, read_from, size_of
+from dios.host.contents import (
+    Content,
+    Contents,
+    Payloads,
+    Source,
+    compose_bytes,
+    keep,
+    new_size,
+    read_from,
+    size_of,
+)
 from dios.host.memories import translated
 from dios.host.persister import Composed, Job, Persister, Step
-from dios.ids import ObjectId, PayloadId, Ticket
+from dios.ids import ObjectId, Ticket
 from dios.store.protocol import Drop, FilePayload, InlinePayload, Put
 
 
 class _Waiting(NamedTuple):
     ticket: Ticket
     operations: list[StoreOperation]
-    payloads: dict[PayloadId, bytes]
+    payloads: Payloads
     error: DiosError | None
     step: int
 
@@ -58,7 +68,7 @@ class Staging:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def stage(self, outcome: Outcome, payloads: dict[PayloadId, bytes], step: int) -> None:
+    def stage(self, outcome: Outcome, payloads: Payloads, step: int) -> None:
         """Hand a step's operations on, now or when the steps before it are done."""
         ticket, operations = outcome.ticket, outcome.persist
         error = _refusal(outcome)
@@ -127,7 +137,7 @@ class Staging:
         self,
         ticket: Ticket,
         operations: list[StoreOperation],
-        payloads: dict[PayloadId, bytes],
+        payloads: Payloads,
         error: DiosError | None,
     ) -> None:
         kept: list[Content] = []
@@ -151,7 +161,7 @@ class Staging:
         self._persister.submit(Job(ticket, changes, kept, error))
 
     def _put(
-        self, operation: PutObject, order: WriteSource, payloads: dict[PayloadId, bytes], kept: list[Content]
+        self, operation: PutObject, order: WriteSource, payloads: Payloads, kept: list[Content]
     ) -> Step:
         record = operation.record
         target = record.object
@@ -188,7 +198,7 @@ class Staging:
             return b""
         return content
 
-    def _source(self, order: WriteSource, payloads: dict[PayloadId, bytes]) -> Source | None:
+    def _source(self, order: WriteSource, payloads: Payloads) -> Source | None:
         if order.content_of:
             content = self._latest(order.content_of)
             return None if content is None else Source(content, 0, min(order.length, size_of(content)))

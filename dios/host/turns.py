@@ -37,6 +37,14 @@ class Owners:
         """Its principal; an empty one where nobody knows."""
         return self._principals.get(task, _NOBODY)
 
+    def add(self, task: TaskId, principal: str) -> None:
+        """A task of another node is served here from now on, for this principal."""
+        self._principals[task] = Principal(principal)
+
+    def remove(self, task: TaskId) -> None:
+        """It is not any more."""
+        self._principals.pop(task, None)
+
     def note(self, event: Event, outcome: Outcome) -> None:
         """Learn who begins and who ends. Every call comes by here, and most do neither."""
         if isinstance(event, Called):

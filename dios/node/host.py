@@ -26,6 +26,10 @@ from dios.host.deliver import Outbox
 from dios.host.driver import Driver, Stepper
 from dios.host.effector import Effector, Parts
 from dios.host.entropy import Entropy
+from dios.host.network.sockets import Sockets
+from dios.host.peers.effects import Peers
+from dios.host.peers.links import Around, Links
+from dios.host.peers.streams import StreamsBetween
 from dios.host.persister import Persister
 from dios.host.publicpage import PublicPages
 from dios.host.recorder import Recorder
@@ -35,6 +39,7 @@ from dios.host.streams import Streams
 from dios.host.tasks import Desk, Spawner, TaskHost
 from dios.host.turns import Owners, Turns
 from dios.ids import Principal, TaskId
+from dios.node.peering import Membership
 from dios.node.settings import NodeMode, Settings
 from dios.store.protocol import Store
 from dios.transport.memory_pool import MemoryPool
@@ -84,6 +89,7 @@ class NodeHost:
         *,
         complete: Callable[[Info], Info],
         core: Stepper | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self._nursery: Final = nursery
         self._audit: Final = audit
@@ -100,6 +106,7 @@ class NodeHost:
         self.pages: Final = PublicPages()
         self.consoles: Final = Consoles()
         self.streams: Final = Streams()
+        self.sockets: Final = Sockets(nursery, self.streams, self.clock, self.driver.post)
         self.persister: Final = Persister(store, self.contents, self.driver.persisted)
         nursery.start_soon(self.persister.watch)
         self.tasks: Final = TaskHost(nursery, spawner)
@@ -112,28 +119,44 @@ class NodeHost:
             lambda: self.driver.tangled,
         )
         self.contents.in_use = self.staging.is_staged
-        self.effector: Final = Effector(
-            Parts(
-                self.contents,
-                self.buffers,
-                self.staging,
-                self.pages,
-                self.consoles,
-                self.streams,
-                self.outbox,
-                self.tasks,
-                audit,
-                self.clock,
-            ),
+        self.links: Final = None if membership is None else self._make_links(membership)
+        self.effector: Final = self._make_effector(complete)
+        self.driver.connect(self.effector, self.staging)
+        self.tasks.connect(
+            Desk(self.driver, self.outbox, self.pages, self.consoles, self.persister, self.clock)
+        )
+
+    def _make_effector(self, complete: Callable[[Info], Info]) -> Effector:
+        parts = Parts(
+            self.contents,
+            self.buffers,
+            self.staging,
+            self.pages,
+            self.consoles,
+            self.streams,
+            self.sockets,
+            self.outbox,
+            self.tasks,
+            self._audit,
+            self.clock,
+            None if self.links is None else self._make_peers(self.links),
+        )
+        return Effector(
+            parts,
             post=self.driver.post,
             in_thread=self._in_thread,
             info=complete,
             begin_shutdown=self.stopping.set,
         )
-        self.driver.connect(self.effector, self.staging)
-        self.tasks.connect(
-            Desk(self.driver, self.outbox, self.pages, self.consoles, self.persister, self.clock)
-        )
+
+    def _make_links(self, membership: Membership) -> Links:
+        around = Around(self.driver, self.persister, self.clock, self.owners, self.denied_connection)
+        return Links(membership.me, membership.network, membership.guard, around, self._nursery)
+
+    def _make_peers(self, links: Links) -> Peers:
+        streams = StreamsBetween()
+        links.streamer = streams
+        return Peers(links, self.outbox, self.buffers, self.contents, self.owners, streams)
 
     def recover(self, event: Recovered) -> None:
         """What the store held is the core's and the host's beginning."""
@@ -194,6 +217,7 @@ class NodeHost:
         """Write what is queued, and let go of every memory and descriptor; after the nursery has ended."""
         await self.persister.aclose()
         self.buffers.close_all()
+        self.sockets.close_all()
         self.streams.close()
         self.contents.close()
         self.pages.close_all()

@@ -30,6 +30,15 @@ def memory_bytes(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
     return min(found)
 
 
+def free_memory_bytes(told: Path = Path("/proc/meminfo")) -> int:
+    """How much of it could be used now without swapping, as the system estimates; 0 where it does not."""
+    for line in told.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * limits.KIB
+    return 0
+
+
 def volatile_bytes() -> int:
     """How much of it objects and buffers in memory may take unless a setting says so."""
     share = memory_bytes() * limits.VOLATILE_PERCENT // 100

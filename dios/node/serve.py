@@ -24,7 +24,9 @@ from dios.host.journal import close_log, open_log
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.host.server import PeopleServer
 from dios.host.zygote import Zygote, open_zygote
+from dios.ids import Principal
 from dios.node.host import NodeHost
+from dios.node.peering import Port, keep_seeds, measure_load, open_port, serve_port
 from dios.node.settings import LogFormat, Settings
 from dios.store.lmdb_store import LmdbStore
 from dios.transport.unix_server import close_listener, open_listener
@@ -82,18 +84,21 @@ async def _serve(
     host: NodeHost | None = None
     try:
         async with trio.open_nursery() as nursery:
+            port = await open_port(settings, nursery, lambda who, why: _denied(host, who, why))
             host = NodeHost(
                 settings,
                 store,
                 audit,
                 zygote,
                 nursery,
-                complete=lambda info: _completed(info, settings, mechanisms),
+                complete=lambda info: _completed(info, settings, mechanisms, host),
+                membership=None if port is None else port.membership,
             )
             host.recover(Recovered(host.clock.now(), records))
             nursery.start_soon(host.alarm.run, host.driver.feed)
             nursery.start_soon(_keep_audit_synced, audit)
             await nursery.start(_obey_signals, host)
+            _join_others(host, port, settings, nursery)
             async with _listening(settings, host, nursery):
                 _log.info("the node serves", extra={"objects": len(records), "socket": str(settings.socket)})
                 _calm_collector()
@@ -101,10 +106,26 @@ async def _serve(
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)
+            if host.links is not None:
+                await host.links.aclose()
             nursery.cancel_scope.cancel()
     finally:
         if host is not None:
             await host.aclose()
+
+
+def _denied(host: NodeHost | None, who: Principal, why: str) -> None:
+    if host is not None:
+        host.denied_connection(who, why)
+
+
+def _join_others(host: NodeHost, port: Port | None, settings: Settings, nursery: trio.Nursery) -> None:
+    """Serve other nodes, look for them, and tell the core what this machine has left."""
+    if port is None or host.links is None:
+        return
+    nursery.start_soon(serve_port, port, host.links, settings, nursery)
+    nursery.start_soon(keep_seeds, settings, host.links)
+    nursery.start_soon(measure_load, host.clock, host.driver.feed)
 
 
 @asynccontextmanager
@@ -216,7 +237,9 @@ def _tell_of_machine(mechanisms: Mapping[str, Mechanism], settings: Settings) ->
             _log.warning("the machine lacks something", extra={"what": name, "why": mechanism.detail})
 
 
-def _completed(info: Info, settings: Settings, mechanisms: Mapping[str, Mechanism]) -> Info:
+def _completed(
+    info: Info, settings: Settings, mechanisms: Mapping[str, Mechanism], host: NodeHost | None
+) -> Info:
     # Late: it costs a tenth of a node's start, and few ask.
     from importlib.metadata import version  # noqa: PLC0415 - see above
 
@@ -227,4 +250,7 @@ def _completed(info: Info, settings: Settings, mechanisms: Mapping[str, Mechanis
     missing = missing_for_pure(mechanisms)
     weaker = "weaker than it should be" if settings.accept_weaker_sandbox else "refused"
     guarantees["pure tasks"] = f"{weaker}: {missing}" if missing else "confined"
-    return Info(version("dios"), str(settings.data), info.counts, guarantees)
+    counts = dict(info.counts)
+    if host is not None and host.links is not None:
+        counts |= {f"peer_{name}": count for name, count in host.links.counts.items()}
+    return Info(version("dios"), str(settings.data), counts, guarantees)

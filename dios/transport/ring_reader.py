@@ -242,6 +242,23 @@ class RingReader(RingEnd):
             self._publish()
         return size
 
+    def read(self, size_max: int = 0, timeout_s: float | None = None) -> bytes:
+        """The next bytes, whatever messages they are of: at least one, at most ``size_max`` (0: all that are
+        here); waits for them. Errors as of ``receive``.
+        """
+        return self._run(self.read_steps(size_max), timeout_s)
+
+    def read_steps(self, size_max: int = 0) -> Steps[bytes]:
+        """The work of ``read``, for who sleeps otherwise."""
+        here = yield from self._until_here(1, harmless=True)
+        if not here:
+            raise EndOfStreamError("the writer is gone and everything was read")
+        data = self._get(min(here, size_max or here))
+        self._commits += 1
+        if self._head - self._told >= self._step:
+            self._publish()
+        return data
+
     def acquire_read(self, size: int = 0, timeout_s: float | None = None) -> memoryview:
         """A read-only view of the next ``size`` bytes (§4.7), fewer only at the end of the stream; 0 for
         what is here without a wrap. In the ring itself unless it would wrap there. Valid until

@@ -198,6 +198,28 @@ class RingWriter(RingEnd):
         self._commits += 1
         self._publish()
 
+    def write(self, data: Bytes, timeout_s: float | None = None) -> None:
+        """Write bytes without a message around them; waits while there is no room. Errors as of ``send``."""
+        self._run(self.write_steps(data), timeout_s)
+
+    def write_steps(self, data: Bytes) -> Steps[None]:
+        """The work of ``write``, for who sleeps otherwise."""
+        with memoryview(data) as view, view.cast("B") as rest:
+            size, done = len(rest), 0
+            while done < size:
+                free = yield from self._until_free(1, harmless=not done)
+                piece = min(free, size - done, self.ring_bytes // 4)
+                self._put(rest[done : done + piece])
+                done += piece
+                self._commits += done == size
+                self._publish()
+        self._check_open()
+
+    def acquire_room(self, size_max: int) -> memoryview:
+        """As ``acquire_write``, for as many bytes as can be written now without a wrap; InvalidError for none."""
+        place = self._place if self._place < self._stop else CONTROL_BYTES
+        return self.acquire_write(min(self._refresh(), self._stop - place, size_max))
+
     def acquire_write(self, size: int, timeout_s: float | None = None) -> memoryview:
         """A view of ``size`` bytes to be filled (§4.7), at most ``ring_bytes``; in the ring itself unless
         it would wrap there. Valid until ``commit_write``; errors as of ``send``.

@@ -40,6 +40,16 @@ async def receive(reader: RingReader) -> bytes:
     return await _run(reader, reader.receive_steps())
 
 
+async def write(writer: RingWriter, data: bytes | bytearray | memoryview) -> None:
+    """As ``RingWriter.write``; cancelled, some of it may have been written."""
+    await _run(writer, writer.write_steps(data))
+
+
+async def read(reader: RingReader, size_max: int = 0) -> bytes:
+    """As ``RingReader.read``."""
+    return await _run(reader, reader.read_steps(size_max))
+
+
 async def wait_ready(end: RingEnd) -> None:
     """Wait until the end can move a byte, or learn of its peer's end."""
     await trio.lowlevel.checkpoint()

@@ -121,7 +121,7 @@ def test_special_names(node: Node) -> None:
     (console,) = client.lookup(special_name(1))
     (timer,) = client.lookup(special_name(2))
     assert (console.type, timer.type) == (ObjectType.CONSOLE_STREAM, ObjectType.TIMER_BLOB)
-    assert client.lookup(special_name(3)) == ()
+    assert client.lookup(special_name(4)) == ()
     assert client.lookup(special_name(65_535)) == ()
 
 

@@ -80,8 +80,8 @@ def test_create_allocates_no_buffer(node: Node, client: Client) -> None:
 def test_refused_creation_uses_up_no_name(node: Node, client: Client) -> None:
     """§4.3.1: a refused deterministic creation leaves the counter, so that a replay stays in step."""
     child = client.run()
-    bad = messages.Create(ObjectType.UDP_STREAM, name_kind=NameKind.DETERMINISTIC)
-    assert child.refused(bad) == Code.ENOSYS
+    bad = messages.Create(ObjectType.UDP_STREAM, name_kind=NameKind.DETERMINISTIC, address="[::1]:0")
+    assert child.refused(bad) == Code.EPERM
     first = child.create(name_kind=NameKind.DETERMINISTIC).name
     same = Node().session().run().create(name_kind=NameKind.DETERMINISTIC).name
     assert first == same

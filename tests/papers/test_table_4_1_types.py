@@ -51,8 +51,8 @@ def test_row_of_a_type_that_is_created(
 
 @pytest.mark.parametrize("kind", [ObjectType.UDP_STREAM, ObjectType.TCP_STREAM, ObjectType.TCP_ACCEPT_STREAM])
 def test_rows_of_the_network(node: Node, kind: ObjectType) -> None:
-    """Table 4.1: network streams are refused by name as long as a node is alone."""
-    assert node.session().refused(messages.Create(kind)) == Code.ENOSYS
+    """Table 4.1: network streams take the right to make them, which no task has by itself."""
+    assert node.session().refused(messages.Create(kind, address="127.0.0.1:80")) == Code.EPERM
 
 
 @pytest.mark.parametrize("kind", [ObjectType.CONSOLE_STREAM, ObjectType.TASK])

@@ -34,7 +34,7 @@ def test_the_steps_follow_each_other_in_the_code() -> None:
     """Each file on the way knows the next one, or the one between them that the step names."""
     root = Path(__file__).resolve().parents[2]
     links = [
-        ("dios/client/blocking.py", "dios.client.requests"),
+        ("dios/client/blocking_objects.py", "dios.client.requests"),
         ("dios/host/driver.py", "dios.core.events"),
         ("dios/core/syscalls.py", "commit_write"),
         ("dios/core/io_calls.py", "dios.core.iorequests"),

@@ -34,6 +34,10 @@ RULES: Final[dict[ObjectType, TypeRules]] = {
     ObjectType.SHMEM_BLOB: TypeRules(_COUNTED, bytes_in_host=True, executable=True),
     ObjectType.TIMER_BLOB: TypeRules(_COUNTED, proximity=Proximity.PROCESS),
     ObjectType.SHMEM_STREAM: TypeRules(_COUNTED),
+    ObjectType.UDP_STREAM: TypeRules(_COUNTED),
+    ObjectType.TCP_STREAM: TypeRules(_COUNTED),
+    ObjectType.TCP_ACCEPT_STREAM: TypeRules(_COUNTED),
+    ObjectType.NETWORK: TypeRules(Deletion.IMMORTAL, creatable=False),
     ObjectType.CONSOLE_STREAM: TypeRules(Deletion.IMMORTAL, creatable=False),
     ObjectType.GROUP: TypeRules(Deletion.IMMEDIATE),
     ObjectType.TASK: TypeRules(_COUNTED, creatable=False),
@@ -46,7 +50,7 @@ def rules_for_creation(kind: ObjectType, buffering: Buffering) -> TypeRules:
     if rules is None:
         raise NotSupportedError(f"{kind.name} needs the network; this release has it on no node")
     if not rules.creatable:
-        raise InvalidError(f"a {kind.name} is made by the node, with its task")
+        raise InvalidError(f"a {kind.name} is made by the node, not by create")
     if buffering is Buffering.RAW and kind is not ObjectType.SHMEM_BLOB:
         raise InvalidError(f"raw buffering is for SHMEM_BLOB, not {kind.name}")
     return rules

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from dios.core import effects
 from dios.core.effects import WriteSource
-from dios.core.object_types.states import ConsoleState, StreamState, TimerState
+from dios.core.object_types import network
+from dios.core.object_types.states import AcceptState, ConsoleState, StreamState, TimerState
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
 from dios.core.references import Reference
@@ -36,6 +37,8 @@ def ready(step: Step, task: Task, target: PhysicalObject, reference: Reference, 
         return state.due_ns <= step.now
     if isinstance(state, StreamState):
         return bool(state.gone)
+    if isinstance(state, AcceptState):
+        return bool(state.arrived)
     if target.type is ObjectType.TASK:
         if target is task.object:
             return task.has_event
@@ -69,6 +72,9 @@ def deliver(step: Step, reference: Reference, seq: int, call: ReadCall) -> None:
     """Answer a read that is ready."""
     task, target = reference.task, reference.object
     state = target.state
+    if isinstance(state, AcceptState):
+        network.hand_out(step, reference, state, seq)
+        return
     if isinstance(state, ConsoleState):
         _deliver_console(step, reference, state, seq, call)
         return
@@ -99,6 +105,8 @@ def _bytes_of(step: Step, reference: Reference) -> bytes:
         return step.now.to_bytes(8, "little")
     if target.type is ObjectType.GROUP:
         return target.name or b""
+    if target.type is ObjectType.NETWORK:
+        return b""
     if target is task.object:
         event = task.pop_event()
         return b"" if event is None else encode_event(event)

@@ -5,9 +5,11 @@ Not for: bytes. A blob or group remembers nothing; a task's state is ``dios.core
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, TypeAlias
 
 from dios.ids import TaskId
+from dios.wire.messages import Failure
 from dios.wire.types import Mode
 
 
@@ -42,4 +44,31 @@ class ConsoleState:
         self.closed = False
 
 
-TypeState: TypeAlias = StreamState | TimerState | ConsoleState | None
+class SocketState(StreamState):
+    """A stream in both directions with a socket behind it: its two ends are the ends of two rings.
+
+    ``failure`` says why the socket could not be opened.
+    """
+
+    __slots__ = ("failure", "opened")
+
+    def __init__(self, ring_bytes: int, *, opened: bool = False) -> None:
+        super().__init__(ring_bytes)
+        self.opened = opened
+        self.failure: Failure | None = None
+
+
+class AcceptState:
+    """Connections that nobody took yet: the host's number of each and its peer's address."""
+
+    __slots__ = ("arrived", "failure", "opened", "ring_bytes")
+
+    def __init__(self, ring_bytes: int) -> None:
+        self.ring_bytes: Final = ring_bytes
+        self.arrived: deque[tuple[int, str]] = deque()
+        self.opened = False
+        self.failure: Failure | None = None
+
+
+NetworkState: TypeAlias = SocketState | AcceptState
+TypeState: TypeAlias = StreamState | TimerState | ConsoleState | AcceptState | None

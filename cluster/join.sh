@@ -1,0 +1,32 @@
+#!/bin/sh
+# Starts a node in a container. The first node of a cluster makes it; every other one joins it once, with
+# a token from a file, and remembers from then on. usage: join.sh NAME RACK [FIRST_HOST]
+# What is no plain setting (who has joined, the token) never stands in the environment or in the image.
+set -eu
+
+name=$1
+rack=$2
+first=${3:-}
+port=${NODE_PORT:-7400}
+data=${NODE_DATA:-/var/lib/dios}
+token=${NODE_TOKEN_FILE:-/run/dios-join/$name}
+host=${NODE_HOST:-$(hostname)}
+
+set -- --data "$data" --name "$name" --rack "$rack" --listen "0.0.0.0:$port" --advertise "$host:$port"
+
+if [ ! -e "$data/identity/node.pem" ]; then
+  if [ -z "$first" ]; then
+    dios-node init --data "$data" --name "$name" --rack "$rack" --listen "0.0.0.0:$port" >/dev/null
+  else
+    waited=0
+    until [ -s "$token" ]; do
+      [ "$waited" -ne 0 ] || echo "waiting for a join token in $token (dios-node token on a node of the cluster)" >&2
+      waited=$((waited + 1))
+      [ "$waited" -le "${NODE_TOKEN_SECONDS:-600}" ] || { echo "no join token came" >&2; exit 1; }
+      sleep 1
+    done
+    set -- "$@" --join "$first:$port" --token-file "$token"
+  fi
+fi
+
+exec dios-node start "$@"

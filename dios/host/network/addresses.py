@@ -1,0 +1,84 @@
+"""Addresses of network streams: their text, and what a name stands for.
+
+Not for: sockets. Names are looked up in threads of their own, few at once, so that a slow name server keeps
+nobody else's work waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import trio
+
+from dios import limits
+from dios.errors import Code
+
+SocketName: TypeAlias = "Sequence[object]"
+
+
+class Address(NamedTuple):
+    """Where a socket can be: its family and what the system calls the place."""
+
+    family: socket.AddressFamily
+    name: tuple[str | int | bytes, ...]
+
+
+class NoAddressError(OSError):
+    """A name that stands for no address."""
+
+
+_FEW: Final = limits.NETWORK_RESOLVERS_MAX
+_CODES: Final[dict[type[OSError], Code]] = {
+    TimeoutError: Code.ETIMEDOUT,
+    PermissionError: Code.EPERM,
+}
+_IN_USE: Final = frozenset({98, 99})
+
+
+class Resolver:
+    """Turns "HOST:PORT" into addresses."""
+
+    def __init__(self) -> None:
+        self._threads: Final = trio.CapacityLimiter(_FEW)
+
+    async def resolve(self, text: str, kind: socket.SocketKind, *, passive: bool) -> list[Address]:
+        """At most NETWORK_ADDRESSES_MAX addresses, the best first; raises OSError for a name without one."""
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        flags = socket.AI_PASSIVE if passive else 0
+
+        def find(more: int) -> list[Address]:
+            found = socket.getaddrinfo(host, int(port), type=kind, flags=flags | more)
+            return [Address(family, name) for family, _, _, _, name in found]
+
+        try:
+            try:
+                return find(socket.AI_NUMERICHOST)
+            except socket.gaierror:
+                found = await trio.to_thread.run_sync(find, 0, limiter=self._threads, abandon_on_cancel=True)
+                return found[: limits.NETWORK_ADDRESSES_MAX]
+        except (socket.gaierror, UnicodeError) as error:
+            why = error.strerror if isinstance(error, socket.gaierror) else "it is no host name"
+            raise NoAddressError(f"{host!r} has no address: {why}") from None
+
+
+def text_of(name: SocketName) -> str:
+    """A socket's name as "HOST:PORT"."""
+    host, port = name[0], name[1]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def failure_of(error: OSError, address: str) -> tuple[Code, str]:
+    """What somebody is told whose socket could not be opened, or broke."""
+    why = os.strerror(error.errno) if error.errno else error.strerror or str(error)
+    if isinstance(error, NoAddressError):
+        return Code.EHOSTUNREACH, str(error)
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code, f"{address}: {why}"
+    if error.errno in _IN_USE:
+        return Code.EBUSY, f"{address}: {why}; choose another, or port 0 for any"
+    return Code.EHOSTUNREACH, f"{address}: {why}"

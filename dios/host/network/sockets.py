@@ -1,0 +1,181 @@
+"""Every socket of network streams, by its object: opening, adopting and closing them.
+
+Not for: who may have one: the core has decided. Nor for sockets between nodes.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from dios import limits
+from dios.core.effects import AdoptConnection, CloseNetwork, OpenNetwork
+from dios.core.events import ConnectionArrived, Event, NetworkFailed, NetworkOpened
+from dios.errors import Code, DiosError
+from dios.host.clock import Clock
+from dios.host.network.acceptor import Acceptor
+from dios.host.network.addresses import Address, Resolver, failure_of, text_of
+from dios.host.network.tcp import Connection
+from dios.host.streams import Streams
+from dios.ids import ObjectId
+from dios.wire.types import ObjectType
+
+_Thing: TypeAlias = "Connection | Acceptor"
+
+_DESCRIPTORS_OF_SOCKET: Final = 24
+"""What a stream in both directions takes: its socket, and two rings."""
+
+
+class Sockets:
+    """The node's network streams. ``post`` takes an event for the core."""
+
+    def __init__(
+        self, nursery: trio.Nursery, streams: Streams, clock: Clock, post: Callable[[Event], None]
+    ) -> None:
+        self._nursery: Final = nursery
+        self._streams: Final = streams
+        self._clock: Final = clock
+        self._post: Final = post
+        self._resolver: Final = Resolver()
+        self._things: Final[dict[ObjectId, _Thing]] = {}
+        self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
+        self._lingering: Final[set[Connection]] = set()
+        half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // _DESCRIPTORS_OF_SOCKET)
+
+    def __len__(self) -> int:
+        accepted = sum(each.waiting for each in self._things.values() if isinstance(each, Acceptor))
+        return len(self._things) + len(self._opening) + len(self._lingering) + accepted
+
+    def _has_room(self) -> bool:
+        return len(self) < self._most
+
+    # -- effects --------------------------------------------------------------------------------------
+    def open(self, effect: OpenNetwork) -> None:
+        """Begin to open a socket."""
+        if not self._has_room():
+            said = f"the node has {self._most} network streams already; close some"
+            self._post(NetworkFailed(self._clock.now(), effect.object, int(Code.EDQUOT), said))
+        elif not self._nursery.cancel_scope.cancel_called:
+            scope = self._opening[effect.object] = trio.CancelScope()
+            self._nursery.start_soon(self._open, effect, scope, name="open a socket")
+
+    def adopt(self, effect: AdoptConnection) -> None:
+        """A connection that arrived is an object's from now on."""
+        for each in list(self._things.values()):
+            sock = each.take(effect.number) if isinstance(each, Acceptor) else None
+            if sock is not None:
+                self._connected(effect.object, sock, "the peer")
+                return
+        self._failed(effect.object, OSError(0, "the listener was closed"), "the peer")
+
+    def close(self, effect: CloseNetwork) -> None:
+        """The object is gone."""
+        scope = self._opening.pop(effect.object, None)
+        if scope is not None:
+            scope.cancel()
+        thing = self._things.pop(effect.object, None)
+        if isinstance(thing, Connection):
+            self._lingering.add(thing)
+        if thing is not None:
+            thing.close()
+
+    def close_all(self) -> None:
+        """At the node's end."""
+        for scope in self._opening.values():
+            scope.cancel()
+        for thing in (*self._things.values(), *self._lingering):
+            if isinstance(thing, Connection):
+                thing.abort()
+            else:
+                thing.close()
+        self._things.clear()
+
+    # -- opening --------------------------------------------------------------------------------------
+    async def _open(self, effect: OpenNetwork, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                with trio.move_on_after(limits.NETWORK_CONNECT_MS_MAX / 1000) as patience:
+                    if effect.kind is ObjectType.TCP_STREAM:
+                        await self._connect(effect)
+                    else:
+                        await self._listen(effect)
+                if patience.cancelled_caught:
+                    raise TimeoutError(0, "no answer in time")
+            except OSError as error:
+                self._failed(effect.object, error, effect.address)
+        self._opening.pop(effect.object, None)
+
+    async def _connect(self, effect: OpenNetwork) -> None:
+        failed: OSError | None = None
+        for place in await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=False):
+            sock = trio.socket.socket(place.family, socket.SOCK_STREAM)
+            try:
+                await sock.connect(place.name)
+            except OSError as error:
+                sock.close()
+                failed = error
+                continue
+            except BaseException:
+                sock.close()
+                raise
+            self._connected(effect.object, sock, effect.address)
+            self._opened(effect.object, text_of(sock.getpeername()))
+            return
+        raise failed or OSError(0, "no address")
+
+    async def _listen(self, effect: OpenNetwork) -> None:
+        places = await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=True)
+        sock = _bound(places[0], socket.SOCK_STREAM)
+        target = effect.object
+
+        def arrived(number: int, address: str) -> None:
+            self._post(ConnectionArrived(self._clock.now(), target, number, address))
+
+        try:
+            sock.listen(limits.ACCEPT_BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+        self._things[target] = Acceptor(sock, self._nursery, arrived, self._has_room)
+        self._opened(target, text_of(sock.getsockname()))
+
+    def _connected(self, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
+        def closed() -> None:
+            self._lingering.discard(made)
+
+        def broke(error: OSError) -> None:
+            self._failed(target, error, address)
+
+        made = Connection(sock, self._nursery, broke, closed)
+        self._things[target] = made
+        try:
+            self._streams.serve(target, made)
+        except (DiosError, OSError) as error:
+            self._failed(target, OSError(0, str(error)), address)
+
+    def _opened(self, target: ObjectId, address: str) -> None:
+        self._opening.pop(target, None)
+        self._post(NetworkOpened(self._clock.now(), target, address))
+
+    def _failed(self, target: ObjectId, error: OSError, address: str) -> None:
+        self._opening.pop(target, None)
+        code, message = failure_of(error, address)
+        self._post(NetworkFailed(self._clock.now(), target, int(code), message))
+
+
+def _bound(place: Address, kind: socket.SocketKind) -> trio.socket.SocketType:
+    # The address is resolved already, and binding waits for nothing.
+    sock = socket.socket(place.family, kind)
+    try:
+        if kind is socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(place.name)
+    except BaseException:
+        sock.close()
+        raise
+    return trio.socket.from_stdlib_socket(sock)

@@ -1,0 +1,175 @@
+"""Carries out what the core decided about other nodes: what is sent, who is a deputy, what has come.
+
+Not for: connections (``dios.host.peers.links``), or translating answers to deputies
+(``dios.host.peers.outlets``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeAlias
+
+from dios import limits
+from dios.core import effects as fx
+from dios.errors import OutOfMemoryError
+from dios.host.buffers import Answered, Buffers, Work
+from dios.host.contents import Content, Contents, Source, keep, let_go
+from dios.host.deliver import Outbox
+from dios.host.elsewhere import Do
+from dios.host.peers.bulk import Piece
+from dios.host.peers.links import Links
+from dios.host.peers.outlets import Outlet, StreamKeeper, for_deputy
+from dios.host.received import read_received, write_received
+from dios.host.turns import Owners
+from dios.ids import ObjectId, PayloadId, TaskId
+from dios.wire import dcp
+from dios.wire.messages import Attached, Failure
+
+Answer: TypeAlias = fx.AnswerRead | fx.AnswerWrite | fx.AnswerVector
+
+
+class StreamMaker(StreamKeeper, Protocol):
+    """Carries streams between nodes."""
+
+    def fetch(self, effect: fx.AnswerAttachAway) -> tuple[Attached, tuple[int, ...]]:
+        """Make a ring for a task here, whose bytes come from or go to another node; its four descriptors."""
+        ...
+
+
+class Peers:
+    """The effects that speak of other nodes."""
+
+    def __init__(
+        self,
+        links: Links,
+        outbox: Outbox,
+        buffers: Buffers,
+        contents: Contents,
+        owners: Owners,
+        streams: StreamMaker,
+    ) -> None:
+        self._links: Final = links
+        self._outbox: Final = outbox
+        self._buffers: Final = buffers
+        self._contents: Final = contents
+        self._owners: Final = owners
+        self._streams: Final = streams
+
+    def contact(self, effect: fx.Contact) -> None:
+        """Have a connection with a node."""
+        self._links.contact(effect.node, effect.name, effect.address)
+
+    def hang_up(self, effect: fx.HangUp) -> None:
+        """Have none any more."""
+        self._links.hang_up(effect.node, effect.reason, revoked=effect.revoked)
+
+    def open_deputy(self, effect: fx.OpenDeputy) -> None:
+        """Answers to this task go to its node from now on."""
+        self._owners.add(effect.task, effect.principal)
+        self._outbox.open_away(effect.task, Outlet(effect.task, effect.node, self._links, self._streams))
+
+    def close_deputy(self, effect: fx.CloseDeputy) -> None:
+        """Nobody is answered any more."""
+        self._owners.remove(effect.task)
+        self._outbox.close_away(effect.task)
+
+    def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, Do]:
+        """What does each effect of other nodes; ``payload_of`` tells the payloads of the step being done."""
+
+        def send(effect: fx.Send) -> Work | None:
+            return self.send(effect, payload_of(effect.source.payload) if effect.source else None)
+
+        def answer_received(effect: fx.AnswerReceived) -> None:
+            answered = self.received(effect, payload_of(effect.payload))
+            self._outbox.hand_over(effect.task, effect.seq, answered.result, answered.fds)
+
+        def attach_away(effect: fx.AnswerAttachAway) -> None:
+            result, fds = self.attach(effect)
+            self._outbox.hand_over(effect.task, effect.seq, result, fds)
+
+        found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+            fx.Send: send,
+            fx.AnswerReceived: answer_received,
+            fx.AnswerAttachAway: attach_away,
+            fx.OpenDeputy: self.open_deputy,
+            fx.CloseDeputy: self.close_deputy,
+            fx.Contact: self.contact,
+            fx.HangUp: self.hang_up,
+        }
+        return found
+
+    def minding_deputies(self, answer: Do) -> Do:
+        """The same handler of an answer, for tasks here and elsewhere."""
+        is_away, contents = self._outbox.is_away, self._contents
+
+        def mindful(effect: Answer) -> Work | None:
+            if is_away(effect.task):
+                effect = for_deputy(effect, contents)
+            return answer(effect)
+
+        return mindful
+
+    # -- sending --------------------------------------------------------------------------------------
+    def send(self, effect: fx.Send, payload: Content | None) -> Work | None:
+        """Say something to a node, with its bytes beside it; raises DamagedError when there are none such."""
+        order = effect.source
+        if order is None:
+            self._links.send(effect.node, effect.message)
+            return None
+        if not self._links.is_up(effect.node):
+            return None
+        if order.content_of and self._contents.is_slow(order.content_of):
+            return self._looked_up_first(effect)
+        self._send_bytes(effect, self._buffers.source(order, payload))
+        return None
+
+    def _looked_up_first(self, effect: fx.Send) -> Work:
+        """The first look at a large stored value reads all of it, to check its digest."""
+        order = effect.source
+        target = order.content_of if order is not None else ObjectId(0)
+        found: list[Content] = []
+
+        def done() -> None:
+            self._contents.adopt_stored(target, found.pop())
+            self.send(effect, None)
+
+        def failed() -> None:
+            while found:
+                let_go(found.pop())
+
+        return Work(target, lambda: found.append(self._contents.fetch(target)), done, failed)
+
+    def _send_bytes(self, effect: fx.Send, source: Source) -> None:
+        node, message, content = effect.node, effect.message, source.content
+        if isinstance(content, bytes) or source.length <= limits.DCP_INLINE_BYTES_MAX:
+            self._links.send(node, message, source.read() or None)
+            return
+        held = keep(content)
+        piece = Piece(content.fd, source.start, source.length)
+        self._links.send_bulk(node, _asked_by(message), message, (piece,), lambda: let_go(held))
+
+    def send_failed(self, effect: fx.Send, failure: Failure) -> None:
+        """What this was to tell of did not take place: an answer becomes a refusal, the rest is not said."""
+        if isinstance(effect.message, dcp.Reply):
+            self._links.send(effect.node, dcp.Reply(effect.message.number, failure))
+
+    # -- what has come --------------------------------------------------------------------------------
+    def received(self, effect: fx.AnswerReceived, payload: Content | None) -> Answered:
+        """Complete the reply to a task with bytes of another node; raises OutOfMemoryError or OSError."""
+        source = Source(b"" if payload is None else payload, 0, effect.length)
+        if effect.writable:
+            return write_received(self._buffers, effect.result, source, reuse=effect.reuse)
+        return read_received(effect.result, source)
+
+    def attach(self, effect: fx.AnswerAttachAway) -> tuple[Attached, tuple[int, ...]]:
+        """One end of a new ring for a task; the other carries the stream of another node."""
+        if not self._links.is_up(effect.node):
+            raise OutOfMemoryError("the node that has the stream is out of reach")
+        return self._streams.fetch(effect)
+
+
+def _asked_by(message: dcp.Message) -> TaskId:
+    """The task for which a message is sent; 0 for none."""
+    if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward | dcp.Plant):
+        return message.body.caller.task
+    return TaskId(0)

@@ -1,0 +1,475 @@
+"""All other nodes, and one control connection with each: made, accepted, kept, lost (thesis §4.8).
+
+Not for: what a message does (the core), or bytes beside messages (``dios.host.peers.bulk``).
+
+Both nodes of a pair make the connection, whoever comes first; when both are at it at once, the one made by
+the node with the lower id stays. A message that is none, or that the core refuses, costs that node its
+connection and is audited; the next connection begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from dios import limits
+from dios.core.events import PeerDown, PeerUp
+from dios.errors import DiosError, NotPermittedError, ProtocolError, UnreachableError, WouldBlockError
+from dios.host.clock import Clock
+from dios.host.contents import Content
+from dios.host.driver import Driver
+from dios.host.memories import Memory
+from dios.host.peers import opening
+from dios.host.peers.bulk import Arrived, Piece, Transfer
+from dios.host.peers.line import Line, Myself, Network
+from dios.host.peers.probing import nobody_listens
+from dios.host.peers.sending import Sending
+from dios.host.peers.standing import Link, Standing
+from dios.host.persister import Persister
+from dios.host.turns import Owners
+from dios.ids import NodeId, Principal, TaskId
+from dios.wire import dcp
+from dios.wire.dcp_frames import Channel, Revoked, decode_frame, encode_frame
+
+_log: Final = logging.getLogger(__name__)
+_FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
+_NOBODY: Final = TaskId(0)
+
+
+class Streamer(Protocol):
+    """What takes connections that carry one stream each."""
+
+    def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
+        """Here is one; raises ProtocolError when no such stream was asked for."""
+        ...
+
+
+class Guard(Protocol):
+    """Whose certificates are worth nothing any more; ``dios.transport.trust`` knows."""
+
+    def encode(self) -> bytes:
+        """The list, for other nodes."""
+        ...
+
+    def merge(self, data: bytes) -> bool:
+        """Take over another node's list; whether anything was new. Raises ProtocolError, LimitError."""
+        ...
+
+    def revoke(self, node: NodeId) -> None:
+        """Put a node on the list."""
+        ...
+
+
+class Around(NamedTuple):
+    """What links need of the rest of the host. ``denied`` records what a node was refused, and why."""
+
+    driver: Driver
+    persister: Persister
+    clock: Clock
+    owners: Owners
+    denied: Callable[[Principal, str], None]
+
+
+class Links:
+    """All other nodes; what this does runs in ``nursery``, which must be left by cancelling it."""
+
+    def __init__(
+        self, me: Myself, network: Network, guard: Guard, around: Around, nursery: trio.Nursery
+    ) -> None:
+        self._me: Final = me
+        self._network: Final = network
+        self._guard: Final = guard
+        self._around: Final = around
+        self._nursery: Final = nursery
+        self._links: Final[dict[NodeId, Link]] = {}
+        self._channels = opening.CONTROL
+        self._met = trio.Event()
+        self.counts: Final[Counter[str]] = Counter()
+        self.streamer: Streamer
+
+    # -- what the core asks ---------------------------------------------------------------------------
+    def contact(self, node: NodeId, name: str, address: str) -> None:
+        """Have a connection with this node from now on."""
+        if node == self._me.node:
+            return
+        link = self._links.get(node)
+        if link is None:
+            link = self._links[node] = Link(node, name, address)
+        link.name, link.address = name, address or link.address
+        self._look_after(link)
+
+    def hang_up(self, node: NodeId, reason: str, *, revoked: bool) -> None:
+        """End the connections with a node and look for it no more."""
+        link = self._links.pop(node, None)
+        if link is not None:
+            if link.keeping is not None:
+                link.keeping.cancel()
+            link.told = None
+            if link.standing is not None:
+                link.standing.end()
+            _log.info("a node was let go", extra={"peer": link.name, "why": reason})
+        if revoked:
+            self._guard.revoke(node)
+            self.tell_revoked()
+
+    def tell_revoked(self) -> None:
+        """Tell every node that is connected whose certificates are worth nothing."""
+        frame = encode_frame(Revoked(self._guard.encode()))
+        for link in self._links.values():
+            if link.standing is not None:
+                self._send_frame(link.standing, frame)
+
+    def is_up(self, node: NodeId) -> bool:
+        """Whether there is a connection with it."""
+        link = self._links.get(node)
+        return link is not None and link.standing is not None
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a node of this name is known here."""
+        return any(link.name == name for link in self._links.values())
+
+    async def wait_met(self) -> None:
+        """Wait until the next connection stands."""
+        await self._met.wait()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the nodes are that this one has met or was told of."""
+        return tuple(link.address for link in self._links.values() if link.address)
+
+    # -- sending --------------------------------------------------------------------------------------
+    def send(self, node: NodeId, message: dcp.Message, beside: bytes | None = None) -> None:
+        """Say this, with few bytes beside it; nothing when there is no connection."""
+        link = self._links.get(node)
+        standing = None if link is None else link.standing
+        if standing is None:
+            return
+        frame = encode_frame(message, beside)
+        if len(frame) > _FRAME_MAX:
+            self._send_transfer(standing, _NOBODY, Transfer(frame[4:], (), _nothing))
+            return
+        counts = self.counts
+        counts["messages_sent"] += 1
+        counts["bytes_sent"] += len(frame)
+        self._send_frame(standing, frame)
+
+    def send_bulk(
+        self,
+        node: NodeId,
+        task: TaskId,
+        message: dcp.Message,
+        pieces: tuple[Piece, ...],
+        done: Callable[[], None],
+    ) -> None:
+        """Say this with many bytes beside it, when it is the turn of ``task``.
+
+        ``done`` is called once, whatever became of it.
+        """
+        link = self._links.get(node)
+        standing = None if link is None else link.standing
+        if standing is None:
+            done()
+            return
+        self._send_transfer(standing, task, Transfer(encode_frame(message)[4:], pieces, done))
+
+    def _send_transfer(self, standing: Standing, task: TaskId, transfer: Transfer) -> None:
+        if len(transfer.message) > limits.DCP_MESSAGE_BYTES_MAX:
+            _log.error("a message to a node is too long", extra={"bytes": len(transfer.message)})
+            transfer.done()
+            return
+        self.counts["transfers_sent"] += 1
+        self.counts["bytes_sent"] += len(transfer.message) + transfer.size
+        try:
+            standing.sending.send(task, transfer)
+        except WouldBlockError as error:
+            standing.end(error)
+
+    def _send_frame(self, standing: Standing, frame: bytes) -> None:
+        try:
+            standing.line.send_nowait(frame)
+        except WouldBlockError as error:
+            standing.end(error)
+
+    # -- accepting ------------------------------------------------------------------------------------
+    async def welcome(self, line: Line) -> None:
+        """Serve a connection that another node made, to its end."""
+        try:
+            try:
+                opened = await opening.hear_hello(line)
+                hello = opened.hello
+                if hello.channel == opening.CONTROL:
+                    await self._accept_control(line, opened)
+                else:
+                    await self._accept_data(line, opened)
+            except (UnreachableError, WouldBlockError, OSError) as error:
+                _log.info("a node's connection came to nothing", extra={"why": str(error)})
+            except DiosError as error:
+                self._deny(line.peer.name, error)
+        finally:
+            line.close()
+
+    async def _accept_control(self, line: Line, opened: opening.Opened) -> None:
+        hello = opened.hello
+        link = self._links.get(hello.node)
+        if link is None:
+            link = self._links[hello.node] = Link(hello.node, hello.name, hello.address)
+        standing = link.standing
+        if self._me.node < hello.node and (
+            link.dialling is not None
+            or (standing is not None and standing.ours and standing.epoch == hello.epoch)
+        ):
+            return  # ours stays: the node that has the higher id learns so by this end
+        if link.dialling is not None:
+            link.dialling.cancel()
+        # Said even to one that speaks no version of ours: it can then tell its people why.
+        opening.say_hello(line, self._me)
+        opening.check_version(hello)
+        await self._serve(link, self._stand(link, line, opened, ours=False), opened.rest)
+
+    async def _accept_data(self, line: Line, opened: opening.Opened) -> None:
+        hello = opened.hello
+        purpose = await opening.hear_purpose(line, opened)
+        link = self._links.get(hello.node)
+        standing = None if link is None else link.standing
+        if standing is None or standing.epoch != hello.epoch:
+            raise UnreachableError("a data connection came without the control connection it belongs to")
+        opening.say_hello(line, self._me, hello.channel)
+        await line.flush()
+        sock = line.detach()
+        try:
+            if purpose.stream:
+                self.streamer.accept(hello.node, purpose, sock, standing)
+            else:
+                standing.receive_on(
+                    sock,
+                    lambda arrived: self._guarded(lambda: self._arrived(hello.node, standing, arrived)),
+                    lambda reason: self._data_ended(standing, reason),
+                )
+        except ProtocolError as error:
+            sock.close()
+            standing.end(error)
+
+    # -- making ---------------------------------------------------------------------------------------
+    def _look_after(self, link: Link) -> None:
+        if link.keeping is None:
+            link.keeping = trio.CancelScope()
+            self._nursery.start_soon(self._keep, link, link.keeping, name="keep a node connected")
+
+    async def _keep(self, link: Link, scope: trio.CancelScope) -> None:
+        with scope:
+            wait_ms = limits.PEER_RETRY_MS_MIN
+            if self._me.node > link.node:
+                # The other's connection would stay: give it the time to come.
+                await trio.sleep(opening.jittered_s(2 * wait_ms))
+            while True:
+                if link.standing is not None:
+                    await link.lost.wait()
+                    wait_ms = limits.PEER_RETRY_MS_MIN
+                elif await self._dial(link):
+                    wait_ms = limits.PEER_RETRY_MS_MIN
+                await trio.sleep(opening.jittered_s(wait_ms))
+                wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
+
+    async def _dial(self, link: Link) -> bool:
+        """Make the connection and serve it to its end; whether it stood."""
+        line: Line | None = None
+        opened: opening.Opened | None = None
+        try:
+            link.dialling = trio.CancelScope()
+            with link.dialling:
+                try:
+                    line = await self._network.dial(link.address, expect=link.node)
+                    opening.say_hello(line, self._me)
+                    opened = await opening.hear_hello(line)
+                    opening.check_version(opened.hello)
+                except (DiosError, OSError) as error:
+                    opened = None
+                    self._not_reached(link, error)
+                finally:
+                    link.dialling = None
+            if line is None or opened is None:
+                return False
+            await self._serve(link, self._stand(link, line, opened, ours=True), opened.rest)
+        finally:
+            if line is not None:
+                line.close()
+        return True
+
+    def _not_reached(self, link: Link, error: DiosError | OSError) -> None:
+        if isinstance(error, ProtocolError):
+            self._deny(link.name, error)
+        elif str(error) != link.trouble:
+            # Once, not at every attempt.
+            link.trouble = str(error)
+            _log.warning("a node cannot be reached", extra={"peer": link.name, "why": link.trouble})
+
+    async def seek(self, address: str) -> None:
+        """Look for whoever is at an address, until somebody of the cluster answers there."""
+        wait_ms = limits.PEER_RETRY_MS_MIN
+        while address not in self.addresses:
+            try:
+                line = await self._network.dial(address)
+                found = line.peer
+                line.close()
+            except (DiosError, OSError) as error:
+                _log.debug("nobody of the cluster is there", extra={"address": address, "why": str(error)})
+            else:
+                self.contact(found.node, found.name, address)
+                return
+            await trio.sleep(opening.jittered_s(wait_ms))
+            wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
+
+    async def open_data(self, node: NodeId, purpose: Channel) -> socket.socket:
+        """Make a data connection to a node that is up; raises DiosError, OSError."""
+        link = self._links.get(node)
+        if link is None or link.standing is None:
+            raise UnreachableError("there is no connection with that node")
+        self._channels += 1
+        line = await self._network.dial(link.address, expect=node)
+        try:
+            opening.say_hello(line, self._me, self._channels, purpose)
+            opening.check_version((await opening.hear_hello(line)).hello)
+            return line.detach()
+        except BaseException:
+            line.close()
+            raise
+
+    # -- serving --------------------------------------------------------------------------------------
+    def _stand(self, link: Link, line: Line, opened: opening.Opened, *, ours: bool) -> Standing:
+        hello = opened.hello
+        former = link.standing
+        if former is not None:
+            former.end()
+            self._lost(link, former)
+        self._tell_down(link, "it connected anew")
+        node = link.node
+        sending = Sending(self._nursery, self._around.owners, lambda: self.open_data(node, Channel()))
+        standing = link.standing = Standing(line, hello.epoch, sending, ours=ours)
+        link.name, link.address = hello.name, hello.address or link.address
+        link.told, link.trouble = hello.epoch, ""
+        self.counts["connections"] += 1
+        _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
+        self._send_frame(standing, encode_frame(Revoked(self._guard.encode())))
+        self._met.set()
+        self._met = trio.Event()
+        self._around.driver.feed(
+            PeerUp(self._around.clock.now(), node, hello.epoch, hello.name, hello.rack, hello.address)
+        )
+        return standing
+
+    async def _serve(self, link: Link, standing: Standing, bodies: list[bytes]) -> None:
+        self._look_after(link)
+        try:
+            try:
+                await self._read(link.node, standing, bodies)
+            except (ProtocolError, NotPermittedError) as error:
+                standing.end(error)
+        finally:
+            standing.end()
+            self._lost(link, standing)
+        reason = standing.fault
+        if isinstance(reason, ProtocolError):
+            self._deny(link.name, reason)
+        if link.told == standing.epoch and link.standing is None:
+            refused = await nobody_listens(link.address)
+            if link.standing is None:
+                self._tell_down(link, str(reason or "the connection is gone"), refused=refused)
+
+    async def _read(self, node: NodeId, standing: Standing, bodies: list[bytes]) -> None:
+        line, persister, counts = standing.line, self._around.persister, self.counts
+        while True:
+            for number, body in enumerate(bodies, 1):
+                counts["messages_received"] += 1
+                counts["bytes_received"] += len(body)
+                self._take(node, standing, body, None)
+                if not number % limits.CALLS_PER_TURN_MAX:
+                    await trio.lowlevel.checkpoint()
+                if standing.closed:
+                    return
+            if persister.backlog >= limits.STORE_QUEUE_MAX:
+                await persister.wait_for_room()
+            bodies = await line.receive()
+            if not bodies:
+                return
+
+    def _take(self, node: NodeId, standing: Standing, body: bytes, beside: Content | None) -> None:
+        message, inline = decode_frame(body)
+        if beside is None:
+            beside = inline
+        elif inline is not None:
+            raise ProtocolError("a message with bytes inside it and beside it")
+        if isinstance(message, Revoked):
+            if self._guard.merge(message.list):
+                self.tell_revoked()
+        elif isinstance(message, dcp.PeerHello):
+            raise ProtocolError("a second hello on one connection")
+        else:
+            self._around.driver.receive(node, standing.epoch, message, beside)
+
+    def _arrived(self, node: NodeId, standing: Standing, arrived: Arrived) -> None:
+        beside = Memory(arrived.fd, arrived.size) if arrived.size else None
+        if standing.closed:
+            if beside is not None:
+                beside.release()
+            return
+        self.counts["transfers_received"] += 1
+        self.counts["bytes_received"] += len(arrived.message) + arrived.size
+        try:
+            self._take(node, standing, arrived.message, beside)
+        except (ProtocolError, NotPermittedError) as error:
+            standing.end(error)
+
+    def _data_ended(self, standing: Standing, reason: Exception | None) -> None:
+        if isinstance(reason, ProtocolError):
+            standing.end(reason)
+        elif reason is not None and not standing.closed:
+            _log.warning("a data connection of a node ended", extra={"why": str(reason)})
+
+    def _lost(self, link: Link, standing: Standing) -> None:
+        if link.standing is standing:
+            link.standing = None
+            link.lost.set()
+            link.lost = trio.Event()
+
+    def _tell_down(self, link: Link, reason: str, *, refused: bool = False) -> None:
+        if link.told is None:
+            return
+        epoch, link.told = link.told, None
+        _log.info("a node is gone", extra={"peer": link.name, "why": reason, "refused": refused})
+        self._around.driver.feed(
+            PeerDown(self._around.clock.now(), link.node, epoch, reason[: limits.TEXT_BYTES_MAX], refused)
+        )
+
+    def _deny(self, name: str, error: DiosError) -> None:
+        self.counts["denied"] += 1
+        _log.warning("a node was refused", extra={"peer": name, "why": error.message})
+        self._around.denied(Principal(f"node:{name}"), error.message)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A call from a thread: what it raises is raised where the node ends of it, not in the event loop."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - it is raised again
+            self._nursery.start_soon(_raise, error)
+
+    async def aclose(self) -> None:
+        """End every connection and wait for their threads; bounded."""
+        standings = [link.standing for link in self._links.values() if link.standing is not None]
+        for standing in standings:
+            standing.end()
+        with trio.move_on_after(limits.TASK_DRAIN_MS_MAX / 1000, shield=True):
+            for standing in standings:
+                await standing.wait_ended()
+
+
+def _nothing() -> None:
+    return
+
+
+async def _raise(error: Exception) -> None:
+    raise error

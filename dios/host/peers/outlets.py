@@ -1,0 +1,136 @@
+"""Answers to tasks of other nodes: the same results, with bytes instead of descriptors (thesis §4.8).
+
+Not for: what is answered (the core answers a deputy as it answers a task), or how it travels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.effects import AnswerRead, AnswerVector, AnswerWrite
+from dios.errors import Code, DamagedError
+from dios.host.contents import Contents
+from dios.host.memories import Memory
+from dios.host.peers.bulk import Piece
+from dios.host.peers.links import Links
+from dios.ids import NodeId, TaskId
+from dios.transport.memory import close_all, copies_of
+from dios.wire import dcp
+from dios.wire.messages import AnyResult, Attached, Buffer, Failure, Mapping, Results, Welcome
+
+
+class StreamKeeper(Protocol):
+    """Keeps this node's end of a stream for a task of another node."""
+
+    def keep(self, node: NodeId, number: int, fds: Sequence[int], ring_bytes: int) -> None:
+        """Take over these descriptors until the node connects for them, or is gone."""
+        ...
+
+
+class Outlet:
+    """Where the answers to one deputy go."""
+
+    __slots__ = ("_keeper", "_links", "node", "task")
+
+    def __init__(self, task: TaskId, node: NodeId, links: Links, keeper: StreamKeeper) -> None:
+        self.task: Final = task
+        self.node: Final = node
+        self._links: Final = links
+        self._keeper: Final = keeper
+
+    def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
+        """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
+        if not fds:
+            self._send(seq, result)
+        elif isinstance(result, Attached):
+            if self._links.is_up(self.node):
+                self._keeper.keep(self.node, seq, copies_of(fds), result.ring_bytes)
+            self._send(seq, result)
+        elif isinstance(result, Buffer):
+            self._send_beside(seq, _bare(result), _pieces((result,), fds), fds)
+        elif isinstance(result, Results):
+            parts = tuple(_bare(part) if isinstance(part, Buffer) else part for part in result.results)
+            mapped = [part for part in result.results if isinstance(part, Buffer) and part.mapping]
+            self._send_beside(seq, Results(parts), _pieces(mapped, fds), fds)
+
+    def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
+        if not isinstance(result, Welcome):
+            self._links.send(self.node, dcp.Reply(seq, result), beside)
+
+    def _send_beside(
+        self, seq: int, result: Buffer | Results, pieces: tuple[Piece, ...], fds: Sequence[int]
+    ) -> None:
+        size = sum(piece.length for piece in pieces)
+        if size > limits.DCP_RECEIVING_BYTES_MAX:
+            self._send(seq, _too_many(size))
+        elif size <= limits.DCP_INLINE_BYTES_MAX:
+            self._send(seq, result, b"".join([_bytes_of(piece) for piece in pieces]) or None)
+        else:
+            copies = copies_of(fds)
+            own = tuple(piece._replace(fd=copies[fds.index(piece.fd)]) for piece in pieces)
+            self._links.send_bulk(
+                self.node, self.task, dcp.Reply(seq, result), own, lambda: close_all(copies)
+            )
+
+
+def _bare(result: Buffer) -> Buffer:
+    """The buffer without a mapping: its bytes go beside the message."""
+    if not result.mapping:
+        return result
+    return Buffer(result.buffer, result.size, result.v_r, result.v_w)
+
+
+def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[Piece, ...]:
+    """Where the bytes of these buffers stand, one after another; nothing for fresh memory, which is zero."""
+    return tuple(
+        Piece(fd, result.start, result.size)
+        for result, fd in zip(results, fds, strict=True)
+        if result.size and not (result.mapping is Mapping.WRITABLE and _is_blank(fd, result))
+    )
+
+
+def _is_blank(fd: int, result: Buffer) -> bool:
+    try:
+        return os.lseek(fd, result.start, os.SEEK_DATA) >= result.start + result.size
+    except OSError:
+        return True
+
+
+def _bytes_of(piece: Piece) -> bytes:
+    data = os.pread(piece.fd, piece.length, piece.start)
+    if len(data) < piece.length:
+        raise DamagedError(f"{piece.length} bytes were promised to a node, {len(data)} are there")
+    return data
+
+
+def _too_many(size: int) -> Failure:
+    return Failure(
+        int(Code.EFBIG),
+        f"{size} bytes of another node at once are over {limits.DCP_RECEIVING_BYTES_MAX}; read them in parts",
+    )
+
+
+def for_deputy(
+    effect: AnswerRead | AnswerWrite | AnswerVector, contents: Contents
+) -> AnswerRead | AnswerWrite | AnswerVector:
+    """The same answer, without relying on memory that a task here would see change under its mapping."""
+    if isinstance(effect, AnswerVector):
+        if not any(isinstance(part, AnswerRead | AnswerWrite) and part.reuse for part in effect.parts):
+            return effect
+        parts = [
+            for_deputy(part, contents) if isinstance(part, AnswerRead | AnswerWrite) else part
+            for part in effect.parts
+        ]
+        return replace(effect, parts=tuple(parts))
+    if not effect.reuse:
+        return effect
+    if isinstance(effect, AnswerRead):
+        content = contents.peek(effect.object)
+        if not (isinstance(content, Memory) and content.raw):
+            return effect
+    return replace(effect, reuse=False)

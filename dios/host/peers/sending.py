@@ -1,0 +1,121 @@
+"""Transfers on their way to one other node: which goes when, and over which connection.
+
+Not for: moving bytes (``dios.host.peers.bulk``). Turns go around among principals, as those at copies do.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError, WouldBlockError
+from dios.host.peers.bulk import DataSender, Transfer
+from dios.host.turns import Owners, Turns
+from dios.ids import TaskId
+
+_log: Final = logging.getLogger(__name__)
+
+Open: TypeAlias = Callable[[], Awaitable[socket.socket]]
+
+
+class Sending:
+    """What goes to one node while the control connection with it stands.
+
+    ``open_one`` makes one more data connection to it; what it needs runs in ``nursery``.
+    """
+
+    def __init__(self, nursery: trio.Nursery, owners: Owners, open_one: Open) -> None:
+        self._nursery: Final = nursery
+        self._open_one: Final = open_one
+        self._turns: Final = Turns(owners, limits.DATA_CONNECTIONS)
+        self._free: Final[list[DataSender]] = []
+        self._all: Final[set[DataSender]] = set()
+        self._task_of: Final[dict[int, TaskId]] = {}
+        self._soon: Final = trio.lowlevel.current_trio_token().run_sync_soon
+        self._queued = 0
+        self._closed = False
+        self._empty = trio.Event()
+        self._empty.set()
+
+    @property
+    def queued(self) -> int:
+        """Transfers that are not over."""
+        return self._queued
+
+    def send(self, task: TaskId, transfer: Transfer) -> None:
+        """Send this when it is the turn of ``task``.
+
+        Raises WouldBlockError when too much waits already; the transfer is over then.
+        """
+        if self._queued >= limits.DCP_TRANSFERS_QUEUED_MAX:
+            transfer.done()
+            raise WouldBlockError(f"{self._queued} transfers wait for a node that does not take them")
+        if self._empty.is_set():
+            self._empty = trio.Event()
+        self._queued += 1
+        self._turns.ask(task, lambda: self._begin(task, transfer))
+
+    async def wait_empty(self) -> None:
+        """Wait until every transfer is over and every connection closed."""
+        await self._empty.wait()
+
+    def close(self) -> None:
+        """The node is gone: end everything."""
+        self._closed = True
+        for sender in self._all:
+            sender.close()
+
+    def _begin(self, task: TaskId, transfer: Transfer) -> None:
+        self._task_of[id(transfer)] = task
+        if self._closed:
+            # Not here: its end is the next one's turn.
+            self._soon(self._over, transfer)
+        elif self._free:
+            self._free.pop().send(transfer)
+        else:
+            self._nursery.start_soon(self._open_and_send, transfer, name="open a data connection")
+
+    async def _open_and_send(self, transfer: Transfer) -> None:
+        try:
+            sock = await self._open_one()
+        except (DiosError, OSError) as error:
+            # The request it belongs to is repeated later, if it is still wanted.
+            _log.warning("no data connection to a node", extra={"why": str(error)})
+            self._over(transfer)
+            return
+        except BaseException:
+            self._over(transfer)
+            raise
+        sender = DataSender(sock, sent=self._sent, ended=lambda reason: self._ended(sender, reason))
+        self._all.add(sender)
+        if self._closed:
+            sender.close()
+        sender.send(transfer)
+
+    def _sent(self, sender: DataSender, transfer: Transfer, whole: bool) -> None:  # noqa: FBT001 - as told
+        if whole and not self._closed:
+            self._free.append(sender)
+        self._over(transfer)
+
+    def _over(self, transfer: Transfer) -> None:
+        self._queued -= 1
+        transfer.done()
+        self._turns.ended(self._task_of.pop(id(transfer)))
+        self._look_whether_empty()
+
+    def _look_whether_empty(self) -> None:
+        if not self._queued and not self._all:
+            self._empty.set()
+
+    def _ended(self, sender: DataSender, reason: Exception | None) -> None:
+        self._all.discard(sender)
+        if sender in self._free:
+            self._free.remove(sender)
+        self._look_whether_empty()
+        if reason is not None and not self._closed:
+            _log.warning("a data connection to a node ended", extra={"why": str(reason)})

@@ -1,0 +1,75 @@
+"""Small files that are there completely or not at all, whatever moment the power goes.
+
+Not for: objects (``dios.store``). What stands here is written a few times in a node's life: an identity, a
+counter, a list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dios.errors import ExistsError
+
+_UNFINISHED = ".unfinished-"
+
+
+def write(path: Path, data: bytes) -> None:
+    """Put ``data`` at ``path``, readable by its owner alone, in place of what was there."""
+    fd, name = tempfile.mkstemp(prefix=f"{path.name}{_UNFINISHED}", dir=path.parent)
+    try:
+        with open(fd, "wb") as file:  # noqa: PTH123 - of a descriptor, not of a path
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def install(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make ``folder`` with these files in it, all at once; raises ExistsError when it is there already.
+
+    What an interrupted call left behind is removed.
+    """
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder.parent):
+        for left in folder.parent.glob(f"{folder.name}{_UNFINISHED}*"):
+            shutil.rmtree(left)
+        if folder.exists():
+            raise ExistsError(f"{folder} exists already; choose another data directory")
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}{_UNFINISHED}", dir=folder.parent))
+        try:
+            for name, data in files.items():
+                write(unfinished / name, data)
+            unfinished.rename(folder)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        _sync(folder.parent)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only process that changes what is in ``folder``, among those that ask; waits for the others."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

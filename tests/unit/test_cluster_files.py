@@ -1,0 +1,411 @@
+"""What stands in cluster/ is well formed, says the same everywhere, and gives nothing away.
+
+Not for: running it, which ``make docker`` and the lab do. Where a tool that knows a format better is on the
+machine, it is asked too.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from dios.host.sandbox import policy
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster"
+MANIFESTS = sorted((CLUSTER / "kubernetes").glob("*.yaml"))
+UNITS = [CLUSTER / "systemd" / "dios-node.service", CLUSTER / "systemd" / "user" / "dios-node.service"]
+SCRIPTS = sorted(CLUSTER.glob("*.sh"))
+NODES = ("n1", "n2", "n3")
+UID = 10001
+PORT = 7400
+NEEDED = ("clone3", "unshare", "mount", "umount2", "pivot_root", "mount_setattr", "sethostname", "seccomp")
+"""System calls with which a node confines its tasks."""
+
+T = TypeVar("T")
+
+
+class Health(msgspec.Struct, forbid_unknown_fields=True):
+    """A service's health check."""
+
+    test: list[str] = []
+    interval: str = ""
+    timeout: str = ""
+    start_period: str = ""
+    retries: int = 0
+    disable: bool = False
+
+
+class Needs(msgspec.Struct, forbid_unknown_fields=True):
+    """What must have come to pass before a service starts."""
+
+    condition: str
+
+
+class Build(msgspec.Struct, forbid_unknown_fields=True):
+    """How an image is made."""
+
+    context: str
+    dockerfile: str
+    args: dict[str, str]
+
+
+class Service(msgspec.Struct, forbid_unknown_fields=True):
+    """A service of the compose file."""
+
+    image: str
+    init: bool
+    restart: str
+    read_only: bool
+    cap_drop: list[str]
+    security_opt: list[str]
+    ulimits: dict[str, dict[str, int]]
+    stop_grace_period: str
+    tmpfs: list[str]
+    healthcheck: Health
+    command: list[str]
+    volumes: list[str]
+    build: Build | None = None
+    hostname: str = ""
+    entrypoint: list[str] = []
+    depends_on: dict[str, Needs] = {}
+    network_mode: str = ""
+    profiles: list[str] = []
+
+
+class Compose(msgspec.Struct, forbid_unknown_fields=True):
+    """The compose file."""
+
+    services: dict[str, Service]
+    volumes: dict[str, None]
+    pattern: dict[str, object] = msgspec.field(name="x-node")
+
+
+def table(value: object) -> dict[str, object]:
+    """A mapping, or a failure."""
+    return msgspec.convert(value, dict[str, object])
+
+
+def at(value: object, *path: str | int) -> object:
+    """What stands in nested mappings and lists at ``path``."""
+    for step in path:
+        value = msgspec.convert(value, list[object])[step] if isinstance(step, int) else table(value)[step]
+    return value
+
+
+def manifest(name: str) -> dict[str, object]:
+    """A Kubernetes manifest."""
+    return msgspec.yaml.decode((CLUSTER / "kubernetes" / name).read_bytes(), type=dict[str, object])
+
+
+@pytest.fixture(scope="module")
+def compose() -> Compose:
+    """The compose file, strictly read."""
+    return msgspec.yaml.decode((CLUSTER / "compose.yaml").read_bytes(), type=Compose)
+
+
+def asked(*command: str, folder: Path = CLUSTER, **environment: str) -> str:
+    """What a tool prints; a skip where it is not on this machine, a failure where it complains."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not on this machine")
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# -- the compose file -------------------------------------------------------------------------------
+def test_three_nodes_stand_in_two_racks(compose: Compose) -> None:
+    """The compose file starts n1, n2 and n3 under their names, in two racks; the others join the first."""
+    rows = {name: compose.services[name].command[1:] for name in NODES}
+    assert all(compose.services[name].hostname == name == row[0] for name, row in rows.items())
+    assert len({row[1] for row in rows.values()}) == 2
+    assert [row[2:] for row in rows.values()] == [[], ["n1"], ["n1"]]
+
+
+def test_every_volume_and_file_named_is_there(compose: Compose) -> None:
+    """Volumes that services mount are declared, and every one declared is mounted."""
+    mounted = {volume.partition(":")[0] for each in compose.services.values() for volume in each.volumes}
+    assert mounted == set(compose.volumes)
+    build = compose.services["n1"].build
+    assert build is not None
+    assert (CLUSTER / build.context / build.dockerfile).exists()
+
+
+def test_every_node_keeps_its_data_to_itself(compose: Compose) -> None:
+    """No two nodes mount one data directory."""
+    data = [v for name in NODES for v in compose.services[name].volumes if v.endswith(":/var/lib/dios")]
+    assert len(set(data)) == len(NODES)
+
+
+@pytest.mark.parametrize("name", [*NODES, "tokens", "job"])
+def test_every_service_has_as_little_as_it_can(compose: Compose, name: str) -> None:
+    """Services drop every capability, gain none, write to volumes only, and bring our filter."""
+    service = compose.services[name]
+    assert service.read_only
+    assert service.cap_drop == ["ALL"]
+    assert service.security_opt == ["no-new-privileges:true", "seccomp:./seccomp.json"]
+    assert (CLUSTER / "seccomp.json").exists()
+
+
+def test_nodes_are_looked_after(compose: Compose) -> None:
+    """Every node has a health check of its own data, and the others wait for what they need."""
+    for name in NODES:
+        assert compose.services[name].healthcheck.test == [
+            "CMD",
+            "dios-node",
+            "status",
+            "--data",
+            "/var/lib/dios",
+        ]
+    assert compose.services["tokens"].depends_on["n1"].condition == "service_healthy"
+    for name in NODES[1:]:
+        assert compose.services[name].depends_on["tokens"].condition == "service_completed_successfully"
+
+
+def test_a_job_is_not_started_with_the_cluster(compose: Compose) -> None:
+    """The job runs only when it is asked for, once, with no network."""
+    job = compose.services["job"]
+    assert (job.profiles, job.restart, job.network_mode) == (["job"], "no", "none")
+
+
+@pytest.mark.parametrize("program", [("docker-compose",), ("docker", "compose")])
+def test_the_engines_tools_take_the_compose_file(program: tuple[str, ...]) -> None:
+    """Both generations of Docker Compose, where they are here, take the file without complaint."""
+    if (
+        len(program) == 2
+        and subprocess.run([*program, "version"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this docker has no compose plugin")
+    assert "service_completed_successfully" in asked(*program, "config")
+
+
+def test_no_secret_stands_in_an_environment() -> None:
+    """No file of cluster/ gives a token as an argument or in the environment: only a file's name."""
+    for path in sorted(path for path in CLUSTER.rglob("*") if path.is_file() and path.suffix != ".py"):
+        text = path.read_text()
+        assert not re.search(r"DIOS_TOKEN|--token[ =](?!-)", text), path
+
+
+# -- the image --------------------------------------------------------------------------------------
+def test_the_image_is_made_of_files_that_are_there() -> None:
+    """Each file that the Dockerfile copies is in the tree and let through by .dockerignore."""
+    text = (CLUSTER / "Dockerfile").read_text()
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = [
+        word for line in re.findall(r"^COPY (cluster/.*) \S+$", text, re.MULTILINE) for word in line.split()
+    ]
+    assert copied
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert any(name.startswith(part) for part in allowed), name
+
+
+def test_the_image_runs_as_nobody_special() -> None:
+    """The last stage ends as the user dios, whose number the manifests know, and keeps no secret."""
+    text = (CLUSTER / "Dockerfile").read_text()
+    assert re.findall(r"^USER (\S+)$", text, re.MULTILINE)[-1] == "dios"
+    assert f"--uid {UID} " in text
+    assert f"EXPOSE {PORT}\n" in text
+    pod = at(manifest("statefulset.yaml"), "spec", "template", "spec")
+    assert at(pod, "securityContext", "runAsUser") == UID
+
+
+def test_the_image_has_the_python_that_the_project_wants() -> None:
+    """The default base image's Python is one that pyproject.toml allows."""
+    found = re.search(r"^ARG BASE=\S+python:3\.(\d+)-", (CLUSTER / "Dockerfile").read_text(), re.MULTILINE)
+    assert found is not None
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert int(found[1]) >= int(str(wanted).rpartition(".")[2])
+
+
+def test_the_filter_leaves_what_confines_tasks() -> None:
+    """The filter of the containers names real system calls, and none that a node or its tasks need."""
+    found = json.loads((CLUSTER / "seccomp.json").read_text())
+    assert found["defaultAction"] == "SCMP_ACT_ALLOW"
+    denied = {name for rule in found["syscalls"] for name in rule["names"]}
+    assert {"kexec_load", "init_module", "bpf", "ptrace", "open_by_handle_at"} <= denied
+    of_tasks = {name for allowed in policy.ALLOWED for name in allowed.names}
+    # Tasks were seen to start and to be confined in a container that refuses this one.
+    assert denied & {*NEEDED, *policy.CALLED_BY_THE_ZYGOTE, *of_tasks} <= {"syslog"}
+
+
+# -- the scripts ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_plain_shell(script: Path) -> None:
+    """Every script parses as plain sh, stops at the first failure, and can be executed."""
+    assert script.read_text().startswith("#!/bin/sh\n")
+    assert "set -eu\n" in script.read_text()
+    assert os.access(script, os.X_OK)
+    asked("sh", "-n", str(script))
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    """A folder with a ``dios-node`` that writes down what it was told, and says a token."""
+    program = tmp_path / "bin" / "dios-node"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n[ "$1" = token ] && echo a-token || true\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+def runs(script: str, folder: Path, *arguments: str, **more: str) -> list[str]:
+    """What a script told ``dios-node``."""
+    environment = {
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "NODE_DATA": str(folder / "data"),
+        "NODE_TOKEN_FOLDER": str(folder),
+        "NODE_HOST": "here",
+        **more,
+    }
+    subprocess.run(
+        [str(CLUSTER / script), *arguments], env=environment, check=True, timeout=30, capture_output=True
+    )
+    lines = (folder / "told").read_text().splitlines()
+    (folder / "told").unlink()
+    return lines
+
+
+def joined(folder: Path) -> None:
+    """Make a data directory look like that of a member."""
+    (folder / "data" / "identity").mkdir(parents=True)
+    (folder / "data" / "identity" / "node.pem").touch()
+
+
+def test_the_first_node_makes_the_cluster_once(told: Path) -> None:
+    """A first node without an identity makes a cluster and starts; one that has its identity only starts."""
+    first, second = runs("join.sh", told, "n1", "r1")
+    assert first.startswith("init ")
+    assert second.startswith("start ")
+    assert "--advertise here:7400" in second
+    joined(told)
+    (only,) = runs("join.sh", told, "n1", "r1")
+    assert only.startswith("start ")
+
+
+def test_every_other_node_joins_once_with_a_file(told: Path) -> None:
+    """A node that is told of a first one joins it with the name of a token's file; later it only starts."""
+    token = told / "token"
+    token.write_text("secret-text")
+    (line,) = runs("join.sh", told, "n2", "r1", "n1", NODE_TOKEN_FILE=str(token))
+    assert line.endswith(f"--join n1:{PORT} --token-file {token}")
+    assert "secret-text" not in line
+    joined(told)
+    (line,) = runs("join.sh", told, "n2", "r1", "n1", NODE_TOKEN_FILE=str(token))
+    assert "--join" not in line
+
+
+def test_tokens_are_for_the_nodes_user_only(told: Path) -> None:
+    """Each name gets a token in a file that nobody else reads."""
+    assert len(runs("tokens.sh", told, "n2", "n3")) == 2
+    for name in ("n2", "n3"):
+        assert (told / name).read_text() == "a-token\n"
+        assert (told / name).stat().st_mode & 0o777 == 0o600
+
+
+# -- units of systemd -------------------------------------------------------------------------------
+def unit(path: Path) -> configparser.SectionProxy:
+    """The section [Service] of a unit."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # keys of units are told apart by case
+    parser.read_string(path.read_text())
+    return parser["Service"]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=["system", "user"])
+def test_units_leave_what_confines_tasks(path: Path) -> None:
+    """No unit takes away namespaces, mounts, host names or processes that the sandbox works with."""
+    service = unit(path)
+    for taken in ("RestrictNamespaces", "PrivateUsers", "ProtectHostname", "ProtectProc", "ProcSubset"):
+        assert taken not in service
+    filtered = service.get("SystemCallFilter", "")
+    assert not set(filtered.lstrip("~").split()) & {
+        "@mount",
+        "@privileged",
+        "@sandbox",
+        "@process",
+        "@setuid",
+    }
+    assert service.get("NoNewPrivileges") == "yes"
+    assert "memory" in service["Delegate"].split()
+
+
+@pytest.mark.parametrize("path", UNITS, ids=["system", "user"])
+def test_systemd_takes_the_units(path: Path, tmp_path: Path) -> None:
+    """The tool of systemd itself finds nothing wrong with a unit, once its program is where it says."""
+    text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", path.read_text(), flags=re.MULTILINE)
+    copy = tmp_path / path.name
+    copy.write_text(text)
+    kind = ["--user"] if path.parent.name == "user" else []
+    asked("systemd-analyze", *kind, "verify", "--man=no", str(copy), XDG_RUNTIME_DIR=str(tmp_path))
+
+
+# -- Kubernetes -------------------------------------------------------------------------------------
+def test_manifests_belong_together() -> None:
+    """The kustomization names every manifest, and all speak of the same pods, port and service."""
+    listed = msgspec.convert(manifest("kustomization.yaml")["resources"], list[str])
+    assert sorted([*listed, "kustomization.yaml"]) == [path.name for path in MANIFESTS]
+    stateful, service = manifest("statefulset.yaml"), manifest("service.yaml")
+    labels = at(stateful, "spec", "template", "metadata", "labels")
+    assert at(stateful, "spec", "selector", "matchLabels") == labels == at(service, "spec", "selector")
+    assert at(manifest("disruption.yaml"), "spec", "selector", "matchLabels") == labels
+    assert at(manifest("network-policy.yaml"), "spec", "podSelector", "matchLabels") == labels
+    assert at(stateful, "spec", "serviceName") == at(service, "metadata", "name")
+    assert at(service, "spec", "clusterIP") == "None"
+    assert at(service, "spec", "ports", 0, "port") == PORT
+
+
+def test_pods_keep_to_the_restricted_standard() -> None:
+    """The pod asks for nothing that the restricted level of pod security refuses, and brings our filter."""
+    pod = at(manifest("statefulset.yaml"), "spec", "template", "spec")
+    container = at(pod, "containers", 0)
+    context = table(at(container, "securityContext"))
+    assert at(pod, "securityContext", "runAsNonRoot") is True
+    assert at(pod, "securityContext", "seccompProfile", "type") == "Localhost"
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert at(pod, "automountServiceAccountToken") is False
+    assert at(container, "ports", 0, "containerPort") == PORT
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert at(container, probe, "exec", "command") == ["dios-node", "status"]
+
+
+def test_volumes_of_pods_are_declared() -> None:
+    """Every mount of the pod is a volume of it or a claim, and the token comes as a file."""
+    spec = at(manifest("statefulset.yaml"), "spec")
+    mounts = msgspec.convert(
+        at(spec, "template", "spec", "containers", 0, "volumeMounts"), list[dict[str, object]]
+    )
+    volumes = msgspec.convert(at(spec, "template", "spec", "volumes"), list[dict[str, object]])
+    claims = {
+        at(claim, "metadata", "name")
+        for claim in msgspec.convert(at(spec, "volumeClaimTemplates"), list[object])
+    }
+    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in volumes} | claims
+    secret = next(volume for volume in volumes if volume["name"] == "join")
+    assert table(secret["secret"])["optional"] is True
+
+
+def test_kubectl_puts_the_manifests_together() -> None:
+    """kubectl, where it is here, builds the kustomization."""
+    built = asked("kubectl", "kustomize", "kubernetes")
+    assert built.count("\nkind: ") + built.startswith("kind: ") == len(MANIFESTS) - 1
