@@ -206,6 +206,20 @@ CATALOGUE_ENTRIES_MAX: Final = 100_000
 CATALOGUE_EDITS_MAX: Final = 64
 SHELL_HISTORY_MAX: Final = 1_000
 
+# -- other nodes, as the core sees them -------------------------------------------------------------
+DCP_REQUESTS_MAX: Final = 4_096
+DCP_REPEAT_MS: Final = 250
+DCP_REPEAT_MS_MAX: Final = 2_000
+DCP_PATIENCE_MS: Final = 8_000
+DCP_SLOWEST_BYTES_A_MS: Final = 4_000
+LOOKUP_PATIENCE_MS: Final = 1_500
+LOOKUP_CACHE_MAX: Final = 65_536
+LOOKUP_CACHED_NAMES_MAX: Final = 64
+PUBLISH_MS: Final = 2
+GRACE_MS: Final = 30_000
+CLAIM_MS: Final = 20_000
+CLAIM_YOUNG_MS: Final = 10_000
+
 # -- the audit log --------------------------------------------------------------------------------
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB
 AUDIT_RECORD_BYTES_MAX: Final = 64 * KIB

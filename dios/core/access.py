@@ -9,8 +9,14 @@ from dios.core.iorequests import Buffer
 from dios.core.references import Provenance, Reference
 from dios.core.state import State
 from dios.core.tasks import Task
-from dios.errors import BadReferenceError, InvalidError, NotPermittedError, StaleError
-from dios.ids import BufferId
+from dios.errors import (
+    BadReferenceError,
+    InvalidError,
+    NoSuchTaskError,
+    NotPermittedError,
+    StaleError,
+)
+from dios.ids import BufferId, TaskId
 from dios.wire.types import Brand, Flag, Mode, ObjectType, Permission
 
 _RIGHT_OF_MODE = {Mode.READ: Permission.READ, Mode.WRITE: Permission.WRITE}
@@ -65,6 +71,14 @@ def own_buffer(task: Task, buffer_id: int) -> Buffer:
     if buffer is None:
         raise BadReferenceError("no such buffer in this task; it was released, or is another task's")
     return buffer
+
+
+def receiving(state: State, reference: Reference) -> Task:
+    """The task of this node behind a reference, as long as it lives; ESRCH otherwise."""
+    receiver = state.tasks.get(TaskId(reference.object.id))
+    if receiver is None or not receiver.alive:
+        raise NoSuchTaskError("the receiving task has ended", fingerprint=reference.object.fingerprint)
+    return receiver
 
 
 def is_member(task: Task, reference: Reference) -> bool:

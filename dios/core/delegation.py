@@ -6,24 +6,30 @@ Not for: handing references to a task at its start (``dios.core.run_calls``), or
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from dios import limits
-from dios.core import access, effects
+from dios.core import access, away_calls, coordination, deputies, effects, planting, stand_ins
 from dios.core.accounts import require_all, require_bytes
 from dios.core.effects import WriteSource
 from dios.core.io_steps import note_in_vector
 from dios.core.object_types.rules import RULES, is_blob
 from dios.core.objects import PhysicalObject
+from dios.core.peers import Cluster, Then
+from dios.core.pending import Pending
 from dios.core.references import Provenance, Reference, narrowed
 from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import (
+    DiosError,
     InvalidError,
     NoSuchTaskError,
     NotPermittedError,
+    ProtocolError,
     UnreachableError,
 )
-from dios.ids import ObjectId, TaskId
-from dios.wire import messages
+from dios.ids import NodeId, ObjectId
+from dios.wire import dcp, messages
 from dios.wire.types import (
     Buffering,
     Flag,
@@ -38,8 +44,27 @@ from dios.wire.types import (
 def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
     """dios_copy: delegate, and where an attribute asks for it, copy the object's data."""
     access.flags_of(call.flags, Flag.NONE)
+    delegable(task, call.ref)
+    held = access.typed(access.held(task, call.task, Permission.WRITE), ObjectType.TASK)
+    node = place_for_copy(step, held, call)
+    if node or held.object.home:
+        if step.parts is not None:
+            raise InvalidError("what goes to another node stands alone; no vector")
+        _copy_away(step, task, seq, call)
+        return
+    receiver = access.receiving(step.state, held)
+    fresh = delegate(step, task, receiver, call)
+    public = fresh.public()
+    step.tell(receiver, messages.Delegated(public, task.object.fingerprint))
+    if receiver is task:
+        step.answer(task, seq, messages.References((public,)))
+    else:
+        step.answer(task, seq, messages.Done(1))
+
+
+def delegate(step: Step, task: Task, receiver: Task, call: messages.Copy) -> Reference:
+    """A new reference in the table of a task of this node, or of another one's deputy."""
     reference = delegable(task, call.ref)
-    receiver = _receiver(step, task, call.task)
     kind = _kind_wanted(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
         _refuse_private(reference, receiver is task)
@@ -63,14 +88,128 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
         origin=None if copied else reference,
         expires_ns=expires_ns,
     )
-    public = fresh.public()
-    receiver.push_event(messages.Delegated(public, task.object.fingerprint))
-    step.changed(receiver.object)
     step.audit(task, "delegate", "ok", target.fingerprint, f"to {receiver.object.fingerprint}")
-    if receiver is task:
-        step.answer(task, seq, messages.References((public,)))
-    else:
-        step.answer(task, seq, messages.Done(1))
+    return fresh
+
+
+# -- to other nodes ---------------------------------------------------------------------------------
+def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> NodeId:
+    """The other node on which a copy of the data is asked for; 0 for none, or for this one.
+
+    Proximity is seen from the receiver's node (§4.5.1).
+    """
+    cluster = step.state.cluster
+    if call.host:
+        peer = away_calls.named(step, call.host)
+        return NodeId(0) if peer is None else peer.node
+    if call.proximity in {Proximity.RACK, Proximity.CLUSTER}:
+        if cluster is None:
+            raise UnreachableError("no other node is known here")
+        for peer in cluster.living():
+            if cluster.proximity_of(peer.node) is call.proximity:
+                return peer.node
+        raise UnreachableError(f"no living node is in proximity {call.proximity} of this one")
+    copies = call.proximity is not None or call.persistence is not None or call.buffering is not None
+    return receiver.object.home if copies else NodeId(0)
+
+
+def _copy_away(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
+    """An object of this node, and a receiver or a place on another."""
+    cluster = coordination.cluster_of(step)
+    node, receiver = away_calls.receiver_of(step, cluster, task, call.task)
+    row = Pending(task, seq, call, ())
+    step.wait(row)
+
+    def answered(later: Step, answer: dcp.Answer) -> None:
+        if not later.state.pending.has(row):
+            return
+        later.state.pending.remove(row)
+        if isinstance(answer, dcp.Planted):
+            try:
+                away_calls.finish_copy(later, task, seq, answer)
+            except DiosError as error:
+                later.refuse(task, seq, error)
+        elif isinstance(answer, messages.Done | messages.Failure):
+            later.answer(task, seq, answer)
+        else:
+            raise ProtocolError("an answer of the wrong kind")
+
+    try:
+        delegate_away(step, task, call, node, receiver, answered, asker=cluster.here.node)
+    except DiosError:
+        step.state.pending.remove(row)
+        raise
+
+
+def delegate_away(
+    step: Step,
+    giver: Task,
+    call: messages.Copy,
+    node: NodeId,
+    receiver: dcp.Caller,
+    answer: Then,
+    *,
+    asker: NodeId,
+) -> None:
+    """Delegate an object of this node to a task of any node, or copy it to any, for a task or a deputy.
+
+    ``asker`` is the node that waits for ``answer``; what is for one of its own tasks it enters itself.
+    """
+    cluster = coordination.cluster_of(step)
+    place = NodeId(0)
+    if call.host or call.proximity is not None or call.persistence is not None or call.buffering is not None:
+        place = _place_seen_from(cluster, node, call)
+    if place and place != cluster.here.node:
+        if receiver.task != giver.id:
+            raise InvalidError("a copy on another node is for who asks for it; delegate it then")
+        planting.plant(step, giver, call, place, answer)
+        return
+    if node == cluster.here.node:
+        taker = step.state.tasks.get(receiver.task)
+        if taker is None or not taker.alive:
+            raise NoSuchTaskError("the receiving task has ended")
+        fresh = delegate(step, giver, taker, _without_place(call))
+        step.tell(taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
+        answer(step, messages.Done(1))
+        return
+    known = dcp.Caller(
+        receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
+    )
+    deputy = deputies.deputy_of(step, cluster.peer(node), known)
+    fresh = delegate(step, giver, deputy, _without_place(call))
+    told = stand_ins.abroad(step, fresh)
+    if node == asker:
+        answer(step, dcp.Offered((told,)))
+        return
+    give = dcp.Give(receiver.task, giver.object.fingerprint, dcp.Held(cluster.here.node, told))
+
+    def given(later: Step, result: dcp.Answer) -> None:
+        if not isinstance(result, messages.Done):
+            found = deputy.table.find(fresh.id)
+            if found is not None:
+                later.drop_reference(found)
+        answer(later, result)
+
+    coordination.ask(step, node, give, given)
+
+
+def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> NodeId:
+    """Where a copy of the data is to be, which is asked for on node ``node``."""
+    if call.host:
+        return away_calls.member_named(cluster, call.host)
+    if call.proximity in {None, Proximity.NODE, Proximity.PROCESS}:
+        return node if call.proximity is not None else cluster.here.node
+    racks = {member.node: member.rack for member in (cluster.membership.own, *cluster.membership.alive())}
+    own = racks.get(node, "")
+    for other, rack in racks.items():
+        near = bool(own) and rack == own
+        if other != node and near is (call.proximity is Proximity.RACK):
+            return other
+    raise UnreachableError(f"no living node is in proximity {call.proximity}")
+
+
+def _without_place(call: messages.Copy) -> messages.Copy:
+    return replace(call, host="", proximity=None) if call.host or call.proximity else call
 
 
 def delegable(task: Task, ref_id: int) -> Reference:
@@ -118,23 +257,12 @@ def _require_room_for_copy(task: Task, origin: PhysicalObject, kind: ObjectType)
     require_bytes(accounts, origin.size, volatile=kind is not ObjectType.DURABLE_BLOB)
 
 
-def _receiver(step: Step, task: Task, ref_id: int) -> Task:
-    # To write to a task is to put something before it.
-    reference = access.typed(access.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
-    receiver = step.state.tasks.get(TaskId(reference.object.id))
-    if receiver is None or not receiver.alive:
-        raise NoSuchTaskError("the receiving task has ended", fingerprint=reference.object.fingerprint)
-    return receiver
-
-
 def _kind_wanted(target: PhysicalObject, call: messages.Copy) -> ObjectType:
     """Table 4.3, last rows: persistence and proximity can be asked for, and then copy the data."""
     kind = target.type
     asks = call.persistence is not None or call.proximity is not None or call.buffering is not None
     if asks and not is_blob(kind):
         raise InvalidError(f"a {kind.name} cannot be copied, only delegated", fingerprint=target.fingerprint)
-    if call.proximity in {Proximity.RACK, Proximity.CLUSTER}:
-        raise UnreachableError("no other node is known here")
     if call.persistence is not None and call.persistence is not target.persistence:
         durable = call.persistence is Persistence.DURABLE
         kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB

@@ -128,7 +128,7 @@ class AnswerVector(Struct, frozen=True, tag=15):
 
     task: TaskId
     seq: int
-    parts: tuple[Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole, ...]
+    parts: tuple[Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole | AnswerReceived, ...]
 
 
 class CloseBuffer(Struct, frozen=True, tag=16):
@@ -319,10 +319,11 @@ class CloseDeputy(Struct, frozen=True, tag=72):
 
 
 class AnswerReceived(Struct, frozen=True, tag=73):
-    """Reply with the bytes that came beside the message of this event, ``length`` of them.
+    """Reply with the bytes that another node sent: those in ``result.data``, or else those beside the message
+    of this event, under ``payload`` from ``offset`` on; ``result.size`` of them, or none at all.
 
     ``writable``: in memory of the task's own, which stands for ``result.buffer`` until CloseBuffer and is
-    ``length`` long, filled with what came. Otherwise read-only. ``reuse``: the task's mapping is kept.
+    ``length`` bytes long, filled with what came. Otherwise read-only. ``reuse``: the task's mapping is kept.
     """
 
     task: TaskId
@@ -332,6 +333,7 @@ class AnswerReceived(Struct, frozen=True, tag=73):
     length: int
     writable: bool = False
     reuse: bool = False
+    offset: int = 0
 
 
 class AnswerAttachAway(Struct, frozen=True, tag=74):

@@ -5,13 +5,16 @@ Not for: delegation of group references, which is refused in ``dios.core.delegat
 
 from __future__ import annotations
 
-from dios.core import access
+from dios.core import access, coordination
+from dios.core.names import home_name, is_signed
 from dios.core.objects import PhysicalObject
 from dios.core.state import State
 from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import NotPermittedError
 from dios.ids import Name, ObjectId, Principal
+from dios.limits import NAME_BYTES
+from dios.wire.dcp import Disband, GroupName
 from dios.wire.types import Deletion, ObjectType
 
 
@@ -65,7 +68,7 @@ def home_of(step: Step, principal: Principal) -> PhysicalObject:
         home = PhysicalObject(
             ObjectId(step.state.fresh_id()),
             ObjectType.GROUP,
-            step.state.fresh_name(),
+            home_name(step.state.secret, principal) if step.state.secret else step.state.fresh_name(),
             (),
             principal,
             deletion=Deletion.IMMORTAL,
@@ -98,7 +101,56 @@ def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
     return group
 
 
-def owned_by(state: State, names: tuple[Name, ...], principal: Principal) -> tuple[PhysicalObject, ...]:
-    """Those of the presented groups that belong to the principal: the node injects membership of them."""
-    found = (state.groups.get(name) for name in dict.fromkeys(names))
-    return tuple(group for group in found if group is not None and group.owner == principal)
+def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple[PhysicalObject, ...]:
+    """Those of the presented groups that belong to the principal: the node injects membership of them.
+
+    One that was made on another node of the cluster shows by its name whose it is.
+    """
+    state = step.state
+    found: list[PhysicalObject] = []
+    for name in dict.fromkeys(names):
+        group = state.groups.get(name)
+        if group is None and is_signed(state.secret, name, principal):
+            group = known(step, GroupName(name, principal))
+        if group is not None and group.owner == principal:
+            found.append(group)
+    return tuple(found)
+
+
+# -- groups of other nodes --------------------------------------------------------------------------
+def known(step: Step, told: GroupName) -> PhysicalObject:
+    """The group of this name, made known here if it was not: a group is its name, wherever it is."""
+    group = step.state.groups.get(told.name)
+    if group is None:
+        group = PhysicalObject(
+            ObjectId(step.state.fresh_id()),
+            ObjectType.GROUP,
+            told.name,
+            (),
+            Principal(told.owner),
+            deletion=Deletion.IMMEDIATE,
+        )
+        group.size = NAME_BYTES
+        step.state.add_object(group)
+        step.state.enter_group(group)
+    return group
+
+
+def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
+    """Groups as another node is told of them."""
+    found = (step.state.groups.get(name) for name in names)
+    return tuple(GroupName(group.name, group.owner) for group in found if group is not None and group.name)
+
+
+def disband(step: Step, group: PhysicalObject) -> None:
+    """The group was destroyed on another node."""
+    if group.deletion is not Deletion.IMMORTAL and not group.zombie:
+        step.destroy(group)
+
+
+def tell_disbanded(step: Step, group: PhysicalObject) -> None:
+    """Every node that lives learns that a group is no more."""
+    cluster = step.state.cluster
+    if cluster is not None and group.name is not None:
+        for peer in cluster.living():
+            coordination.tell(step, peer.node, Disband(group.name))

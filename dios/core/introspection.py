@@ -5,7 +5,7 @@ Not for: use and limits of resources (``dios.core.limit_calls``).
 
 from __future__ import annotations
 
-from dios.core import access, delegation, effects
+from dios.core import access, away_calls, delegation, effects
 from dios.core.references import Provenance
 from dios.core.run_calls import not_repeatable
 from dios.core.step import Step
@@ -13,7 +13,7 @@ from dios.core.tasks import Task
 from dios.errors import NoSuchTaskError, NotPermittedError
 from dios.ids import TaskId
 from dios.wire import messages
-from dios.wire.types import ObjectType, Permission
+from dios.wire.types import Flag, ObjectType, Permission
 
 
 def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> None:
@@ -29,21 +29,28 @@ def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> No
 
 
 def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> None:
-    """Every task of the caller's own principal, sessions left out."""
-    del call
+    """Every task of the caller's own principal, sessions left out; those of other nodes as well."""
+    flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
+    name = "" if step.state.cluster is None else step.state.cluster.here.name
     rows = tuple(
-        other.row()
+        other.row(name)
         for other in step.state.tasks.values()
         if other.principal == task.principal and not other.is_session
     )
-    step.answer(task, seq, messages.Tasks(rows))
+    if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
+        step.answer(task, seq, messages.Tasks(rows))
+    else:
+        away_calls.list_tasks(step, task, seq, call, rows)
 
 
 def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None:
     """Counts of this node; the host adds what it knows of the machine."""
-    del call
     access.refuse_pure(task)
+    peer = away_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        away_calls.pass_on(step, task, seq, call, peer)
+        return
     state = step.state
     counts = {
         "objects": len(state.objects),

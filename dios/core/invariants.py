@@ -5,6 +5,7 @@ Not for: refusing calls. A violation is a defect of the core and raises Invarian
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from dios import limits
@@ -26,7 +27,7 @@ def check(state: State) -> None:
     _check_pending(state)
     _check_delegations(state)
     _check_accounts(state)
-    for task in state.tasks.values():
+    for task in state.everybody():
         _check_task(task)
 
 
@@ -39,7 +40,7 @@ def _check_references(state: State) -> None:
     """Reference counts are exact, no reference stands in two tables, ids and slots are unique."""
     counted: dict[int, dict[int, Reference]] = {}
     seen: set[int] = set()
-    for task in state.tasks.values():
+    for task in state.everybody():
         slots: set[int] = set()
         for reference in task.table:
             _require(reference.id not in seen, "a reference stands in two tables")
@@ -48,6 +49,9 @@ def _check_references(state: State) -> None:
             _require(reference.slot not in slots, "two references share a slot")
             slots.add(reference.slot)
             _require(reference.permissions in Permission.ALL, "a reference has rights there are not")
+            if reference.object.home:
+                _check_stand_in(state, reference)
+                continue
             if not reference.object.zombie:
                 counted.setdefault(reference.object.id, {})[reference.id] = reference
                 _require(
@@ -57,6 +61,8 @@ def _check_references(state: State) -> None:
         _require(len(task.table) <= limits.REFERENCES_PER_TASK_MAX, "a reference table is over its bound")
     for target in state.objects.values():
         _require(target.references == counted.get(target.id, {}), "a reference count is not exact")
+        away = Counter(one.task.home for one in target.references.values() if one.task.home)
+        _require(target.watchers == away, "other nodes' references are not counted exactly")
         _require(not target.zombie, "a zombie is still in the node's tables")
         forgotten = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
         # What the store brought back counts from its first reference on (§4.2, Persistence).
@@ -64,10 +70,21 @@ def _check_references(state: State) -> None:
         _require(not forgotten or target.pinned > 0 or reinstated, "an unreferenced counted object lives on")
 
 
+def _check_stand_in(state: State, reference: Reference) -> None:
+    """A reference to an object of another node is to the one stand-in for it, and counts with it."""
+    target = reference.object
+    cluster = state.cluster
+    _require(cluster is not None and not reference.task.home, "a stand-in is for tasks of this node")
+    if cluster is not None:
+        found = cluster.peers[target.home].stand_ins.get(target.id)
+        _require(found is target, "a stand-in that nobody knows")
+        _require(target.references.get(reference.id) is reference, "a stand-in does not know its reference")
+
+
 def _check_counters(state: State) -> None:
     """a_r and a_w are exactly the active requests."""
     active: dict[int, list[int]] = {}
-    for task in state.tasks.values():
+    for task in state.everybody():
         for buffer in task.buffers.values():
             _require(buffer.reference.task is task, "a buffer is in a foreign table")
             _require(buffer.id in buffer.reference.buffers, "a buffer its reference does not know")
@@ -113,7 +130,7 @@ def _check_pending(state: State) -> None:
 
 def _check_delegations(state: State) -> None:
     """Every line of delegations runs through living references, and none outlives what it came from."""
-    for task in state.tasks.values():
+    for task in state.everybody():
         for reference in task.table:
             origin = reference.origin
             if origin is not None:
@@ -140,7 +157,7 @@ def _check_accounts(state: State) -> None:
     for target in state.objects.values():
         count(target.accounts, Resource.OBJECTS, 1)
         versions[id(target.version)] = target.version
-    for task in state.tasks.values():
+    for task in state.everybody():
         count([task.account], Resource.REQUESTS, len(task.pending))
         for reference in task.table:
             count([task.account, *reference.object.sharing], Resource.REFERENCES, 1)
@@ -148,6 +165,9 @@ def _check_accounts(state: State) -> None:
             count(buffer.accounts, Resource.REQUESTS, 1)
             if buffer.held is not None:
                 versions[id(buffer.held)] = buffer.held
+        count([task.account], Resource.REQUESTS, len(task.away))
+        for away in task.away.values():
+            versions[id(away.held)] = away.held
         if task.alive and task.parent is not None:
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)

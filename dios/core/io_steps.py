@@ -107,6 +107,9 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
     if buffer.bare:
         step.answer(task, seq, result)
         return
+    if task.home:
+        _answer_write_away(step, buffer, seq, call, result)
+        return
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
     note_in_vector(step, target, buffer)
     if buffer.raw:
@@ -130,6 +133,26 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
             reuse=taken or call.iov is AcquireIov.REUSE,
         )
     )
+
+
+def _answer_write_away(
+    step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite, result: messages.Buffer
+) -> None:
+    """The task of another node fills memory of that node: from here come the bytes to begin with, if any."""
+    task, target = buffer.reference.task, buffer.object
+    blank = (
+        call.flags & Flag.BLANK
+        or call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
+        or not buffer.reference.permissions & Permission.READ
+        or not target.size > buffer.offset
+    )
+    if blank:
+        step.answer(task, seq, result)
+        return
+    note_in_vector(step, target, buffer)
+    buffer.stand_for(target.version)
+    length = min(buffer.length, target.size - buffer.offset)
+    step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, length))
 
 
 def require_growth(target: PhysicalObject, size: int) -> None:
@@ -180,6 +203,8 @@ def commit_length(step: Step, reference: Reference, buffer: Buffer, size: int) -
         if step.payload_size > buffer.length or (size and size != step.payload_size):
             raise InvalidError(f"{step.payload_size} bytes came for a buffer of {buffer.length}")
         length = step.payload_size
+    elif reference.task.home and length:
+        raise InvalidError("the bytes of a commit come with it")
     step.require_unread(reference.object)
     return length
 
@@ -198,9 +223,10 @@ def apply_buffer(
 ) -> None:
     """How many of the buffer's bytes are committed; what came with the message decides first."""
     end = offset + length
+    away = bool(buffer.reference.task.home)
     source = WriteSource(
         payload=step.payload,
-        buffer=BufferId(0) if step.payload else buffer.id,
+        buffer=BufferId(0) if step.payload or away else buffer.id,
         offset=offset,
         length=length,
         replace=replace,

@@ -6,7 +6,7 @@ Not for: the run call's checks (``dios.core.task_calls``), or processes.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import effects, groups
+from dios.core import coordination, effects, groups
 from dios.core.accounts import Account, charge_all
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
 from dios.core.names import child_task_name
@@ -18,7 +18,7 @@ from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import Code
 from dios.ids import Name, ObjectId, Principal, TaskId
-from dios.wire import messages
+from dios.wire import dcp, messages
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Brand, Cause, Deletion, ObjectType, Permission, Resource, Scope, TaskState
@@ -91,7 +91,7 @@ def default_references(
 def open_session(step: Step, event: SessionOpened) -> None:
     """A person's process: a root task of the principal, with its home group and keyring's groups."""
     home = groups.home_of(step, event.principal)
-    presented = groups.owned_by(step.state, event.groups, event.principal)
+    presented = groups.owned_by(step, event.groups, event.principal)
     member_of = (home, *(group for group in presented if group is not home))
     names = tuple(group.name for group in member_of if group.name is not None)
     name = step.state.fresh_name()
@@ -208,10 +208,14 @@ def release_everything(step: Step, task: Task) -> None:
     """Implicitly delete every reference of an ending task (B.1.4); waiting calls are forgotten."""
     for row in list(task.pending.values()):
         step.state.pending.remove(row)
+        for question in row.questions:
+            coordination.give_up(step, question)
     for reference in task.table:
         step.drop_reference(reference)
     for buffer in list(task.buffers.values()):
         step.close_buffer(buffer)
+    for away in list(task.away.values()):
+        step.close_away(away)
     # Nobody can read them any more, and its children's records keep it as their parent.
     task.events.clear()
     task.lost_events = 0
@@ -230,7 +234,8 @@ def _finish(step: Step, task: Task) -> None:
     step.changed(console)
     step.changed(task.object)
     _tell_parent(step, task)
-    _end_orphans(step, task)
+    end_orphans(step, task)
+    _tell_other_nodes(step, task)
     if task.is_session:
         forget_task(step, task)
         return
@@ -290,17 +295,24 @@ def _tell_parent(step: Step, task: Task) -> None:
         return
     parent.children.pop(task.id, None)
     if parent.alive:
-        parent.push_event(messages.ChildEnded(task.object.id, task.row()))
-        step.changed(parent.object)
+        here = step.state.cluster.here.name if parent.home and step.state.cluster else ""
+        step.tell(parent, messages.ChildEnded(task.object.id, task.row(here)))
 
 
-def _end_orphans(step: Step, task: Task) -> None:
+def end_orphans(step: Step, task: Task) -> None:
     """A task's children end with it unless somebody else still refers to them; a session's live on."""
     if task.is_session:
         return
     for child in list(task.children.values()):
         if child.alive and len(child.object.references) <= 1:
             end_task_by(step, child, task, "its parent ended and nobody else refers to it")
+
+
+def _tell_other_nodes(step: Step, task: Task) -> None:
+    """Whatever the task held on other nodes goes."""
+    nodes, task.abroad = task.abroad, set()
+    for node in sorted(nodes):
+        coordination.tell(step, node, dcp.Gone((task.id,)))
 
 
 def forget_task(step: Step, task: Task) -> None:

@@ -10,14 +10,17 @@ from collections.abc import Callable
 from graphlib import TopologicalSorter
 from typing import Final
 
-from dios.core import effects, events, groups, lifecycle
+from dios.core import cluster_events, coordination, effects, events, groups, lifecycle
 from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
+from dios.core.membership import Membership
 from dios.core.object_types import network, sources
 from dios.core.object_types.states import ConsoleState
 from dios.core.objects import PhysicalObject
+from dios.core.peers import Cluster, Here
 from dios.core.pending import Pending
+from dios.core.placement import LeastLoaded
 from dios.core.retirement import expire
 from dios.core.run_calls import finish_run
 from dios.core.state import State
@@ -25,8 +28,9 @@ from dios.core.step import Step
 from dios.core.syscalls import dispatch, dispatch_vector
 from dios.core.task_calls import look_again
 from dios.errors import InvariantError
-from dios.ids import Principal
+from dios.ids import NodeId, Principal
 from dios.wire import messages
+from dios.wire.gossip import Load, Member
 from dios.wire.types import Cause, Deletion, ObjectType
 
 
@@ -44,8 +48,22 @@ class Core:
         *,
         restricted: bool = False,
         defaults: Defaults = Defaults(),  # noqa: B008 - it is frozen
+        here: Here = Here(),  # noqa: B008 - likewise
+        forgotten: tuple[NodeId, ...] = (),
     ) -> None:
-        self.state: Final = State(entropy, node_owner, restricted=restricted, defaults=defaults)
+        cluster = None
+        if here.node:
+            load = Load(cpus=here.cpus)
+            own = Member(here.node, here.name, here.rack, here.address, here.epoch, load=load)
+            cluster = Cluster(here, Membership(own, entropy, forgotten), LeastLoaded())
+        self.state: Final = State(
+            entropy,
+            node_owner,
+            restricted=restricted,
+            defaults=defaults,
+            cluster=cluster,
+            secret=here.secret,
+        )
 
     def step(self, event: events.Event) -> Outcome:
         """Take one event, change the tables, say what is to be done."""
@@ -53,6 +71,11 @@ class Core:
         ends = self.state.expiries.next()
         if ends is not None and ends <= event.now:
             expire(step)
+        cluster = self.state.cluster
+        if cluster is not None:
+            moment = cluster.next_moment()
+            if moment is not None and moment <= event.now:
+                cluster_events.time_passed(step, cluster)
         if type(event) is events.Called:
             self._called(step, event)
         else:
@@ -115,6 +138,14 @@ class Core:
                 self._recovered(step, event)
             case events.ShutdownBegan():
                 self._shut_down(step)
+            case events.Received():
+                cluster_events.received(step, event)
+            case events.PeerUp():
+                cluster_events.peer_up(step, event)
+            case events.PeerDown():
+                cluster_events.peer_down(step, event)
+            case events.LoadMeasured():
+                cluster_events.load_measured(step, event)
             case _:
                 raise InvariantError(f"no handler for {type(event).__name__}")
 
@@ -147,6 +178,7 @@ class Core:
 
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
         """Nothing from ``first`` on took place: go back to what the store holds."""
+        coordination.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
         for target in list(self.state.objects.values()):
             before = _record_before(target, event)
             if before is target.recorded:
@@ -169,7 +201,7 @@ class Core:
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
         """The host has told the task; the buffer it never got is closed here."""
-        task = self.state.tasks.get(event.task)
+        task = self.state.tasks.get(event.task) or self.state.deputies.get(event.task)
         if task is None:
             return
         buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
@@ -191,6 +223,8 @@ class Core:
 
     def _shut_down(self, step: Step) -> None:
         self.state.shutting_down = True
+        if self.state.cluster is not None:
+            cluster_events.leave(step, self.state.cluster)
         for task in list(self.state.tasks.values()):
             for row in list(task.pending.values()):
                 self.state.pending.remove(row)

@@ -5,6 +5,7 @@ Not for: writing names as text (``dios.wire.nametext``) or looking them up (``di
 
 from __future__ import annotations
 
+from hmac import compare_digest
 from typing import Final
 
 from blake3 import blake3
@@ -14,6 +15,8 @@ from dios.limits import NAME_BYTES, SPECIAL_NAMES_MAX
 
 _DETERMINISTIC: Final = b"dios deterministic name\0"
 _TASK: Final = b"dios task name\0"
+_HOME: Final = b"dios home group\0"
+_GROUP: Final = b"dios group name\0"
 _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
 
 CONSOLE: Final = 1
@@ -34,6 +37,26 @@ def deterministic_name(task: Name, counter: int) -> Name:
 def child_task_name(task: Name, counter: int) -> Name:
     """The ``counter``-th task started by the task of that name."""
     return Name(blake3(_TASK + task + counter.to_bytes(8, "big")).digest())
+
+
+def home_name(secret: bytes, principal: str) -> Name:
+    """The name of a principal's home group: the same on every node that knows the cluster's secret."""
+    return Name(blake3(_HOME + principal.encode(), key=secret).digest())
+
+
+def group_name(secret: bytes, random: bytes, owner: str) -> Name:
+    """A name that says, to who knows the secret, whose group it is: random bytes, and their seal."""
+    return Name(random + _seal(secret, random, owner))
+
+
+def is_signed(secret: bytes, name: bytes, owner: str) -> bool:
+    """Whether ``group_name`` made the name for this owner."""
+    half = NAME_BYTES // 2
+    return bool(secret) and compare_digest(name[half:], _seal(secret, name[:half], owner))
+
+
+def _seal(secret: bytes, random: bytes, owner: str) -> bytes:
+    return blake3(_GROUP + random + owner.encode(), key=secret).digest(NAME_BYTES // 2)
 
 
 def special_name(number: int) -> Name:

@@ -6,11 +6,11 @@ Not for: resolution and delegation, which have modules of their own.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import access, effects, groups
+from dios.core import access, away_calls, effects, groups
 from dios.core.accounts import require_all, require_bytes
 from dios.core.effects import WriteSource
 from dios.core.lifecycle import end_task_by
-from dios.core.names import deterministic_name
+from dios.core.names import deterministic_name, group_name
 from dios.core.object_types import network
 from dios.core.object_types.rules import TypeRules, rules_for_creation
 from dios.core.object_types.states import StreamState, TimerState
@@ -18,7 +18,7 @@ from dios.core.objects import PhysicalObject
 from dios.core.references import Provenance
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.errors import InvalidError, NotPermittedError, TooLargeError, UnreachableError
+from dios.errors import InvalidError, NotPermittedError, TooLargeError
 from dios.ids import Name, ObjectId, TaskId
 from dios.wire import messages
 from dios.wire.types import (
@@ -36,12 +36,18 @@ _WITH_RING = network.TYPES | {ObjectType.SHMEM_STREAM}
 
 def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
     """dios_create: a new logical object, its name, and a reference with every right."""
+    peer = away_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        away_calls.create(step, task, seq, call, peer)
+    else:
+        create_in(step, task, seq, call, groups.names_for_creation(task, call.groups))
+
+
+def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_names: tuple[Name, ...]) -> None:
+    """The same in groups given by name: here, for a task of this node or another."""
     access.flags_of(call.flags, Flag.NONE)
     rules = rules_for_creation(call.object_type, call.buffering)
-    if call.host:
-        raise UnreachableError(f"no node named {call.host!r} is known here")
     network.require_right(step, task, call)
-    group_names = groups.names_for_creation(task, call.groups)
     if call.name_kind is NameKind.ANONYMOUS:
         group_names = ()
     _check_size(call, rules)
@@ -55,7 +61,7 @@ def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
     require_all(accounts[1:], Resource.REFERENCES, 1)
     require_all(accounts, Resource.OBJECTS, 1)
     require_bytes(accounts, first_bytes, volatile=call.object_type is not ObjectType.DURABLE_BLOB)
-    name = _new_name(step, task, call.name_kind)
+    name = _new_name(step, task, call)
     target = PhysicalObject(
         ObjectId(step.state.fresh_id()),
         call.object_type,
@@ -102,7 +108,11 @@ def _first_bytes(step: Step, call: messages.Create, rules: TypeRules) -> int:
     return step.payload_size if rules.bytes_in_host else 0
 
 
-def _new_name(step: Step, task: Task, kind: NameKind) -> Name | None:
+def _new_name(step: Step, task: Task, call: messages.Create) -> Name | None:
+    kind = call.name_kind
+    if kind is NameKind.RANDOM and call.object_type is ObjectType.GROUP and step.state.secret:
+        random = step.state.entropy(limits.NAME_BYTES // 2)
+        return group_name(step.state.secret, random, task.principal)
     if kind is NameKind.ANONYMOUS:
         return None
     if kind is NameKind.RANDOM:
@@ -179,6 +189,8 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
         step.drop_reference(reference)
         if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
             step.audit(task, "delete", "ok", target.fingerprint, target.type.name)
+            if target.type is ObjectType.GROUP:
+                groups.tell_disbanded(step, target)
             step.destroy(target)
     step.answer(task, seq, messages.Done(1 if was_living else 0))
 

@@ -11,7 +11,7 @@ from dios.core.accounts import Account, Version
 from dios.core.events import ObjectRecord
 from dios.core.object_types.rules import is_blob
 from dios.core.object_types.states import TypeState
-from dios.ids import Name, ObjectId, Principal, Ticket
+from dios.ids import Name, NodeId, ObjectId, Principal, Ticket
 from dios.wire.messages import Bound
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
@@ -19,6 +19,9 @@ from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proxim
 if TYPE_CHECKING:
     from dios.core.pending import Pending
     from dios.core.references import Reference
+
+
+_HERE: Final = NodeId(0)
 
 
 class PhysicalObject:
@@ -29,7 +32,8 @@ class PhysicalObject:
     ``undo`` has, for each operation not known to be durable, the record before it. ``accounts`` are whom
     it is counted with: its creator first, then ``sharing``, its groups; none for what the node makes itself.
     ``account`` and ``limits`` are a group's own. ``raw_memory`` says that its writers have memory of its own
-    to write, and ``retirements`` how often references to it were taken back.
+    to write, and ``retirements`` how often references to it were taken back. ``shown`` is a fingerprint
+    that another node gave it.
     """
 
     __slots__ = (
@@ -44,11 +48,13 @@ class PhysicalObject:
         "dirty",
         "fingerprint",
         "groups",
+        "home",
         "id",
         "limits",
         "name",
         "owner",
         "pinned",
+        "place",
         "proximity",
         "raw_memory",
         "recorded",
@@ -64,6 +70,7 @@ class PhysicalObject:
         "v_w",
         "version",
         "waiters",
+        "watchers",
         "zombie",
     )
 
@@ -79,6 +86,7 @@ class PhysicalObject:
         buffering: Buffering = Buffering.DOUBLE,
         proximity: Proximity = Proximity.NODE,
         accounts: tuple[Account, ...] = (),
+        shown: str = "",
     ) -> None:
         self.id: Final = object_id
         self.type: Final = kind
@@ -88,7 +96,12 @@ class PhysicalObject:
         self.deletion: Final = deletion
         self.buffering: Final = buffering
         self.proximity: Final = proximity
-        self.fingerprint: Final = fingerprint(name if name is not None else object_id.to_bytes(8, "big"))
+        self.fingerprint: Final = shown or fingerprint(
+            name if name is not None else object_id.to_bytes(8, "big")
+        )
+        self.home = _HERE  # of a stand-in: the node that has the object
+        self.place = ("", "")  # name and rack of that node
+        self.watchers: dict[NodeId, int] = {}  # how many references tasks of other nodes have to it
         self.size = 0
         self.v_r = 0
         self.v_w = 0
@@ -193,6 +206,14 @@ class PhysicalObject:
         self.version.supersede()
         self.accounts = self.sharing = ()
         self.version = Version((), self.size, volatile=self.volatile)
+
+    def watch(self, node: NodeId, change: int) -> None:
+        """Tasks of another node have so many references more, or less, to this."""
+        count = self.watchers.get(node, 0) + change
+        if count:
+            self.watchers[node] = count
+        else:
+            self.watchers.pop(node, None)
 
     def _widen(self, size: int) -> None:
         self.version.resize(max(size, self.version.bytes))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 from dios import limits
 from dios.core.objects import PhysicalObject
 from dios.errors import InvalidError, OutOfMemoryError
-from dios.wire.messages import AcquireRead, Create, ReadOnce, Run, Select
+from dios.wire.messages import AnyCall
 from dios.wire.types import Resource
 
 if TYPE_CHECKING:
+    from dios.core.peers import Question
     from dios.core.tasks import Task
 
 
@@ -25,13 +26,13 @@ class Pending:
     ``deadline`` is when to look again at the latest, ``limit`` when the caller's patience ends.
     """
 
-    __slots__ = ("call", "deadline", "limit", "seq", "task", "watched")
+    __slots__ = ("call", "deadline", "limit", "questions", "seq", "task", "watched")
 
     def __init__(
         self,
         task: Task,
         seq: int,
-        call: AcquireRead | Create | ReadOnce | Run | Select,
+        call: AnyCall,
         watched: tuple[PhysicalObject, ...],
         deadline: int | None = None,
         limit: int | None = None,
@@ -42,6 +43,7 @@ class Pending:
         self.watched: Final = watched
         self.deadline: Final = deadline
         self.limit: Final = limit
+        self.questions: list[Question] = []  # to other nodes
 
     @property
     def key(self) -> tuple[int, int]:
@@ -66,6 +68,10 @@ class PendingTable:
 
     def __iter__(self) -> Iterator[Pending]:
         return iter(list(self._rows.values()))
+
+    def has(self, row: Pending) -> bool:
+        """Whether this very call waits still."""
+        return self._rows.get(row.key) is row
 
     def add(self, row: Pending) -> None:
         """Let a call wait; bounded for each task."""

@@ -38,6 +38,7 @@ class Reference:
         "buffers",
         "descendants",
         "expires_ns",
+        "granted_ns",
         "id",
         "label",
         "object",
@@ -60,6 +61,7 @@ class Reference:
         label: str = "",
         origin: Reference | None = None,
         expires_ns: int = 0,
+        granted_ns: int = 0,
     ) -> None:
         self.id: Final = ref_id
         self.task: Final = task
@@ -73,6 +75,7 @@ class Reference:
         self.origin = origin
         self.descendants: dict[RefId, Reference] = {}
         self.expires_ns: Final = expires_ns
+        self.granted_ns: Final = granted_ns
         if origin is not None:
             origin.descendants[ref_id] = self
 
@@ -97,6 +100,8 @@ class Reference:
             fingerprint=target.fingerprint,
             label=self.label,
             expires_ns=self.expires_ns,
+            node=target.place[0],
+            rack=target.place[1],
             address=target.address,
         )
 

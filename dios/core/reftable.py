@@ -60,6 +60,10 @@ class ReferenceTable:
             raise BadReferenceError("no such reference in this task; it was deleted, or is another task's")
         return reference
 
+    def find(self, ref_id: int) -> Reference | None:
+        """The caller's own reference, or None."""
+        return self._references.get(ref_id)
+
     def holding(self, target: PhysicalObject) -> list[Reference]:
         """The references to one object."""
         return [reference for reference in self._references.values() if reference.object is target]

@@ -1,6 +1,6 @@
 """Name resolution: an external name to fresh references, or to nothing (thesis §4.3.3, B.1.2).
 
-Not for: other nodes, which come with the coordination protocol. A name that does not exist and a name in
+Not for: other nodes (``dios.core.away_lookup``). A name that does not exist and a name in
 a group of which the caller is no member take the same path and give the same empty answer.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dios.core import access
+from dios.core import access, away_lookup
 from dios.core.accounts import require_each
 from dios.core.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
 from dios.core.object_types import network
@@ -17,7 +17,7 @@ from dios.core.objects import PhysicalObject
 from dios.core.references import Provenance
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.ids import Name, ObjectId
+from dios.ids import InternalName, Name, ObjectId
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity, Resource
@@ -27,7 +27,7 @@ _NO_GROUP = Name(bytes(32))
 
 def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     """dios_lookup: at most ``limit`` references to reachable physical objects of the named object."""
-    access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
+    flags = access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
     name = Name(call.name)
     number = special_number(name)
     if number:
@@ -35,7 +35,12 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
         task.account.require(Resource.REFERENCES, 1)  # both before a timer is made for it
         found = _special(step, task, number)
     else:
-        found = _reachable(step, task, name, call.group)
+        names = tuple(internal_name(name, group) for group in _searched(task, call.group))
+        found = _reachable(step, task, names)
+        further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
+        if further and len(found) < call.limit and step.parts is None:
+            away_lookup.search(step, task, seq, call, found, names)
+            return
     found = found[: call.limit]
     task.table.require_room(len(found))
     task.account.require(Resource.REFERENCES, len(found))
@@ -48,10 +53,10 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     step.answer(task, seq, messages.References(references))
 
 
-def _reachable(step: Step, task: Task, name: Name, group_ref: int) -> tuple[PhysicalObject, ...]:
+def _reachable(step: Step, task: Task, names: tuple[InternalName, ...]) -> tuple[PhysicalObject, ...]:
     every: dict[int, PhysicalObject] = {}
-    for group in _searched(task, group_ref):
-        for target in _within_reach(task, step.state.names.find(internal_name(name, group))):
+    for name in names:
+        for target in _within_reach(task, step.state.names.find(name)):
             every[target.id] = target
     return tuple(every.values())
 

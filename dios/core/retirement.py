@@ -63,7 +63,5 @@ def _take_back(step: Step, reference: Reference, *, expired: bool) -> None:
     holder, target = reference.task, reference.object
     step.drop_reference(reference)
     if holder.alive:
-        holder.push_event(
-            messages.Retired(reference.id, target.id, target.fingerprint, reference.label, expired)
-        )
-        step.changed(holder.object)
+        retired = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, expired)
+        step.tell(holder, retired)

@@ -11,11 +11,12 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios import limits
-from dios.core import access, effects, groups, lifecycle
+from dios.core import access, away_calls, away_run, effects, groups, lifecycle, stand_ins
 from dios.core.accounts import UNLIMITED, Account, require_all, require_each
 from dios.core.delegation import delegable, end_of
 from dios.core.object_types.rules import RULES
 from dios.core.objects import PhysicalObject
+from dios.core.peers import Peer
 from dios.core.pending import Pending
 from dios.core.recipes import Given, Recipe, Reserved
 from dios.core.references import Provenance, Reference, earlier, narrowed
@@ -29,7 +30,6 @@ from dios.errors import (
     OutOfMemoryError,
     StaleError,
     TooLargeError,
-    UnreachableError,
     WouldBlockError,
 )
 from dios.ids import Name, TaskId
@@ -58,22 +58,23 @@ class Order(Struct, frozen=True):
 def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
     """dios_run: a child with exactly the memberships and references it is handed."""
     flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL)
-    if call.host and not flags & Flag.SPAWN_LOCAL:
-        raise UnreachableError(f"no node named {call.host!r} is known here")
+    peer = _place(step, call, flags)
     order = _repeated(step, task, call) if call.like else _ordered(step, task, call)
     if sum(len(text.encode()) for text in order.recipe.arguments) > limits.ARGUMENT_BYTES_MAX:
         raise TooLargeError(
             f"arguments take more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
+    if peer is not None:
+        away_run.run_away(step, task, seq, call, order, peer)
+        return
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, one.lifetime_ns), one.expires_ns) for one in given]
-    _require_places(task)
+    task.table.require_room()
     if not flags & Flag.NON_BLOCKING:
         if step.parts is not None:
             raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
         step.state.pending.require_room(task)
-    account, reserved = _budget(step, task, order.recipe)
-    child = _make_child(step, task, order, account, reserved)
+    child = begin(step, task, order, admit(step, task, order))
     _welcome_child(step, child, order, ends)
     reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(task, "run", "ok", child.object.fingerprint, f"{order.recipe.brand.name} {order.label}")
@@ -81,6 +82,23 @@ def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         step.answer(task, seq, messages.Created(child.name, reference.public()))
     else:
         step.wait(Pending(task, seq, call, (child.object,)))
+
+
+def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
+    """The node that the child shall run on; None for this one."""
+    cluster = step.state.cluster
+    if flags & Flag.SPAWN_LOCAL:
+        return None
+    if call.host:
+        return away_calls.named(step, call.host)
+    if cluster is None or step.parts is not None or call.like:
+        return None
+    candidates = [member for member in cluster.membership.alive() if member.node in cluster.peers]
+    chosen = cluster.placement.choose(candidates, cluster.membership.own, call.limits)
+    if chosen.node == cluster.here.node:
+        return None
+    peer = cluster.peer(chosen.node)
+    return peer if peer.connected else None
 
 
 # -- what is ordered --------------------------------------------------------------------------------
@@ -204,13 +222,21 @@ def _brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
 
 
 # -- what it may use --------------------------------------------------------------------------------
-def _require_places(task: Task) -> None:
-    task.table.require_room()
+class Budget(Struct, frozen=True):
+    """The child's account, and what is set aside for it."""
+
+    account: Account
+    reserved: Reserved
+
+
+def admit(step: Step, task: Task, order: Order) -> Budget:
+    """What the child may use, if it and those above it have room for everything it is started with."""
     if task.account.generation >= limits.TASK_GENERATIONS_MAX:
         raise OutOfMemoryError(
             f"tasks were started one by the other {limits.TASK_GENERATIONS_MAX} times; let one that stands"
             " further up start this one"
         )
+    return Budget(*_budget(step, task, order.recipe))
 
 
 def _budget(step: Step, parent: Task, recipe: Recipe) -> tuple[Account, Reserved]:
@@ -271,17 +297,22 @@ def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
 
 
 # -- the child --------------------------------------------------------------------------------------
-def _make_child(step: Step, parent: Task, order: Order, account: Account, reserved: Reserved) -> Task:
-    recipe = order.recipe
+def begin(
+    step: Step, parent: Task, order: Order, budget: Budget, *, task_id: int = 0, name: Name | None = None
+) -> Task:
+    """A task that will have a process soon, with its default references; ``task_id`` and ``name`` are given
+    where another node has chosen them.
+    """
+    recipe, account, reserved = order.recipe, budget.account, budget.reserved
     named = (step.state.groups.get(name) for name in recipe.groups)
     member_of: tuple[PhysicalObject, ...] = tuple(group for group in named if group is not None)
     if not member_of:
         member_of = (groups.fresh_group(step, parent.principal),)
-    name = lifecycle.child_name(step, parent)
+    name = name or lifecycle.child_name(step, parent)
     account.subject = fingerprint(name)
     child = lifecycle.make_task(
         step,
-        TaskId(step.state.fresh_id()),
+        TaskId(task_id or step.state.fresh_id()),
         name,
         parent.principal,
         recipe.brand,
@@ -298,12 +329,12 @@ def _make_child(step: Step, parent: Task, order: Order, account: Account, reserv
     lifecycle.reserve(child, parent, reserved)
     bounds = Limits(reserved.memory_bytes, reserved.cpu_ms, recipe.limits.processes)
     step.emit(effects.Spawn(child.id, recipe.brand, order.label, recipe.executable.id, bounds))
-    lifecycle.default_references(step, child, member_of)
+    own, console, member_refs = lifecycle.default_references(step, child, member_of)
+    child.defaults = (own, console, *member_refs)
     return child
 
 
 def _welcome_child(step: Step, child: Task, order: Order, ends: list[int]) -> None:
-    default = list(child.table)
     recipe = order.recipe
     all_given = (*recipe.inputs, *recipe.outputs)
     given = [
@@ -327,7 +358,20 @@ def _welcome_child(step: Step, child: Task, order: Order, ends: list[int]) -> No
         order.program_origin,
         recipe.program.expires_ns,
     )
-    for item in all_given:
+    welcome(step, child, order, tuple(given), program.public())
+
+
+def welcome(
+    step: Step,
+    child: Task,
+    order: Order,
+    given: tuple[messages.Reference, ...],
+    program: messages.Reference,
+) -> None:
+    """The child's first message: its inputs and outputs in order, and its program."""
+    recipe = order.recipe
+    default = child.defaults
+    for item in (*recipe.inputs, *recipe.outputs):
         step.audit(child, "delegate", "ok", item.object.fingerprint, f"at start, rights {item.permissions}")
     # Never inside the caller's vector: this answer is the child's first message.
     parts, step.parts = step.parts, None
@@ -341,10 +385,10 @@ def _welcome_child(step: Step, child: Task, order: Order, ends: list[int]) -> No
             self_ref=default[0].public(),
             console=default[1].public(),
             groups=tuple(reference.public() for reference in default[2:]),
-            inputs=tuple(given[: len(recipe.inputs)]),
-            outputs=tuple(given[len(recipe.inputs) :]),
+            inputs=given[: len(recipe.inputs)],
+            outputs=given[len(recipe.inputs) :],
             arguments=recipe.arguments,
-            executable=program.public(),
+            executable=program,
             label=order.label,
         ),
     )
@@ -365,5 +409,6 @@ def finish_run(step: Step, row: Pending) -> bool:
         step.drop_reference(reference)
         step.refuse(row.task, row.seq, NotExecutableError(child.detail or "the task could not be started"))
     else:
-        step.answer(row.task, row.seq, messages.Created(child.name, reference.public()))
+        public = stand_ins.abroad(step, reference) if row.task.home else reference.public()
+        step.answer(row.task, row.seq, messages.Created(child.name, public))
     return True

@@ -6,13 +6,15 @@ Not for: system calls. Whatever is changed here is checked by ``dios.core.invari
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
 from dios.core.accounts import Account, Defaults, charge_all
 from dios.core.expiries import ExpiryTable
 from dios.core.nametable import NameTable
 from dios.core.objects import PhysicalObject
+from dios.core.peers import Cluster
 from dios.core.pending import PendingTable
 from dios.core.references import Provenance, Reference, earlier
 from dios.core.tasks import Task
@@ -29,7 +31,9 @@ class State:
     __slots__ = (
         "_next_buffer",
         "account",
+        "cluster",
         "defaults",
+        "deputies",
         "dropped",
         "ended",
         "entropy",
@@ -45,6 +49,7 @@ class State:
         "pending",
         "principals",
         "restricted",
+        "secret",
         "settled",
         "shutting_down",
         "tasks",
@@ -57,6 +62,8 @@ class State:
         *,
         restricted: bool,
         defaults: Defaults,
+        cluster: Cluster | None = None,
+        secret: bytes = b"",
     ) -> None:
         self.entropy: Final = entropy
         self.node_owner: Final = node_owner
@@ -64,6 +71,9 @@ class State:
         self.defaults: Final = defaults
         self.objects: dict[ObjectId, PhysicalObject] = {}
         self.tasks: dict[TaskId, Task] = {}
+        self.cluster: Final = cluster
+        self.secret: Final = secret
+        self.deputies: dict[TaskId, Task] = {}  # for tasks of other nodes (see ``deputies``)
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
@@ -99,6 +109,10 @@ class State:
         return BufferId(number)
 
     # -- accounts -------------------------------------------------------------------------------
+    def everybody(self) -> Iterator[Task]:
+        """Tasks and sessions of this node, and the deputies of those of others."""
+        return chain(self.tasks.values(), self.deputies.values())
+
     def account_of(self, principal: Principal) -> Account:
         """The account of everything that is done for a principal."""
         account = self.principals.get(principal)
@@ -165,13 +179,17 @@ class State:
         label: str = "",
         origin: Reference | None = None,
         expires_ns: int = 0,
+        *,
+        ref_id: int = 0,
+        now: int = 0,
     ) -> Reference:
         """A fresh reference in the task's table; the caller has made sure that there is room.
 
-        It goes at the latest when the one that it was delegated from goes by itself.
+        It goes at the latest when the one that it was delegated from goes by itself. ``ref_id`` is given to
+        one to a stand-in: that of the reference over there.
         """
         reference = Reference(
-            RefId(self.fresh_id()),
+            RefId(ref_id or self.fresh_id()),
             task,
             target,
             permissions,
@@ -180,9 +198,12 @@ class State:
             label,
             origin,
             expires_ns if origin is None else earlier(expires_ns, origin.expires_ns),
+            now,
         )
         task.table.insert(reference)
         target.references[reference.id] = reference
+        if task.home:
+            target.watch(task.home, 1)
         charge_all((task.account, *target.sharing), Resource.REFERENCES, 1)
         if reference.expires_ns:
             self.expiries.add(reference)
@@ -192,6 +213,8 @@ class State:
         """Take a reference out of its holder's table and out of every account."""
         reference.task.table.remove(reference.id)
         reference.object.references.pop(reference.id, None)
+        if reference.task.home:
+            reference.object.watch(reference.task.home, -1)
         charge_all((reference.task.account, *reference.object.sharing), Resource.REFERENCES, -1)
         reference.disown()
         if reference.expires_ns:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from dios.core import effects
+from dios.core import coordination, effects, stand_ins
 from dios.core.accounts import charge_all
+from dios.core.away_buffers import AwayBuffer
 from dios.core.effects import Effect, Outcome, StoreOperation, WriteSource
 from dios.core.iorequests import Buffer, abort, give_back
 from dios.core.object_types.states import AcceptState, SocketState, StreamState
@@ -19,11 +20,16 @@ from dios.core.state import State
 from dios.core.tasks import Task
 from dios.errors import DiosError, InvalidError, WouldBlockError
 from dios.ids import PayloadId, Ticket
-from dios.wire import messages
+from dios.wire import dcp, messages
 from dios.wire.types import Deletion, Mode, Permission, Resource
 
 Reply: TypeAlias = (
-    effects.Answer | effects.AnswerRead | effects.AnswerWrite | effects.AnswerBytes | effects.AnswerConsole
+    effects.Answer
+    | effects.AnswerRead
+    | effects.AnswerWrite
+    | effects.AnswerBytes
+    | effects.AnswerConsole
+    | effects.AnswerReceived
 )
 
 
@@ -66,6 +72,8 @@ class Step:
         """Answer a call; inside a vector the parts are collected."""
         if self._changed:
             self.flush_counters()
+        if self.state.deputies and self.parts is None:
+            coordination.note(self.state, answer)
         if self.parts is not None:
             self.parts.append(answer)
         else:
@@ -74,6 +82,8 @@ class Step:
     def emit_answer(self, answer: effects.AnswerVector) -> None:
         """Answer a vector as a whole."""
         self.flush_counters()
+        if self.state.deputies:
+            coordination.note(self.state, answer)
         self.after.append(answer)
 
     def answer(self, task: Task, seq: int, result: messages.AnyResult) -> None:
@@ -115,6 +125,8 @@ class Step:
                     target.zombie,
                 )
             )
+            if target.watchers:
+                coordination.publish(self, target)
         self._changed.clear()
 
     def audit(self, task: Task, action: str, outcome: str, subject: str, detail: str = "") -> None:
@@ -123,10 +135,20 @@ class Step:
             effects.Audit(self.now, action, outcome, task.principal, task.object.fingerprint, subject, detail)
         )
 
+    def audit_node(self, action: str, outcome: str, subject: str, detail: str = "") -> None:
+        """Leave an audit record of what no task did."""
+        self.after.append(
+            effects.Audit(self.now, action, outcome, self.state.node_owner, "", subject, detail)
+        )
+
     # -- persistence ----------------------------------------------------------------------------
     def seen(self, target: PhysicalObject) -> None:
         """The answer depends on the object's last store operation: wait until that is durable."""
         self._wait = max(self._wait, target.ticket)
+
+    def wait_for_everything(self) -> None:
+        """The answer depends on what earlier steps did: wait until all of it is durable."""
+        self._wait = max(self._wait, Ticket(self.state.next_ticket - 1))
 
     def _take_ticket(self, target: PhysicalObject) -> Ticket:
         if not self._ticket:
@@ -165,10 +187,21 @@ class Step:
         expires_ns: int = 0,
     ) -> Reference:
         """Give the task a fresh reference and its public part."""
-        reference = self.state.add_reference(task, target, permissions, provenance, label, origin, expires_ns)
+        reference = self.state.add_reference(
+            task, target, permissions, provenance, label, origin, expires_ns, now=self.now
+        )
         self.seen(target)
-        self.after.append(effects.BindSlot(task.id, reference.public()))
+        if not task.home:
+            self.after.append(effects.BindSlot(task.id, reference.public()))
         return reference
+
+    def tell(self, task: Task, event: messages.SelfEvent) -> None:
+        """Put an event before a task, wherever it is (§4.5.3)."""
+        if task.home:
+            coordination.tell(self, task.home, dcp.Tell(task.id, event))
+        else:
+            task.push_event(event)
+            self.changed(task.object)
 
     def close_buffer(self, buffer: Buffer) -> None:
         """End a buffer for good; an active request on it is aborted."""
@@ -188,6 +221,14 @@ class Step:
             self.seen(buffer.object)
             self.after.append(effects.CloseBuffer(buffer.id))
 
+    def close_away(self, buffer: AwayBuffer) -> None:
+        """End a buffer whose request was on an object of another node."""
+        task = buffer.reference.task
+        del task.away[buffer.id]
+        task.account.charge(Resource.REQUESTS, -1)
+        buffer.held.let_go()
+        self.after.append(effects.CloseBuffer(buffer.id))
+
     def drop_reference(self, reference: Reference) -> None:
         """Take a reference out of its table; the last counted one destroys its object (§4.2)."""
         task = reference.task
@@ -198,17 +239,36 @@ class Step:
                 give_back(buffer)
             else:
                 self.close_buffer(buffer)
+        if target.home:
+            for away in [one for one in task.away.values() if one.reference is reference]:
+                self.close_away(away)
         # The task's own calls that wait on this reference must be told, whatever the object does.
         self.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
         self.state.remove_reference(reference)
-        self.after.append(effects.UnbindSlot(task.id, reference.slot))
+        if not task.home:
+            self.after.append(effects.UnbindSlot(task.id, reference.slot))
+        if target.home:
+            self._let_go_over_there(reference)
         self._drop_stream_ends(reference)
-        if not target.references and not target.zombie:
+        if not target.references and (target.home or not target.zombie):
             self.maybe_collect(target)
+
+    def _let_go_over_there(self, reference: Reference) -> None:
+        """The node that has the object is told, unless the whole task is over, which it is told as well."""
+        task, cluster = reference.task, self.state.cluster
+        if cluster is not None and not task.ended_ns:
+            cluster.to_release.setdefault((reference.object.home, task.id), []).append(reference.id)
+        mode = stand_ins.end_of(reference)
+        if mode is not None:
+            self.after.append(effects.CloseStreamEnd(reference.object.id, mode))
 
     def maybe_collect(self, target: PhysicalObject) -> None:
         """Destroy an object that nobody refers to any more, unless only a delete call may."""
         # One without a name is out of everybody's reach, whatever its deletion mode says.
+        if target.home:
+            if not target.references and not target.pinned:
+                stand_ins.forget(self, target)
+            return
         kept = target.deletion is Deletion.IMMEDIATE and target.name is not None
         if kept or target.references or target.zombie:
             return
@@ -272,4 +332,11 @@ class Step:
         self.flush_counters()
         waits, ends = self.state.pending.next_deadline(), self.state.expiries.next()
         deadline = waits if ends is None else ends if waits is None else min(waits, ends)
+        cluster = self.state.cluster
+        if cluster is not None:
+            if cluster.to_release:
+                stand_ins.release(self, cluster)
+            moment = cluster.next_moment()
+            if moment is not None:
+                deadline = moment if deadline is None else min(deadline, moment)
         return Outcome(self.persist, self.after, self._ticket, self._wait, deadline)

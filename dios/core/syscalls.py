@@ -9,11 +9,14 @@ from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
 from dios.core import (
+    away_calls,
     compound_calls,
     delegation,
+    forwarding,
     introspection,
     io_calls,
     limit_calls,
+    node_calls,
     object_calls,
     resolution,
     retirement,
@@ -21,7 +24,8 @@ from dios.core import (
     task_calls,
 )
 from dios.core.effects import AnswerVector
-from dios.core.step import Step
+from dios.core.stand_ins import StandIn
+from dios.core.step import Reply, Step
 from dios.core.tasks import Task
 from dios.errors import Code, DiosError, InvalidError
 from dios.ids import PayloadId
@@ -60,9 +64,12 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Describe: introspection.describe,
     messages.ListLimits: limit_calls.list_limits,
     messages.SetLimits: limit_calls.set_limits,
+    messages.ListNodes: node_calls.list_nodes,
+    messages.SetNode: node_calls.set_node,
 }
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
+_COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
 _PAYLOAD_CALLS: Final = (
     messages.Create,
     messages.WriteOnce,
@@ -76,14 +83,25 @@ def carried_bytes(call: messages.PlainCall) -> bytes | None:
     return call.data if isinstance(call, _PAYLOAD_CALLS) else None
 
 
-def dispatch(step: Step, task: Task, seq: int, call: messages.PlainCall, payload: PayloadId) -> None:
-    """Handle one call, whose inline bytes stand in the host under ``payload``; a refusal changes nothing."""
+def dispatch(
+    step: Step, task: Task, seq: int, call: messages.PlainCall, payload: PayloadId, attached: int = 0
+) -> None:
+    """Handle one call, whose inline bytes stand in the host under ``payload``; a refusal changes nothing.
+
+    ``attached`` many bytes may have come beside the call instead. What is about an object of another node
+    goes there.
+    """
     data = carried_bytes(call)
     if data is None:
-        step.payload, step.payload_size = PayloadId(0), 0
+        step.payload, step.payload_size = (payload if attached else PayloadId(0)), attached
     else:
         step.payload, step.payload_size = payload, len(data)
     try:
+        if task.abroad:
+            target = forwarding.place_of(task, call)
+            if target is not None:
+                _elsewhere(step, task, seq, call, target)
+                return
         _HANDLERS[type(call)](step, task, seq, cast("Never", call))
     except DiosError as error:
         if error.code in _DENIALS:
@@ -91,18 +109,69 @@ def dispatch(step: Step, task: Task, seq: int, call: messages.PlainCall, payload
         step.refuse(task, seq, error)
 
 
-def dispatch_vector(step: Step, task: Task, seq: int, vector: messages.Vector, payload: PayloadId) -> None:
+def dispatch_vector(
+    step: Step, task: Task, seq: int, vector: messages.Vector, payload: PayloadId, attached: int = 0
+) -> None:
     """Handle the calls of a vector in order and answer them in one message.
 
-    The inline bytes of its calls stand in the host under ids that count up from ``payload``.
+    The inline bytes of its calls stand in the host under ids that count up from ``payload``; or else
+    ``attached`` many came beside the message, for the one commit in it.
     """
+    if task.abroad:
+        places = [forwarding.place_of(task, call) for call in vector.calls]
+        if any(places):
+            _mixed(step, task, seq, vector, places)
+            return
+    step.emit_answer(
+        AnswerVector(task.id, seq, tuple(_answers(step, task, seq, vector.calls, payload, attached)))
+    )
+
+
+def _answers(
+    step: Step,
+    task: Task,
+    seq: int,
+    calls: tuple[messages.PlainCall, ...],
+    payload: PayloadId,
+    attached: int = 0,
+) -> list[Reply]:
+    """Handle calls in order and collect their answers."""
     step.parts = []
-    for call in vector.calls:
+    for call in calls:
         if isinstance(call, messages.Cancel | messages.Shutdown):
             step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} stands alone"))
             continue
-        dispatch(step, task, seq, call, payload)
+        dispatch(step, task, seq, call, payload, attached if isinstance(call, _COMMITTING) else 0)
         if carried_bytes(call) is not None:
             payload = PayloadId(payload + 1)
     parts, step.parts = step.parts, None
-    step.emit_answer(AnswerVector(task.id, seq, tuple(parts)))
+    return parts
+
+
+def _elsewhere(step: Step, task: Task, seq: int, call: messages.PlainCall, target: StandIn) -> None:
+    if isinstance(call, messages.Copy):
+        away_calls.copy(step, task, seq, call, target)
+    else:
+        forwarding.forward(step, task, seq, call, target)
+
+
+def _mixed(
+    step: Step,
+    task: Task,
+    seq: int,
+    vector: messages.Vector,
+    places: list[StandIn | None],
+) -> None:
+    """A vector of which some calls go to other nodes; the rest is done when these are answered."""
+
+    def local(later: Step, calls: tuple[messages.PlainCall, ...]) -> list[Reply]:
+        return _answers(later, task, seq, calls, PayloadId(0))
+
+    try:
+        for call, target in zip(vector.calls, places, strict=True):
+            # The event that brought its bytes would be over.
+            if target is None and carried_bytes(call) is not None:
+                raise InvalidError("what a vector writes inline must all be on other nodes, or all here")
+        away_calls.vector(step, task, seq, vector, places, local)
+    except DiosError as error:
+        step.refuse(task, seq, error)

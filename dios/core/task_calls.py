@@ -7,7 +7,7 @@ end (``dios.core.lifecycle``).
 from __future__ import annotations
 
 from dios import limits
-from dios.core import access, effects
+from dios.core import access, away_calls, effects
 from dios.core.object_types import network, sources
 from dios.core.object_types.states import SocketState, StreamState, TimerState
 from dios.core.pending import Pending
@@ -85,6 +85,9 @@ def select(step: Step, task: Task, seq: int, call: messages.Select) -> None:
     right = Permission.READ if call.mode is Mode.READ else Permission.WRITE
     references = [access.held(task, ref_id, right) for ref_id in call.refs]
     index = _first_ready(step, task, references, call.mode)
+    if index < 0 and any(reference.object.home for reference in references):
+        _select_away(step, task, seq, call, references)
+        return
     if index >= 0:
         step.answer(task, seq, messages.Selected(index))
         return
@@ -92,6 +95,20 @@ def select(step: Step, task: Task, seq: int, call: messages.Select) -> None:
         step.answer(task, seq, messages.Selected(-1))
         return
     step.wait(_select_row(step, task, seq, call, references, _limit(step, call)))
+
+
+def _select_away(
+    step: Step, task: Task, seq: int, call: messages.Select, references: list[Reference]
+) -> None:
+    """Some of the references are to objects of other nodes: those are asked, and the rest watched here."""
+    patient = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
+    here = [reference for reference in references if not reference.object.home]
+    if patient:
+        row = _select_row(step, task, seq, call, here, _limit(step, call))
+    else:
+        row = Pending(task, seq, call, ())
+    step.wait(row)
+    away_calls.ask_ready(step, row, call)
 
 
 def _limit(step: Step, call: messages.Select) -> int | None:
@@ -120,7 +137,9 @@ def _select_row(
 
 def _first_ready(step: Step, task: Task, references: list[Reference], mode: Mode) -> int:
     for index, reference in enumerate(references):
-        if sources.ready(step, task, reference.object, reference, mode):
+        target = reference.object
+        # Of another node's object its node knows.
+        if target.zombie or (not target.home and sources.ready(step, task, target, reference, mode)):
             return index
     return -1
 
@@ -141,9 +160,12 @@ def look_again(step: Step, row: Pending) -> bool:
     if index < 0 and not late:
         if row.deadline is not None and step.now >= row.deadline:
             step.state.pending.remove(row)
-            step.state.pending.add(_select_row(step, task, row.seq, call, references, row.limit))
+            again = _select_row(step, task, row.seq, call, references, row.limit)
+            again.questions = row.questions
+            step.state.pending.add(again)
         return False
     step.state.pending.remove(row)
+    away_calls.abandon(step, row)
     step.answer(task, row.seq, messages.Selected(index))
     return True
 
@@ -176,6 +198,7 @@ def cancel(step: Step, task: Task, seq: int, call: messages.Cancel) -> None:
     row = task.pending.get(call.seq)
     if row is not None:
         step.state.pending.remove(row)
+        away_calls.abandon(step, row)
         network.given_up(step, row)
         step.answer(task, call.seq, messages.Failure(int(Code.ECANCELED), "cancelled by the caller"))
     step.answer(task, seq, messages.Done(0 if row is None else 1))

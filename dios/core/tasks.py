@@ -10,12 +10,14 @@ from typing import Final
 
 from dios import limits
 from dios.core.accounts import Account
+from dios.core.away_buffers import AwayBuffer
 from dios.core.iorequests import Buffer
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
 from dios.core.recipes import Recipe, Reserved
+from dios.core.references import Reference
 from dios.core.reftable import ReferenceTable
-from dios.ids import BufferId, Name, Principal, TaskId
+from dios.ids import BufferId, Name, NodeId, Principal, TaskId
 from dios.wire import messages
 from dios.wire.types import Brand, Cause, TaskState
 
@@ -26,20 +28,25 @@ class Task:
     """
 
     __slots__ = (
+        "abroad",
         "account",
+        "away",
         "bounds",
         "brand",
         "buffers",
         "cause",
         "children",
+        "children_away",
         "console",
         "cpu_ms",
         "created_groups",
+        "defaults",
         "detail",
         "deterministic_count",
         "ended_ns",
         "events",
         "exit_code",
+        "home",
         "id",
         "is_session",
         "label",
@@ -98,6 +105,11 @@ class Task:
         self.buffers: dict[BufferId, Buffer] = {}
         self.pending: dict[int, Pending] = {}
         self.children: dict[TaskId, Task] = {}
+        self.defaults: tuple[Reference, ...] = ()  # itself, its console, its groups
+        self.home = NodeId(0)  # of a deputy: the node that has the task itself
+        self.abroad: set[NodeId] = set()  # nodes that know of it
+        self.away: dict[BufferId, AwayBuffer] = {}
+        self.children_away: dict[TaskId, NodeId] = {}
         self.events: deque[messages.SelfEvent] = deque()
         self.lost_events = 0
         self.deterministic_count = 0
@@ -146,8 +158,8 @@ class Task:
         """Whether a read of the self-reference would not wait."""
         return bool(self.events) or self.lost_events > 0
 
-    def row(self) -> messages.TaskRow:
-        """The status record."""
+    def row(self, node: str = "") -> messages.TaskRow:
+        """The status record, as the node of this name tells it to another."""
         return messages.TaskRow(
             name=self.name,
             fingerprint=self.object.fingerprint,
@@ -163,4 +175,5 @@ class Task:
             signal=self.signal,
             detail=self.detail,
             parent="" if self.parent is None else self.parent.object.fingerprint,
+            node=node,
         )

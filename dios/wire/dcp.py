@@ -8,17 +8,14 @@ a default, and a receiver leaves out what it does not know.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from dios import limits
 from dios.ids import InternalName, Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire.calls import Copy, PlainCall, Run, Text, Vector
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
 from dios.wire.types import Brand, Buffering, ObjectType
-
-Hash: TypeAlias = Annotated[bytes, Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)]
 
 
 class Body(Struct, frozen=True, array_like=True):
@@ -124,6 +121,7 @@ class Start(Body, frozen=True, tag=7):
 
     caller: Caller
     child: TaskId
+    name: Name
     call: Run
     groups: tuple[GroupName, ...]
     program: Held
@@ -132,7 +130,10 @@ class Start(Body, frozen=True, tag=7):
 
 
 class Plant(Body, frozen=True, tag=8):
-    """Make a physical object of this logical object here; its bytes come beside the message (B.1.3)."""
+    """Make a physical object of this logical object here; its bytes come beside the message (B.1.3).
+
+    ``home`` is the node of the caller, where it is not the asking one.
+    """
 
     caller: Caller
     name: Name | None
@@ -143,7 +144,7 @@ class Plant(Body, frozen=True, tag=8):
     v_r: int
     v_w: int
     size: int
-    digest: Hash
+    home: NodeId = NodeId(0)
 
 
 class Release(Body, frozen=True, tag=9):
@@ -172,11 +173,12 @@ class Claim(Body, frozen=True, tag=12):
     Answered by ``Unknown``: those that are not, or no longer, there. Whatever has been here for a while
     for tasks of that node, and is not named, is dropped. ``epoch`` is the asked node's as of the grants:
     where it has started anew since, references that were looked up or created are granted again, if the
-    object is still there.
+    object is still there. ``lost`` are tasks there that were taken for lost; they shall end.
     """
 
     epoch: int
     holdings: tuple[Holding, ...]
+    lost: tuple[TaskId, ...] = ()
 
 
 class Disband(Body, frozen=True, tag=13):

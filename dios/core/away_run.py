@@ -1,0 +1,319 @@
+"""Tasks on other nodes: what the child is handed is offered to it before it is started (B.1.5, §4.8).
+
+Not for: starting tasks here (``dios.core.run_calls``), or choosing the node (``dios.core.placement``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dios.core import (
+    coordination,
+    delegation,
+    deputies,
+    forwarding,
+    groups,
+    lifecycle,
+    run_calls,
+    stand_ins,
+)
+from dios.core.peers import Cluster, Peer
+from dios.core.pending import Pending
+from dios.core.recipes import Given, Recipe
+from dios.core.references import Provenance, Reference, narrowed
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.errors import DiosError, InvalidError, ProtocolError, WouldBlockError
+from dios.ids import Name, NodeId, RefId, TaskId
+from dios.wire import dcp, messages
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Flag, Permission, Resource
+
+_PROGRAM_RIGHTS: Final = int(Permission.READ | Permission.EXECUTE)
+_PROGRAM: Final = "executable"
+
+
+class _Piece(Struct, frozen=True):
+    """One reference that the child gets, and where it is from."""
+
+    origin: Reference
+    sharing: dcp.Sharing
+
+
+def run_away(
+    step: Step, task: Task, seq: int, call: messages.Run, order: run_calls.Order, peer: Peer
+) -> None:
+    """Offer the child what it is handed, wherever that is, then have it started on the other node."""
+    if step.parts is not None:
+        raise WouldBlockError("a task is started on another node by a call that stands alone")
+    if call.like:
+        raise InvalidError("a run is repeated on the node that had it")
+    task.table.require_room()
+    task.account.require(Resource.REFERENCES, 1)
+    recipe = order.recipe
+    name = lifecycle.child_name(step, task)
+    child = dcp.Caller(
+        TaskId(step.state.fresh_id()), task.principal, fingerprint(name), recipe.brand, order.label
+    )
+    pieces = [_program(order), *_pieces(order)]
+    cluster = coordination.cluster_of(step)
+    row = Pending(task, seq, call, ())
+    step.wait(row)
+    held: list[dcp.Held | None] = [None] * len(pieces)
+    granted: list[tuple[NodeId, RefId]] = []
+    start = _Start(task, seq, call, order, peer, child, name, row, held, granted)
+    try:
+        _offer_own(step, cluster, start, pieces)
+    except DiosError:
+        step.state.pending.remove(row)
+        _withdraw(step, cluster, start)
+        raise
+    _offer_others(step, cluster, start, pieces)
+
+
+class _Start(Struct):
+    """A start under way: who asks for what, what is offered already, and by which nodes."""
+
+    task: Task
+    seq: int
+    call: messages.Run
+    order: run_calls.Order
+    peer: Peer
+    child: dcp.Caller
+    name: Name
+    row: Pending
+    held: list[dcp.Held | None]
+    granted: list[tuple[NodeId, RefId]]
+
+
+def _program(order: run_calls.Order) -> _Piece:
+    origin = order.program_origin
+    if origin is None:
+        raise InvalidError("a run is repeated on the node that had it")
+    return _Piece(origin, dcp.Sharing(origin.id, _PROGRAM_RIGHTS, _PROGRAM))
+
+
+def _pieces(order: run_calls.Order) -> list[_Piece]:
+    found: list[_Piece] = []
+    given = (*order.recipe.inputs, *order.recipe.outputs)
+    for item, origin in zip(given, order.origins, strict=True):
+        if origin is None:
+            raise InvalidError("a run is repeated on the node that had it")
+        found.append(_Piece(origin, dcp.Sharing(origin.id, item.permissions, item.label, item.lifetime_ns)))
+    return found
+
+
+def _offer_own(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
+    """What is here goes to the child's deputy here; what is where it will run is handed over there."""
+    deputy: Task | None = None
+    for place, piece in enumerate(pieces):
+        home = piece.origin.object.home
+        if not home:
+            if deputy is None:
+                deputy = deputies.deputy_of(step, start.peer, start.child)
+            told = offered(step, deputy, piece.origin, piece.sharing)
+            start.held[place] = dcp.Held(cluster.here.node, told)
+            start.granted.append((cluster.here.node, RefId(told.ref)))
+        elif home == start.peer.node:
+            told = replace(
+                piece.origin.public(),
+                permissions=piece.sharing.permissions,
+                label=piece.sharing.label,
+                expires_ns=piece.sharing.lifetime_ns,
+            )
+            start.held[place] = dcp.Held(home, told)
+
+
+def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
+    """A new reference in the table of the deputy of a task to be, as it will be told of it."""
+    if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
+        delegation.delegable(origin.task, origin.id)
+    delegation.require_room(receiver, origin.object)
+    fresh = step.grant(
+        receiver,
+        origin.object,
+        narrowed(origin.permissions, sharing.permissions),
+        Provenance.DELEGATED,
+        sharing.label,
+        origin=origin,
+        expires_ns=delegation.end_of(step, sharing.lifetime_ns),
+    )
+    step.audit(
+        receiver, "delegate", "ok", origin.object.fingerprint, f"at start, rights {sharing.permissions}"
+    )
+    return stand_ins.abroad(step, fresh)
+
+
+def _offer_others(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
+    by_node: dict[NodeId, list[int]] = {}
+    for place, piece in enumerate(pieces):
+        if start.held[place] is None:
+            by_node.setdefault(piece.origin.object.home, []).append(place)
+    missing = len(by_node)
+    if not missing:
+        _start(step, cluster, start)
+        return
+    failed: list[messages.Failure] = []
+
+    def one(later: Step, node: NodeId, places: list[int], answer: dcp.Answer) -> None:
+        nonlocal missing
+        missing -= 1
+        if isinstance(answer, dcp.Offered) and len(answer.references) == len(places):
+            for place, told in zip(places, answer.references, strict=True):
+                start.held[place] = dcp.Held(node, told)
+                start.granted.append((node, RefId(told.ref)))
+        else:
+            refused = answer if isinstance(answer, messages.Failure) else coordination.unreachable(None)
+            failed.append(refused)
+        if missing:
+            return
+        if failed or not later.state.pending.has(start.row):
+            _withdraw(later, cluster, start)
+            _refuse(later, start, failed)
+        else:
+            _start(later, cluster, start)
+
+    for node, places in by_node.items():
+        shared = tuple(pieces[place].sharing for place in places)
+        body = dcp.Offer(forwarding.caller_of(start.task), shared, start.child, start.peer.node)
+
+        def arrived(later: Step, answer: dcp.Answer, node: NodeId = node, places: list[int] = places) -> None:
+            one(later, node, places, answer)
+
+        question = coordination.ask(step, node, body, arrived)
+        if question is not None:
+            start.row.questions.append(question)
+
+
+def _refuse(step: Step, start: _Start, failed: list[messages.Failure]) -> None:
+    if step.state.pending.has(start.row):
+        step.state.pending.remove(start.row)
+        step.answer(start.task, start.seq, failed[0])
+
+
+def _withdraw(step: Step, cluster: Cluster, start: _Start) -> None:
+    """It will not be started: what was offered is taken back."""
+    deputy = start.peer.deputies.get(start.child.task)
+    if deputy is not None:
+        deputies.end(step, start.peer, deputy)
+    for node, ref in start.granted:
+        if node != cluster.here.node:
+            coordination.tell(step, node, dcp.Release(start.child.task, (ref,)))
+
+
+def _start(step: Step, cluster: Cluster, start: _Start) -> None:
+    task, recipe = start.task, start.order.recipe
+    held = [one for one in start.held if one is not None]
+    inputs = len(recipe.inputs)
+    plain = messages.Run(
+        0,
+        arguments=recipe.arguments,
+        label=start.order.label,
+        brand=recipe.brand,
+        limits=recipe.limits,
+        flags=start.call.flags & int(Flag.NON_BLOCKING),
+    )
+    body = dcp.Start(
+        forwarding.caller_of(task),
+        start.child.task,
+        start.name,
+        plain,
+        groups.described(step, recipe.groups),
+        held[0],
+        tuple(held[1 : 1 + inputs]),
+        tuple(held[1 + inputs :]),
+    )
+    task.abroad.add(start.peer.node)
+    task.children_away[start.child.task] = start.peer.node
+    step.audit(
+        task,
+        "run",
+        "ok",
+        start.child.fingerprint,
+        f"{recipe.brand.name} {start.order.label} on {start.peer.name}",
+    )
+
+    def answered(later: Step, answer: dcp.Answer) -> None:
+        waits = later.state.pending.has(start.row)
+        if isinstance(answer, messages.Created) and waits:
+            later.state.pending.remove(start.row)
+            reference = stand_ins.adopt(later, task, start.peer.node, answer.reference, Provenance.CREATED)
+            later.answer(task, start.seq, messages.Created(answer.name, reference.public()))
+            return
+        task.children_away.pop(start.child.task, None)
+        if not isinstance(answer, messages.Created):
+            _withdraw(later, cluster, start)
+        if waits:
+            later.state.pending.remove(start.row)
+            refused = answer if isinstance(answer, messages.Failure) else coordination.unreachable(start.peer)
+            later.answer(task, start.seq, refused)
+
+    question = coordination.ask(step, start.peer.node, body, answered)
+    if question is not None:
+        start.row.questions.append(question)
+
+
+# -- on the other node --------------------------------------------------------------------------------
+def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
+    """Start a task for one of another node: with exactly what it was offered."""
+    cluster = coordination.cluster_of(step)
+    if body.child in step.state.tasks or body.child in step.state.deputies:
+        raise ProtocolError("a task with an id that is taken")
+    parent = deputies.deputy_of(step, peer, body.caller)
+    names = tuple(group.name for group in (groups.known(step, told) for told in body.groups) if group.name)
+    everything = (body.program, *body.inputs, *body.outputs)
+    origins = [
+        parent.table.get(one.reference.ref) if one.node == cluster.here.node else None for one in everything
+    ]
+    for origin in origins[1:]:
+        if origin is not None:
+            delegation.delegable(parent, origin.id)
+    targets = [
+        stand_ins.known(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
+        for one, origin in zip(everything, origins, strict=True)
+    ]
+    given = [
+        Given(
+            target, one.reference.permissions, one.reference.label, one.reference.expires_ns, target.v_w, 0, 0
+        )
+        for target, one in zip(targets, everything, strict=True)
+    ]
+    inputs = len(body.inputs)
+    recipe = Recipe(
+        given[0],
+        names,
+        tuple(given[1 : 1 + inputs]),
+        tuple(given[1 + inputs :]),
+        body.call.arguments,
+        body.call.brand,
+        body.call.limits,
+    )
+    order = run_calls.Order(recipe, (), body.call.label, None)
+    reserved = run_calls.admit(step, parent, order)
+    child = run_calls.begin(step, parent, order, reserved, task_id=body.child, name=body.name)
+    granted = [_handed(step, child, one, origin) for one, origin in zip(everything, origins, strict=True)]
+    run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
+    reference = step.grant(parent, child.object, Permission.ALL, Provenance.CREATED)
+    step.audit(parent, "run", "ok", child.object.fingerprint, f"{recipe.brand.name} {order.label}")
+    if body.call.flags & Flag.NON_BLOCKING:
+        step.answer(parent, number, messages.Created(child.name, stand_ins.abroad(step, reference)))
+    else:
+        step.wait(Pending(parent, number, body.call, (child.object,)))
+
+
+def _handed(step: Step, child: Task, one: dcp.Held, origin: Reference | None) -> messages.Reference:
+    told = one.reference
+    if origin is None:
+        return stand_ins.adopt(step, child, one.node, told, Provenance.DELEGATED).public()
+    return step.grant(
+        child,
+        origin.object,
+        narrowed(origin.permissions, told.permissions),
+        Provenance.DELEGATED,
+        told.label,
+        origin,
+        delegation.end_of(step, told.expires_ns),
+    ).public()

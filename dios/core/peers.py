@@ -1,0 +1,197 @@
+"""The other nodes as this one knows them, and what is under way with each.
+
+Not for: who lives (``dios.core.membership``), or what is said (``dios.core.coordination``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
+
+from dios import limits
+from dios.core.effects import WriteSource
+from dios.ids import NodeId, ObjectId, RefId, TaskId
+from dios.wire import dcp
+from dios.wire.types import Proximity
+
+if TYPE_CHECKING:
+    from dios.core.coordination import Remembered
+    from dios.core.membership import Membership
+    from dios.core.objects import PhysicalObject
+    from dios.core.placement import Placement
+    from dios.core.stand_ins import StandIn
+    from dios.core.step import Step
+    from dios.core.tasks import Task
+
+Then: TypeAlias = "Callable[[Step, dcp.Answer], None]"
+"""What goes on with the answer to a request; a ``Failure`` where none came."""
+
+
+class Here(Struct, frozen=True):
+    """This node; a lone one has no id. ``secret`` is the cluster's, ``cpus`` what it has for tasks."""
+
+    node: NodeId = NodeId(0)
+    epoch: int = 0
+    name: str = ""
+    rack: str = ""
+    address: str = ""
+    secret: bytes = b""
+    cpus: int = 1
+
+
+class Question:
+    """A request that is not answered yet."""
+
+    __slots__ = ("body", "number", "peer", "repeat_at", "repeats", "silent_since", "source", "then")
+
+    def __init__(
+        self, number: int, peer: Peer, body: dcp.RequestBody, then: Then, source: WriteSource | None, now: int
+    ) -> None:
+        self.number: Final = number
+        self.peer: Final = peer
+        self.body: Final = body
+        self.then: Final = then
+        self.source: Final = source
+        self.repeats = 0
+        self.silent_since = now
+        self.repeat_at = now
+
+
+class Peer:
+    """Another node: what was asked of it and is not answered, and what it asked and may ask again.
+
+    ``epoch`` is 0 until it was met. ``claim_epoch`` is the epoch under which what is held there was granted.
+    """
+
+    __slots__ = (
+        "address",
+        "answers",
+        "asked",
+        "claim_epoch",
+        "connected",
+        "dead_since",
+        "deputies",
+        "epoch",
+        "lost",
+        "name",
+        "next_number",
+        "node",
+        "order_out",
+        "rack",
+        "settled",
+        "stand_ins",
+    )
+
+    def __init__(self, node: NodeId) -> None:
+        self.node: Final = node
+        self.name = ""
+        self.rack = ""
+        self.address = ""
+        self.epoch = 0
+        self.claim_epoch = 0
+        self.connected = False
+        self.dead_since: int | None = None
+        self.lost: list[TaskId] = []  # tasks there that were taken for lost
+        self.asked: dict[int, Question] = {}
+        self.next_number = 1
+        self.answers: dict[int, Remembered | None] = {}
+        self.settled = 0
+        self.order_out = 0
+        self.deputies: dict[TaskId, Task] = {}
+        self.stand_ins: dict[ObjectId, StandIn] = {}
+
+
+class Cluster:
+    """Everything that is known of other nodes."""
+
+    __slots__ = (
+        "_moments",
+        "cache",
+        "claim_at",
+        "graces",
+        "here",
+        "membership",
+        "peers",
+        "placement",
+        "publish_at",
+        "since",
+        "to_publish",
+        "to_release",
+    )
+
+    def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
+        self.here: Final = here
+        self.placement: Final = placement
+        self.membership: Final = membership
+        self.peers: Final[dict[NodeId, Peer]] = {}
+        self.to_publish: dict[ObjectId, PhysicalObject] = {}
+        self.publish_at: int | None = None
+        self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
+        self.cache: dict[bytes, tuple[NodeId, ...]] = {}
+        self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
+        self.since: dict[NodeId, int] = {}  # when each came to be in its status
+        self.claim_at: int | None = None
+        self._moments: list[tuple[int, NodeId, int]] = []
+
+    def peer(self, node: NodeId) -> Peer:
+        """What is known of a node; a fresh one where nothing is."""
+        found = self.peers.get(node)
+        if found is None:
+            found = self.peers[node] = Peer(node)
+        return found
+
+    def living(self) -> Iterator[Peer]:
+        """The nodes that are not known to be dead, by id."""
+        for member in self.membership.alive():
+            peer = self.peers.get(member.node)
+            if peer is not None:
+                yield peer
+
+    def proximity_of(self, node: NodeId) -> Proximity:
+        """How far away a node is: in the same rack, if both say which, or somewhere in the cluster."""
+        peer = self.peers.get(node)
+        near = peer is not None and peer.rack and peer.rack == self.here.rack
+        return Proximity.RACK if near else Proximity.CLUSTER
+
+    # -- moments ------------------------------------------------------------------------------------
+    def repeat_later(self, question: Question, at: int) -> None:
+        """Look at a question again at this time."""
+        question.repeat_at = at
+        heapq.heappush(self._moments, (at, question.peer.node, question.number))
+        if len(self._moments) > limits.STALE_MOMENTS_MAX:
+            open_questions = sum(len(peer.asked) for peer in self.peers.values())
+            if len(self._moments) > 2 * open_questions + limits.STALE_MOMENTS_MAX:
+                self._moments = [entry for entry in self._moments if self._live(entry) is not None]
+                heapq.heapify(self._moments)
+
+    def due(self, now: int) -> list[Question]:
+        """The questions whose time has come; they stay open."""
+        found: list[Question] = []
+        while self._moments and self._moments[0][0] <= now:
+            question = self._live(heapq.heappop(self._moments))
+            if question is not None:
+                found.append(question)
+        return found
+
+    def next_moment(self) -> int | None:
+        """When something is to be done next, whatever happens."""
+        while self._moments and self._live(self._moments[0]) is None:
+            heapq.heappop(self._moments)
+        found = [] if self.membership.next_tick is None else [self.membership.next_tick]
+        if self._moments:
+            found.append(self._moments[0][0])
+        if self.publish_at is not None:
+            found.append(self.publish_at)
+        if self.graces:
+            found.append(min(self.graces.values()))
+        if self.claim_at is not None:
+            found.append(self.claim_at)
+        return min(found, default=None)
+
+    def _live(self, entry: tuple[int, NodeId, int]) -> Question | None:
+        peer = self.peers.get(entry[1])
+        question = None if peer is None else peer.asked.get(entry[2])
+        return question if question is not None and question.repeat_at == entry[0] else None

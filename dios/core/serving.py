@@ -1,0 +1,236 @@
+"""What other nodes ask of this one, done in the names of their tasks (thesis §4.8).
+
+Not for: asking (``forwarding``, ``away_calls``), or repeats (``coordination``). A request that makes no sense
+raises ProtocolError before anything has changed; one that is refused is answered with a Failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Never, TypeAlias, cast
+
+from dios.core import (
+    away_run,
+    claims,
+    coordination,
+    delegation,
+    deputies,
+    groups,
+    object_calls,
+    planting,
+    stand_ins,
+    syscalls,
+)
+from dios.core.accounts import require_each
+from dios.core.peers import Peer
+from dios.core.references import Provenance
+from dios.core.step import Step
+from dios.errors import DiosError, NoSuchTaskError, ProtocolError
+from dios.ids import ObjectId, TaskId
+from dios.wire import dcp, messages
+from dios.wire.types import ObjectType, Permission, Resource
+
+Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
+
+_FORWARDED: Final = (
+    messages.Create,
+    messages.Delete,
+    messages.Pause,
+    messages.Resume,
+    messages.AcquireRead,
+    messages.CommitRead,
+    messages.ReleaseRead,
+    messages.AcquireWrite,
+    messages.CommitWrite,
+    messages.ReleaseWrite,
+    messages.Select,
+    messages.ReadOnce,
+    messages.WriteOnce,
+    messages.CommitAcquireRead,
+    messages.CommitAcquireWrite,
+    messages.Attach,
+    messages.Retire,
+    messages.Stat,
+    messages.ConsoleOf,
+    messages.Describe,
+    messages.SetLimits,
+    messages.NodeInfo,
+    messages.SetNode,
+    messages.Cancel,
+)
+
+
+def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
+    """Act on a request, once."""
+    body = message.body
+    _require_sense(step, peer, body)
+    if not coordination.is_new(step, peer, message):
+        return
+    try:
+        _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
+    except DiosError as error:
+        if isinstance(error, ProtocolError):
+            raise
+        failure = messages.Failure(int(error.code), error.message, error.fingerprint)
+        coordination.reply(step, peer, message.number, failure)
+
+
+def _require_sense(step: Step, peer: Peer, body: dcp.RequestBody) -> None:
+    """What costs the peer its connection, looked for before anything changes."""
+    caller = getattr(body, "caller", None)
+    if caller is not None:
+        known = step.state.deputies.get(caller.task)
+        foreign = known is not None and known.home != peer.node
+        if foreign or (caller.task in step.state.tasks and not isinstance(body, dcp.Plant)):
+            raise ProtocolError("a request for a task that is not the asking node's")
+    if isinstance(body, dcp.Forward):
+        calls = body.call.calls if isinstance(body.call, messages.Vector) else (body.call,)
+        for call in calls:
+            if not isinstance(call, _FORWARDED):
+                raise ProtocolError(f"a {type(call).__name__} is not for another node")
+
+
+def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
+    deputy = deputies.deputy_of(step, peer, body.caller)
+    call = body.call
+    if number in deputy.pending:
+        raise ProtocolError(f"request {number} waits already")
+    attached = step.payload_size
+    if isinstance(call, messages.Vector):
+        syscalls.dispatch_vector(step, deputy, number, call, step.payload, attached)
+    elif isinstance(call, messages.Create):
+        if call.data is not None:
+            step.payload_size = len(call.data)
+        names = tuple(
+            group.name for group in (groups.known(step, told) for told in body.groups) if group.name
+        )
+        object_calls.create_in(step, deputy, number, call, names)
+    else:
+        syscalls.dispatch(step, deputy, number, call, step.payload, attached)
+
+
+def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
+    deputy = deputies.deputy_of(step, peer, body.caller)
+    every = {target.id: target for name in body.names for target in step.state.names.find(name)}
+    found = [target for target in every.values() if target.type is not ObjectType.PRIVMEM_BLOB]
+    found = found[: max(body.limit, 0)]
+    deputy.table.require_room(len(found))
+    deputy.account.require(Resource.REFERENCES, len(found))
+    require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
+    owners: list[tuple[ObjectId, str]] = []
+    references: list[messages.Reference] = []
+    for target in found:
+        reference = step.grant(deputy, target, Permission.ALL, Provenance.RESOLVED)
+        references.append(stand_ins.abroad(step, reference))
+        if target.type is ObjectType.GROUP:
+            owners.append((target.id, target.owner))
+    if references:
+        step.audit(deputy, "lookup", "ok", references[0].fingerprint, f"for node {peer.name}")
+    coordination.reply(step, peer, number, dcp.Found(tuple(references), tuple(owners)))
+
+
+def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
+    """Delegate to a task that is about to be started on another node."""
+    giver = deputies.deputy_of(step, peer, body.caller)
+    references = [delegation.delegable(giver, one.ref) for one in body.shared]
+    home = coordination.cluster_of(step).peer(body.node)
+    receiver = deputies.deputy_of(step, home, body.receiver)
+    receiver.table.require_room(len(references))
+    told = [
+        away_run.offered(step, receiver, reference, one)
+        for reference, one in zip(references, body.shared, strict=True)
+    ]
+    coordination.reply(step, peer, number, dcp.Offered(tuple(told)))
+
+
+def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
+    giver = deputies.deputy_of(step, peer, body.caller)
+
+    def answer(later: Step, result: dcp.Answer) -> None:
+        coordination.reply(later, peer, number, result)
+
+    delegation.delegate_away(step, giver, body.call, body.node, body.receiver, answer, asker=peer.node)
+
+
+def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
+    task = step.state.tasks.get(body.receiver)
+    if task is None or not task.alive:
+        raise NoSuchTaskError("the receiving task has ended")
+    if body.held.node != peer.node:
+        raise ProtocolError("a node gives what another has")
+    task.table.require_room()
+    task.account.require(Resource.REFERENCES, 1)
+    reference = stand_ins.adopt(step, task, peer.node, body.held.reference, Provenance.DELEGATED)
+    step.tell(task, messages.Delegated(reference.public(), body.giver))
+    coordination.reply(step, peer, number, messages.Done(1))
+
+
+def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
+    """Sent by the task's own node, or by one that offered and had no use for it."""
+    deputy = step.state.deputies.get(body.task)
+    if deputy is not None:
+        for ref in body.refs:
+            reference = deputy.table.find(ref)
+            if reference is not None:
+                step.drop_reference(reference)
+    coordination.reply(step, peer, number, messages.Done(1))
+
+
+def _gone(step: Step, peer: Peer, number: int, body: dcp.Gone) -> None:
+    for task in body.tasks:
+        deputy = peer.deputies.get(task)
+        if deputy is not None:
+            deputies.end(step, peer, deputy)
+    coordination.reply(step, peer, number, messages.Done(1))
+
+
+def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
+    task = step.state.tasks.get(body.task)
+    event = body.event
+    if task is not None:
+        if isinstance(event, messages.Retired):
+            reference = task.table.find(event.ref)
+            if reference is not None and reference.object.home == peer.node:
+                event = messages.Retired(
+                    event.ref, event.object, event.fingerprint, reference.label, event.expired
+                )
+                stand_ins.lose(step, reference)
+        elif isinstance(event, messages.ChildEnded):
+            task.children_away.pop(TaskId(event.object), None)
+        if task.alive:
+            step.tell(task, event)
+    coordination.reply(step, peer, number, messages.Done(1))
+
+
+def _disband(step: Step, peer: Peer, number: int, body: dcp.Disband) -> None:
+    group = step.state.groups.get(body.group)
+    if group is not None:
+        groups.disband(step, group)
+    coordination.reply(step, peer, number, messages.Done(1))
+
+
+def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
+    name = coordination.cluster_of(step).here.name
+    rows = tuple(
+        task.row(name)
+        for task in step.state.tasks.values()
+        if task.principal == body.caller.principal and not task.is_session
+    )
+    coordination.reply(step, peer, number, messages.Tasks(rows))
+
+
+_HANDLERS: Final[dict[type, Handler]] = {
+    dcp.Forward: _forward,
+    dcp.Resolve: _resolve,
+    dcp.Offer: _offer,
+    dcp.Delegate: _delegate,
+    dcp.Give: _give,
+    dcp.Start: away_run.started_for,
+    dcp.Plant: planting.planted,
+    dcp.Release: _release,
+    dcp.Gone: _gone,
+    dcp.Tell: _tell,
+    dcp.Claim: claims.claimed,
+    dcp.Disband: _disband,
+    dcp.Rows: _rows,
+}
