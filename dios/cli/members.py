@@ -45,6 +45,13 @@ JoinOption = Annotated[
     ),
 ]
 
+ValidOption = Annotated[
+    str, typer.Option("--valid", metavar="SPAN", help="How long the token works: 10min, 1h, 2d.")
+]
+UsesOption = Annotated[
+    int, typer.Option("--uses", metavar="N", min=1, help="How many machines may join with it.")
+]
+
 
 @app.command(
     epilog="\b\nExamples:\n  dios-node init --data ./node0 --listen 10.0.0.1:7400\n"
@@ -67,12 +74,8 @@ def init(
     rack: Annotated[
         str, typer.Option("--rack", metavar="NAME", help="The fault domain that it stands in.")
     ] = "",
-    valid: Annotated[
-        str, typer.Option("--valid", metavar="SPAN", help="How long the join line works.")
-    ] = VALID_DEFAULT,
-    uses: Annotated[
-        int, typer.Option("--uses", metavar="N", min=1, help="How many machines may join with it.")
-    ] = 1,
+    valid: ValidOption = VALID_DEFAULT,
+    uses: UsesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new cluster: its authority, and its first node's identity in DIR. Nothing is started.
@@ -111,11 +114,15 @@ def init(
                 ("address", address),
             ]
         )
-        if cluster.advice(settings):
-            say(cluster.advice(settings))
-        say(f"next, here:                  dios-node start --data {data} --detach")
-        say(f"next, on {_machines(uses)} within {valid}:")
+        _tell_next(cluster.advice(settings), data, f"{_machines(uses)} within {valid}")
         typer.echo(join)
+
+
+def _tell_next(advice: str, data: Path, machines: str) -> None:
+    if advice:
+        say(advice)
+    say(f"next, here:  dios-node start --data {data} --detach")
+    say(f"next, on {machines} (the token in it is a secret):")
 
 
 def _machines(uses: int) -> str:
@@ -136,12 +143,8 @@ def token(
             help="A node of the cluster; default: the default node. It may be stopped.",
         ),
     ] = None,
-    valid: Annotated[
-        str, typer.Option("--valid", metavar="SPAN", help="How long it works: 10min, 1h, 2d.")
-    ] = VALID_DEFAULT,
-    uses: Annotated[
-        int, typer.Option("--uses", metavar="N", min=1, help="How many machines may join with it.")
-    ] = 1,
+    valid: ValidOption = VALID_DEFAULT,
+    uses: UsesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Make a token with which a machine can join the cluster, and print the line to type there.

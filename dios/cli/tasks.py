@@ -47,6 +47,23 @@ TaskArgument = Annotated[
     str, typer.Argument(metavar="TASK", help="A fingerprint's beginning, a label, or a name.")
 ]
 
+GroupOption = Annotated[
+    list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group it is a member of.")
+]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", metavar="NAME", help="An object it may read: node.inputs."),
+]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit", metavar="WORD=VALUE", help="At most this for it and all it starts: tasks=10, cpu=5min."
+    ),
+]
+HostOption = Annotated[
+    str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: where there is room.")
+]
+
 
 @app.command(
     epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
@@ -64,13 +81,8 @@ def run(
         list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
     ] = None,
     *,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group it is a member of.")
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME", help="An object it may read: node.inputs."),
-    ] = None,
+    group: GroupOption = None,
+    inputs: InputOption = None,
     limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it runs on.")] = False,
     label: Annotated[
@@ -82,15 +94,8 @@ def run(
     cpu_seconds: Annotated[
         float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")
     ] = 0.0,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--limit", metavar="WORD=VALUE", help="At most this for it and all it starts: tasks=10, cpu=5min."
-        ),
-    ] = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: where there is room.")
-    ] = "",
+    limit: LimitOption = None,
+    host: HostOption = "",
     local: Annotated[bool, typer.Option("--local", help="Run it on the node that is asked.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
