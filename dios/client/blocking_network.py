@@ -24,7 +24,9 @@ class TcpConnection(TcpOps, StreamEnds):
     send_eof = blocking(TcpOps.send_eof_op)
 
     def send(self, data: Data, timeout: float | None = None) -> None:
-        """Send all of ``data``; waits while there is no room. ClosedError when the connection is gone."""
+        """Send all of ``data``; waits while there is no room. ClosedError when the connection is gone,
+        TimeLimitError when nothing moved for so long: some of it may have been sent.
+        """
         self.writer.write(data, timeout)
 
     def receive(self, size: int = 0, timeout: float | None = None) -> bytes:

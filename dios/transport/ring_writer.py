@@ -199,7 +199,9 @@ class RingWriter(RingEnd):
         self._publish()
 
     def write(self, data: Bytes, timeout_s: float | None = None) -> None:
-        """Write bytes without a message around them; waits while there is no room. Errors as of ``send``."""
+        """Write bytes without a message around them; waits while there is no room. Errors as of ``send``, but
+        when the time is over some of the bytes may have been written.
+        """
         self._run(self.write_steps(data), timeout_s)
 
     def write_steps(self, data: Bytes) -> Steps[None]:
@@ -207,7 +209,7 @@ class RingWriter(RingEnd):
         with memoryview(data) as view, view.cast("B") as rest:
             size, done = len(rest), 0
             while done < size:
-                free = yield from self._until_free(1, harmless=not done)
+                free = yield from self._until_free(1, harmless=True)
                 piece = min(free, size - done, self.ring_bytes // 4)
                 self._put(rest[done : done + piece])
                 done += piece
@@ -216,7 +218,7 @@ class RingWriter(RingEnd):
         self._check_open()
 
     def acquire_room(self, size_max: int) -> memoryview:
-        """As ``acquire_write``, for as many bytes as can be written now without a wrap; InvalidError for none."""
+        """As ``acquire_write``, for what can be written now without a wrap; InvalidError for nothing."""
         place = self._place if self._place < self._stop else CONTROL_BYTES
         return self.acquire_write(min(self._refresh(), self._stop - place, size_max))
 
