@@ -99,17 +99,15 @@ class Listener:
         self._ready_in.close()
 
     async def _listen(self, listener: socket.socket) -> None:
-        while True:
+        while listener.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_readable(listener)
-                sock, _ = listener.accept()
+                sock, where = listener.accept()
             except BlockingIOError:
                 continue
             except trio.ClosedResourceError:
                 return
             except OSError as error:
-                if listener.fileno() < 0:
-                    return
                 if error.errno in _OUT_OF_RESOURCES:
                     await trio.sleep(_RETRY_ACCEPT_S)
                 # Else the peer was gone before it was accepted.
@@ -118,15 +116,13 @@ class Listener:
                 next(iter(self._shaking)).cancel()
             scope = trio.CancelScope()
             self._shaking[scope] = None
-            self._nursery.start_soon(self._receive_peer, sock, scope, name="handshake with a peer")
+            self._nursery.start_soon(self._receive_peer, sock, where[0], scope, name="handshake with a peer")
 
-    async def _receive_peer(self, sock: socket.socket, scope: trio.CancelScope) -> None:
-        where = "somewhere"
+    async def _receive_peer(self, sock: socket.socket, where: str, scope: trio.CancelScope) -> None:
         reason = "no handshake in time"
         try:
             with scope:
                 scope.deadline = trio.current_time() + limits.HANDSHAKE_MS_MAX / 1000
-                where = _peer_address(sock)
                 secured = await self._shake(sock)
                 try:
                     await self._ready_in.send(secured)
@@ -248,6 +244,9 @@ async def connect(address: str, context: ssl.SSLContext, cluster: bytes) -> tupl
             raise NotPermittedError(
                 f"who answers at {address} is no node of this cluster: {error.verify_message}"
             ) from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            close_socket(tls)
+            raise UnreachableError(f"{address} ended the connection before it began") from None
         except ssl.SSLError as error:
             close_socket(tls)
             raise _refused_by_tls(address, error) from None
@@ -341,11 +340,6 @@ class _Inside(Protocol):
 
 class _Older(Protocol):
     _sslobj: _Inside
-
-
-def _peer_address(sock: socket.socket) -> str:
-    host: str = sock.getpeername()[0]
-    return host
 
 
 def _reason(error: Exception) -> str:
