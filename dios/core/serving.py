@@ -80,7 +80,8 @@ def _require_sense(step: Step, peer: Peer, body: dcp.RequestBody) -> None:
     caller = getattr(body, "caller", None)
     if caller is not None:
         known = step.state.deputies.get(caller.task)
-        foreign = known is not None and known.home != peer.node
+        home = body.home if isinstance(body, dcp.Plant) and body.home else peer.node
+        foreign = known is not None and known.home != home
         if foreign or (caller.task in step.state.tasks and not isinstance(body, dcp.Plant)):
             raise ProtocolError("a request for a task that is not the asking node's")
     if isinstance(body, dcp.Forward):
