@@ -211,7 +211,7 @@ class Membership:
             if self._table.status(node) is NodeStatus.SUSPECT:
                 # The suspect hears of it from everyone who does: one answer is enough to deny it.
                 self._ping(node, self._probes.number(), decision)
-        if found.urgent or found.denied:
+        if found.urgent:
             # Life and death travel at the speed of messages, not of rounds: each who learns tells some.
             for node in self._some(now):
                 decision.send.append((node, self._news(node, found.urgent)))

@@ -162,6 +162,7 @@ class MemberTable:
         if new != own:
             self.own = new
             found.denied = True
+            found.urgent.append(own.node)
 
     def _room(self, row: Member) -> bool:
         """Whether there is a row for one more; whoever is over makes room, and gets none in a full table."""

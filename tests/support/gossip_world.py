@@ -141,10 +141,16 @@ class GossipWorld:
         self._stop(node)
 
     def leave(self, node: NodeId) -> None:
-        """The process says good-bye and stops."""
+        """The process says good-bye, and stops when that has gone out."""
         machine = self.nodes[node]
-        self._did(machine, self.view(node).leave(self._clock(machine)))
-        self._stop(node)
+        process = self.view(node)
+        self._did(machine, process.leave(self._clock(machine)))
+
+        def stop() -> None:
+            if machine.membership is process:
+                self._stop(node)
+
+        self.at(self.now + int(self.delay_ms[1] * MS), stop)
 
     def freeze(self, node: NodeId) -> None:
         """The process stands still; its connections stand, too."""

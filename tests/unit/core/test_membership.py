@@ -1,0 +1,349 @@
+"""Who is asked when, what silence leads to, and what a node says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.membership import Decision, Membership
+from dios.ids import NodeId
+from dios.wire.gossip import Ack, GossipMessage, Load, Member, News, Ping, PingRequest, Table
+from dios.wire.types import NodeStatus
+
+A, B, C, D = NodeId(1), NodeId(2), NodeId(3), NodeId(4)
+NOW = 10**12
+MS = 1_000_000
+PING, ACK = limits.GOSSIP_PING_MS * MS, limits.GOSSIP_ACK_MS * MS
+SUSPECTED, CUT_OFF = limits.GOSSIP_SUSPECTED_MS * MS, limits.GOSSIP_CUT_OFF_MS * MS
+ALIVE, SUSPECT, DEAD, LEFT = NodeStatus.ALIVE, NodeStatus.SUSPECT, NodeStatus.DEAD, NodeStatus.LEFT
+
+
+def entropy(seed: int) -> Callable[[int], bytes]:
+    """Bytes that are the same in every run."""
+    return Random(seed).randbytes  # noqa: S311 - a test repeats itself
+
+
+def row(node: NodeId, status: NodeStatus = ALIVE, incarnation: int = 0) -> Member:
+    """A row of a node."""
+    return Member(node, f"n{node}", "r", f"host{node}:1", 1, incarnation, status)
+
+
+def view(*others: NodeId) -> Membership:
+    """A's view, connected to others."""
+    membership = Membership(row(A), entropy(1))
+    for other in others:
+        membership.connected(NOW, row(other))
+    return membership
+
+
+def to(decision: Decision, node: NodeId) -> list[GossipMessage]:
+    """What is sent to one node."""
+    return [message for receiver, message in decision.send if receiver == node]
+
+
+def tick_until(membership: Membership, end: int) -> list[tuple[int, Decision]]:
+    """Every tick it wants up to a moment, with what came of it."""
+    found: list[tuple[int, Decision]] = []
+    while (moment := membership.next_tick) is not None and moment <= end:
+        found.append((moment, membership.tick(moment)))
+    return found
+
+
+def becomes(found: list[tuple[int, Decision]], node: NodeId, status: NodeStatus) -> int:
+    """How long after NOW a node came to a status."""
+    return next(
+        at - NOW
+        for at, decision in found
+        for change in decision.changed
+        if (change.member.node, change.member.status) == (node, status)
+    )
+
+
+def test_a_node_alone_wants_no_tick() -> None:
+    """There is nobody to ask: an idle machine is left asleep."""
+    assert view().next_tick is None
+    assert view(B).next_tick == NOW
+
+
+def test_everybody_is_asked_once_before_anybody_is_asked_again() -> None:
+    """The order is random, and a round of it has each other node once."""
+    others = [NodeId(n) for n in range(2, 14)]
+    membership = view(*others)
+    asked: list[NodeId] = []
+    now = NOW
+    while len(asked) < 3 * len(others):
+        decision = membership.tick(now)
+        pinged = [node for node, message in decision.send if isinstance(message, Ping)]
+        assert len(set(pinged)) == limits.GOSSIP_PINGS
+        asked += pinged
+        for node in others:
+            membership.heard(now, node)
+        now += PING
+    rounds = [asked[start : start + len(others)] for start in range(0, len(asked), len(others))]
+    assert all(sorted(part) == others for part in rounds)
+    assert rounds[0] != rounds[1]
+
+
+def test_a_ping_is_answered_with_its_number() -> None:
+    """Who is asked says that it lives, in one message."""
+    decision = view(B).received(NOW, B, Ping(row(B), 77))
+    answers = [(m.row, m.number, m.subject) for m in to(decision, B) if isinstance(m, Ack)]
+    assert answers == [(row(A), 77, A)]
+    assert len(decision.send) == 1
+
+
+def test_who_is_silent_is_asked_through_others_then_suspect_then_dead() -> None:
+    """The times are those of the limits, within one round."""
+    membership = view(B, C, D)
+    found: list[tuple[int, Decision]] = []
+    while (moment := membership.next_tick) is not None and moment < NOW + 4 * SUSPECTED:
+        for node in (C, D):
+            membership.heard(moment, node)
+        found.append((moment, membership.tick(moment)))
+    asked = next(at - NOW for at, d in found if any(isinstance(m, Ping) for m in to(d, B)))
+    relayed = next(
+        (at - NOW, {node for node, m in d.send if isinstance(m, PingRequest)})
+        for at, d in found
+        if any(isinstance(m, PingRequest) for _, m in d.send)
+    )
+    assert relayed == (asked + ACK, {C, D})
+    assert becomes(found, B, SUSPECT) == asked + 2 * ACK
+    assert becomes(found, B, DEAD) == asked + 2 * ACK + SUSPECTED
+    assert asked <= 2 * PING
+
+
+def test_anything_heard_of_a_node_is_an_answer() -> None:
+    """A node of which any message comes is never suspect, though it answers no ping."""
+    membership = view(B)
+    now = NOW
+    while now < NOW + 10 * SUSPECTED:
+        now = membership.next_tick or now
+        membership.heard(now, B)
+        assert membership.tick(now).changed == []
+
+
+def test_a_broken_connection_is_suspicion_at_once_and_death_soon() -> None:
+    """Others are asked at the same moment, and half a second of silence is enough."""
+    membership = view(B, C)
+    decision = membership.disconnected(NOW, B)
+    assert [(c.former, c.member.status) for c in decision.changed] == [(ALIVE, SUSPECT)]
+    assert [m.target for m in to(decision, C) if isinstance(m, PingRequest)] == [B]
+    assert [type(m) for m in to(decision, B)] == [Ping]
+    assert becomes(tick_until(membership, NOW + SUSPECTED), B, DEAD) == CUT_OFF
+
+
+def test_a_suspect_that_others_have_heard_of_gets_its_whole_time() -> None:
+    """An answer that comes through another prolongs the short suspicion of a broken connection."""
+    membership = view(B, C)
+    decision = membership.disconnected(NOW, B)
+    request = next(m for m in to(decision, C) if isinstance(m, PingRequest))
+    membership.received(NOW + CUT_OFF - 1, C, Ack(row(C), request.number, B))
+    found = tick_until(membership, NOW + CUT_OFF)
+    assert all(change.member.node != B for _, d in found for change in d.changed)
+
+
+@pytest.mark.parametrize("number", [0, 2**62])
+def test_an_answer_that_was_not_asked_for_proves_nothing(number: int) -> None:
+    """Old or invented words of another about a suspect prolong nothing."""
+    membership = view(B, C)
+    membership.disconnected(NOW, B)
+    membership.received(NOW, C, Ack(row(C), number, B))
+    assert becomes(tick_until(membership, NOW + SUSPECTED), B, DEAD) == CUT_OFF
+
+
+def test_a_connection_that_comes_back_ends_the_suspicion() -> None:
+    """A new connection is proof: alive at once, and the node is told what was said of it."""
+    membership = view(B, C)
+    membership.disconnected(NOW, B)
+    decision = membership.connected(NOW + MS, row(B))
+    assert [(c.former, c.member.status) for c in decision.changed] == [(SUSPECT, ALIVE)]
+    tables = [m for m in to(decision, B) if isinstance(m, Table)]
+    assert [r.status for r in tables[0].updates if r.node == B] == [SUSPECT]
+
+
+def test_a_question_for_another_is_asked_and_its_answer_passed_on() -> None:
+    """The relay pings with a number of its own and answers with the asker's."""
+    membership = view(B, C)
+    pings = to(membership.received(NOW, C, PingRequest(row(C), 5, B)), B)
+    assert [type(m) for m in pings] == [Ping]
+    assert isinstance(pings[0], Ping)
+    decision = membership.received(NOW + MS, B, Ack(row(B), pings[0].number, B))
+    assert [(m.number, m.subject) for m in to(decision, C) if isinstance(m, Ack)] == [(5, B)]
+    again = membership.received(NOW + MS, B, Ack(row(B), pings[0].number, B))
+    assert again.send == []
+
+
+def test_an_answer_to_a_relay_must_come_in_time_and_from_the_right_node() -> None:
+    """Too late, or from somebody else, it is not passed on."""
+    membership = view(B, C, D)
+    for sender, when in ((B, NOW + ACK + 1), (D, NOW)):
+        ping = to(membership.received(NOW, C, PingRequest(row(C), 5, B)), B)[0]
+        assert isinstance(ping, Ping)
+        decision = membership.received(when, sender, Ack(row(sender), ping.number, sender))
+        assert to(decision, C) == []
+
+
+def test_who_asks_about_strangers_or_itself_gets_nothing() -> None:
+    """A relay serves for known nodes only; for itself it is an ordinary ping."""
+    membership = view(B)
+    assert membership.received(NOW, B, PingRequest(row(B), 5, NodeId(99))).send == []
+    assert membership.received(NOW, B, PingRequest(row(B), 5, B)).send == []
+    answer = to(membership.received(NOW, B, PingRequest(row(B), 6, A)), B)[0]
+    assert isinstance(answer, Ack)
+    assert (answer.number, answer.subject) == (6, A)
+
+
+def test_a_suspect_hears_of_it_and_its_denial_ends_it() -> None:
+    """Every message to a suspect says so, and its answer brings a row that wins everywhere."""
+    one, two = view(B, C), Membership(row(B), entropy(2))
+    two.connected(NOW, row(A))
+    decision = one.received(NOW, C, News(row(C), (row(B, SUSPECT),)))
+    for message in to(decision, B):
+        answer = two.received(NOW, A, message)
+        for back in to(answer, A):
+            one.received(NOW, B, back)
+    assert one.members[B] == two.own
+    assert (two.own.status, two.own.incarnation) == (ALIVE, 1)
+
+
+def test_a_dead_node_that_speaks_is_told_that_it_is_dead() -> None:
+    """One exchange after a frozen node goes on it is alive again here."""
+    one, two = view(B), Membership(row(B), entropy(2))
+    two.connected(NOW, row(A))
+    tick_until(one, NOW + 4 * SUSPECTED)
+    assert one.members[B].status is DEAD
+    later = NOW + 5 * SUSPECTED
+    decision = one.received(later, B, News(two.own))
+    for message in to(decision, B):
+        for back in to(two.received(later, A, message), A):
+            one.received(later, B, back)
+    assert one.members[B] == two.own
+    assert one.members[B].status is ALIVE
+
+
+def test_the_dead_are_asked_now_and_then() -> None:
+    """Both sides of a healed partition find each other: a dead node is pinged, rarely."""
+    membership = view(B)
+    tick_until(membership, NOW + 4 * SUSPECTED)
+    found = tick_until(membership, NOW + 64 * SUSPECTED)
+    pings = sum(isinstance(m, Ping) for _, d in found for m in to(d, B))
+    assert pings == 60_000 // limits.GOSSIP_DEAD_PING_MS
+
+
+def test_a_node_that_was_frozen_itself_gives_the_others_a_fresh_chance() -> None:
+    """The first tick after a long sleep declares nobody dead, although all deadlines are long over."""
+    membership = view(B, C)
+    tick_until(membership, NOW + PING)
+    membership.disconnected(NOW + PING, B)
+    awake = NOW + 10 * SUSPECTED
+    assert membership.tick(awake).changed == []
+    assert membership.next_tick is not None
+    found = tick_until(membership, awake + SUSPECTED - 1)
+    assert all(change.member.status is not DEAD for _, d in found for change in d.changed)
+
+
+def test_a_node_that_was_frozen_itself_is_slow_to_believe_broken_connections() -> None:
+    """Those that closed the connection meanwhile have the time to come back."""
+    membership = view(B)
+    awake = NOW + 10 * SUSPECTED
+    membership.disconnected(awake, B)
+    found = tick_until(membership, awake + SUSPECTED)
+    assert becomes(found, B, DEAD) == awake + SUSPECTED - NOW
+
+
+def test_news_rides_on_a_bounded_number_of_messages() -> None:
+    """What was told often enough is told no more, and no message has more than its share."""
+    others = [NodeId(n) for n in range(2, 42)]
+    membership = view(*others)
+    sent = 0
+    now = NOW
+    for _ in range(2_000):
+        decision = membership.tick(now)
+        for _, message in decision.send:
+            if not isinstance(message, Table):
+                assert len(message.updates) <= limits.GOSSIP_UPDATES_MAX
+                sent += len(message.updates)
+        for node in others:
+            membership.heard(now, node)
+        now += PING
+    known = range(1, len(others) + 1)
+    assert sent == limits.GOSSIP_SENDS * sum(count.bit_length() for count in known)
+
+
+def test_tables_are_exchanged_now_and_then() -> None:
+    """A random node is asked for its table, and answers with it once."""
+    membership = view(B)
+    asked = [m for m in to(membership.tick(NOW), B) if isinstance(m, Table)]
+    assert [table.answer for table in asked] == [True]
+    back = to(view(A, B).received(NOW, B, Table(row(B), (), (), answer=True)), B)
+    assert [m.answer for m in back if isinstance(m, Table)] == [False]
+    assert view(B).received(NOW, B, Table(row(B), ())).send == []
+
+
+def test_the_own_load_travels_with_what_is_sent_anyway() -> None:
+    """A new load sends nothing, and is in the next message; the same load is no news."""
+    membership = view(B)
+    assert membership.refresh(NOW, Load(3, 4, 5)).send == []
+    before = membership.own
+    membership.refresh(NOW, Load(3, 4, 5))
+    assert membership.own == before == replace(row(A), version=1, load=Load(3, 4, 5))
+    assert {m.row for _, m in membership.tick(NOW).send} == {before}
+
+
+def test_draining_is_told_to_all_at_once() -> None:
+    """Everybody alive hears that no new task is wanted here, and when that is over."""
+    membership = view(B, C)
+    on = membership.drain(NOW, on=True)
+    assert {node: m.row.draining for node, m in on.send} == {B: True, C: True}
+    assert membership.drain(NOW, on=True).send == []
+    off = membership.drain(NOW, on=False)
+    assert {m.row.draining for _, m in off.send} == {False}
+
+
+def test_who_leaves_says_so_and_asks_nobody_any_more() -> None:
+    """Good-bye goes to all; it is no death, and the broken connection after it is none either."""
+    one, two = view(B), Membership(row(B), entropy(2))
+    two.connected(NOW, row(A))
+    decision = one.leave(NOW)
+    assert one.next_tick is None
+    assert one.tick(NOW + PING).send == []
+    for message in to(decision, B):
+        changed = two.received(NOW, A, message).changed
+        assert [(c.former, c.member.status) for c in changed] == [(ALIVE, LEFT)]
+    assert two.disconnected(NOW, A).changed == []
+    assert two.alive() == ()
+
+
+def test_suspects_count_as_alive_and_the_dead_do_not() -> None:
+    """Alive are those that may answer."""
+    membership = view(B, C)
+    membership.disconnected(NOW, B)
+    assert {m.node for m in membership.alive()} == {B, C}
+    tick_until(membership, NOW + CUT_OFF)
+    assert {m.node for m in membership.alive()} == {C}
+
+
+def test_the_own_row_never_stands_among_the_others() -> None:
+    """Nothing that comes from outside makes this node a member beside itself."""
+    membership = view(B)
+    membership.connected(NOW, row(A))
+    membership.received(NOW, A, Ping(row(A), 1))
+    membership.received(NOW, B, News(row(B), (row(A), row(A, DEAD))))
+    membership.disconnected(NOW, A)
+    membership.heard(NOW, A)
+    assert set(membership.members) == {B}
+
+
+def test_the_same_calls_give_the_same_messages() -> None:
+    """Nothing depends on anything but the calls and the entropy given."""
+
+    def life() -> list[tuple[int, Decision]]:
+        membership = view(B, C, D)
+        membership.disconnected(NOW, C)
+        return tick_until(membership, NOW + 10 * SUSPECTED)
+
+    assert life() == life()

@@ -1,0 +1,115 @@
+"""The bytes of membership messages: frozen, bounded, and refused when they are none."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dios import limits
+from dios.errors import ProtocolError
+from dios.ids import NodeId
+from dios.wire import gossip
+from dios.wire.gossip import Ack, GossipMessage, Load, Member, News, Ping, PingRequest, Table
+from dios.wire.types import NodeStatus
+
+ROW = Member(
+    NodeId(7), "n1", "r1", "h:1", 3, 2, NodeStatus.SUSPECT, draining=True, load=Load(1, 4, 9), version=5
+)
+BYTES = "9a07a26e31a27231a3683a31030201c39301040905"
+VECTORS: list[tuple[GossipMessage, str]] = [
+    (Ping(ROW, 1), f"953c{BYTES}019090"),
+    (Ack(ROW, 1, NodeId(8), (ROW,)), f"963d{BYTES}010891{BYTES}90"),
+    (PingRequest(ROW, 1, NodeId(8), (), (NodeId(9),)), f"963e{BYTES}0108909109"),
+    (News(ROW), f"943f{BYTES}9090"),
+    (Table(ROW, (ROW,), (NodeId(9),), answer=True), f"9540{BYTES}91{BYTES}9109c3"),
+]
+
+
+@pytest.mark.parametrize(("message", "text"), VECTORS)
+def test_the_bytes_of_a_message_are_frozen(message: GossipMessage, text: str) -> None:
+    """Each message has the bytes that it always had, and comes back from them."""
+    assert gossip.encode(message).hex() == text
+    assert gossip.decode(bytes.fromhex(text)) == message
+
+
+def test_a_row_may_be_short_and_may_be_long() -> None:
+    """Fields that are missing at the end have defaults, and more fields than are known are left out."""
+    assert gossip.decode(bytes.fromhex("933f9207a26e3190")) == News(Member(NodeId(7), "n1"))
+    longer = msgspec.msgpack.encode([63, [7, "n1", "", "", 0, 0, 0, False, [], 0, "new"], [], [], "new"])
+    assert gossip.decode(longer) == News(Member(NodeId(7), "n1"))
+
+
+def plain(**changes: object) -> list[object]:
+    """The fields of a row with some of them changed."""
+    fields: dict[str, object] = {
+        "node": 7, "name": "n1", "rack": "", "address": "", "epoch": 1,
+        "incarnation": 0, "status": 0, "draining": False, "load": [0, 0, 0], "version": 0,
+    }  # fmt: skip
+    return list((fields | changes).values())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        plain(node=0),
+        plain(node=-1),
+        plain(node=2**63),
+        plain(name="n" * (limits.NODE_NAME_BYTES_MAX + 1)),
+        plain(address="h" * (limits.NODE_ADDRESS_CHARS_MAX + 1)),
+        plain(name=b"n1"),
+        plain(epoch=-1),
+        plain(incarnation=2**63),
+        plain(status=4),
+        plain(status="alive"),
+        plain(draining=1),
+        plain(load=[-1]),
+        plain(version=2**64 - 1),
+        [],
+        None,
+    ],
+)
+def test_a_row_out_of_bounds_is_no_message(row: object) -> None:
+    """Whatever a field cannot be ends the connection of who sent it, with a sentence."""
+    assert gossip.decode(msgspec.msgpack.encode([63, plain()])) == News(Member(NodeId(7), "n1", epoch=1))
+    for body in ([63, row], [63, plain(), [row]]):
+        with pytest.raises(ProtocolError, match="malformed gossip"):
+            gossip.decode(msgspec.msgpack.encode(body))
+
+
+@pytest.mark.parametrize(
+    ("tag", "rows", "forgotten"),
+    [
+        (63, limits.GOSSIP_UPDATES_MAX, limits.GOSSIP_UPDATES_MAX),
+        (64, limits.NODES_MAX, limits.NODES_FORGOTTEN_MAX),
+    ],
+)
+def test_messages_are_bounded_by_count(tag: int, rows: int, forgotten: int) -> None:
+    """As many rows and removals as allowed come through, one more does not."""
+
+    def body(more_rows: int, more_forgotten: int) -> bytes:
+        return msgspec.msgpack.encode(
+            [tag, plain(), [plain()] * (rows + more_rows), [9] * (forgotten + more_forgotten)]
+        )
+
+    gossip.decode(body(0, 0))
+    for more in ((1, 0), (0, 1)):
+        with pytest.raises(ProtocolError):
+            gossip.decode(body(*more))
+
+
+def test_the_largest_table_fits_its_frame() -> None:
+    """A table of NODES_MAX rows with everything at its longest is far below a frame between nodes."""
+    top = 2**63 - 1
+    name = "n" * limits.NODE_NAME_BYTES_MAX
+    address = "h" * limits.NODE_ADDRESS_CHARS_MAX
+    row = Member(NodeId(top), name, name, address, top, top, NodeStatus.LEFT, True, Load(top, top, top), top)
+    forgotten = (NodeId(top),) * limits.NODES_FORGOTTEN_MAX
+    table = Table(row, (row,) * limits.NODES_MAX, forgotten)
+    assert len(gossip.encode(table)) < limits.FRAME_BYTES_MAX
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x90", b"\x93\x3f", b"\x92\x01\x90", b"\xff" * 64])
+def test_bytes_that_are_no_message_are_refused(body: bytes) -> None:
+    """Cut short, empty or of an unknown tag: ProtocolError, nothing else."""
+    with pytest.raises(ProtocolError):
+        gossip.decode(body)
