@@ -20,7 +20,7 @@ from typing import Final
 from dios import limits
 from dios.host.sandbox import numbers
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
-from dios.node import doctor_store
+from dios.node import doctor_cluster, doctor_store
 
 PYTHON_MIN: Final = (3, 11)
 _DESCRIPTORS_WANTED: Final = limits.TASK_OPEN_FILES_MAX
@@ -127,7 +127,8 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     found = probe() if mechanisms is None else mechanisms
     store = _of_store(data)
     machine = (_python(), _kernel(), _open_files())
-    findings = (*machine, *_sandbox(found), _shared_memory(found), _memory(found), store)
+    cluster = _of_cluster(data)
+    findings = (*machine, *_sandbox(found), _shared_memory(found), _memory(found), store, *cluster)
     missing = missing_for_pure(found)
     return Diagnosis(
         confined=not missing,
@@ -216,6 +217,14 @@ def _of_store(data: Path) -> Finding:
         return Finding("store", Level.MISSING, looked.refused, purpose, looked.advice)
     level = Level.WEAK if looked.advice else Level.OK
     return Finding("store", level, looked.detail, purpose, looked.advice)
+
+
+def _of_cluster(data: Path) -> list[Finding]:
+    found: list[Finding] = []
+    for looked in doctor_cluster.look(data):
+        level = Level.MISSING if looked.refused else Level.WEAK if looked.advice else Level.OK
+        found.append(Finding(looked.name, level, looked.detail, looked.purpose, looked.advice))
+    return found
 
 
 # -- what follows -------------------------------------------------------------------------------------

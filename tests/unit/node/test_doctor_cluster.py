@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dios.node import seeds
+from dios.node.doctor_cluster import Looked, look
+from dios.transport import identity
+
+
+def member(data: Path, listen: str, *more: str) -> Path:
+    """A data directory of a cluster's node."""
+    identity.create_cluster(data, name="n1")
+    (data / "node.toml").write_text("".join(f"{line}\n" for line in (f'listen = "{listen}"', *more)))
+    return data
+
+
+def about(data: Path, name: str) -> Looked:
+    """What was found about one thing."""
+    return next(looked for looked in look(data) if looked.name == name)
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    """Somebody who listens on a port of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def test_a_lone_node_is_asked_nothing(tmp_path: Path) -> None:
+    """Where nothing speaks of a cluster, nothing is tried."""
+    assert look(tmp_path) == []
+    assert look(tmp_path / "absent") == []
+
+
+def test_a_whole_member_is_found_well(tmp_path: Path, taken: socket.socket) -> None:
+    """Identity, port and known nodes are ok; an address of this machine alone is told."""
+    port = taken.getsockname()[1]
+    taken.close()
+    data = member(tmp_path, f"127.0.0.1:{port}")
+    found = {looked.name: looked for looked in look(data)}
+    assert list(found) == ["identity", "clock", "port", "address"]
+    assert not any(looked.refused for looked in found.values())
+    assert found["identity"].detail.startswith("n1 of cluster")
+    assert "is free" in found["port"].detail
+    assert "advertise" in found["address"].advice
+
+
+def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
+    """A missing file and a key that others may read are refused, with the file."""
+    data = member(tmp_path, "127.0.0.1:7400")
+    (data / "identity" / "node.key").chmod(0o644)
+    assert about(data, "identity").refused
+    assert "node.key" in about(data, "identity").detail
+    (data / "identity" / "node.key").unlink()
+    assert "node.key is missing" in about(data, "identity").detail
+
+
+def test_a_port_in_use_and_a_strange_address_are_told(tmp_path: Path, taken: socket.socket) -> None:
+    """Somebody else's port, and an address that this machine has not, are refused with what to do."""
+    data = member(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")
+    assert about(data, "port").refused
+    assert "another program" in about(data, "port").advice
+    (data / "node.toml").write_text('listen = "192.0.2.1:7400"\n')
+    assert "no such address" in about(data, "port").advice
+
+
+def test_a_member_that_does_not_listen_is_told(tmp_path: Path) -> None:
+    """An identity without an address to listen on is no node that others reach."""
+    identity.create_cluster(tmp_path, name="n1")
+    assert about(tmp_path, "port").refused
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """A settings file with a mistake is a finding, not an end."""
+    (tmp_path / "node.toml").write_text("listen = 3\n")
+    (found,) = look(tmp_path)
+    assert found.refused
+    assert "node.toml:1" in found.detail
+
+
+def test_known_nodes_are_dialled(tmp_path: Path, taken: socket.socket) -> None:
+    """Of the nodes that were known, those that answer are counted, and the others named."""
+    data = member(tmp_path, "127.0.0.1:7400")
+    there = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        gone = f"127.0.0.1:{other.getsockname()[1]}"
+    seeds.write(data, [there])
+    assert not about(data, "other nodes").advice
+    seeds.write(data, [there, gone])
+    assert about(data, "other nodes").detail.startswith("1 of 2")
+    assert gone in about(data, "other nodes").detail
