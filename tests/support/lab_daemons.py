@@ -97,19 +97,19 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
 
 @contextmanager
-def person(machine: Machine, *groups: bytes) -> Iterator[dios.Node]:
-    """A session of the machine's user with its node."""
-    session = within(ANSWER_SECONDS, lambda: dios.connect(str(machine.socket), groups=groups))
+def person(machine: Machine, seconds: float = ANSWER_SECONDS) -> Iterator[dios.Node]:
+    """A session of the machine's user with its node, which answers within ``seconds``."""
+    session = within(seconds, lambda: dios.connect(str(machine.socket), groups=()))
     try:
         yield session
     finally:
-        within(ANSWER_SECONDS, session.close)
+        within(seconds, session.close)
 
 
-def seen_by(machine: Machine) -> dict[str, str]:
+def seen_by(machine: Machine, seconds: float = ANSWER_SECONDS) -> dict[str, str]:
     """The nodes of the cluster and how they are, as a machine's node sees them."""
-    with person(machine) as session:
-        members = within(ANSWER_SECONDS, session.nodes)
+    with person(machine, seconds) as session:
+        members = within(seconds, session.nodes)
     return {member.name: "alive" if member.here else member.status.name.lower() for member in members}
 
 
