@@ -6,7 +6,7 @@ Messages wait in ``Cluster.wire`` until they are delivered, so that a test can l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from blake3 import blake3
 from core_harness import OWNER, Client, Entropy, Node
@@ -108,8 +108,10 @@ class ClusterNode(Node):
                 self.cluster.post(self, effect.node, effect.message, beside)
             case effects.AnswerReceived():
                 self.answers[effect.task, effect.seq] = effect.result
-                data = effect.result.data
-                if data is None:
+                inline = effect.result.data
+                if inline is not None:
+                    data = inline
+                else:
                     beside = self.payloads.get(effect.payload, b"")
                     data = beside[effect.offset : effect.offset + effect.result.size]
                 self.received[effect.task, effect.seq] = data
@@ -118,7 +120,7 @@ class ClusterNode(Node):
             case effects.AnswerVector() if away:
                 parts = [self._result(part) for part in effect.parts]
                 beside = b"".join(data for _, data in parts)
-                results = messages.Results(tuple(result for result, _ in parts))  # type: ignore[arg-type]
+                results = messages.Results(tuple(cast("messages.PlainResult", one) for one, _ in parts))
                 self.cluster.reply(self, effect.task, effect.seq, results, beside)
             case (
                 effects.Answer() | effects.AnswerRead() | effects.AnswerBytes() | effects.AnswerConsole()
@@ -142,7 +144,9 @@ class ClusterNode(Node):
     def crash(self) -> None:
         """Be started anew: durable objects and their contents are all that is left."""
         records = tuple(self.stored.values())
-        contents = {record.object: self.contents.get(record.object, b"") for record in records}
+        contents: dict[int, bytes] = {
+            record.object: self.contents.get(record.object, b"") for record in records
+        }
         stored = dict(self.stored)
         self.__init__(self.cluster, self.node, self.rack, epoch=self.epoch + 1)  # type: ignore[misc]
         self.stored, self.contents = stored, contents
