@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from dios.core.accounts import Defaults
 from dios.core.events import Event
-from dios.ids import Principal
+from dios.core.peers import Here
+from dios.ids import NodeId, Principal
 
 
 class RecordingHeader(Struct, frozen=True, array_like=True):
@@ -19,6 +20,8 @@ class RecordingHeader(Struct, frozen=True, array_like=True):
     owner: Principal
     restricted: bool
     defaults: Defaults = Defaults()
+    here: Here = Here()
+    forgotten: tuple[NodeId, ...] = ()
 
 
 class Recorded(Struct, frozen=True, array_like=True):

@@ -215,9 +215,7 @@ class Buffers:
         if same:
             return Answered(result)
         fd = memory.writer_fd()
-        self.put(
-            buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True)
-        )
+        self.put(buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True))
         return Answered(mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
 
     def _made_raw(self, effect: AnswerWrite, content: Memory) -> Work:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from dios.core.effects import Effect, Outcome
-from dios.core.events import Called, Event, Persisted, PersistFailed, Received
+from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
 from dios.core.syscalls import carried_bytes
 from dios.errors import DiosError, ProtocolError
 from dios.host.admission import refusal
@@ -153,7 +153,11 @@ class Driver:
         Raises ProtocolError when the core refuses the message: nothing has changed then.
         """
         payloads, first = self._carried(message, beside)
-        event = Received(self._now(), node, epoch, message, first, 0 if beside is None else size_of(beside))
+        now = self._now()
+        if self._deadline is not None and self._deadline <= now:
+            # What is due is done before, so that a message which is refused takes nothing of it along.
+            self.feed(TimerFired(now))
+        event = Received(now, node, epoch, message, first, 0 if beside is None else size_of(beside))
         if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
             caller, call = message.body.caller, message.body.call
             journal = self._effector.journal

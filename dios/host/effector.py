@@ -118,7 +118,9 @@ class Effector:
         self.journal: Final = parts.journal
         self._payloads: Payloads = NO_PAYLOADS
         self._step = 0
-        self._vectors: Final = Vectors(parts.buffers, parts.consoles, info, self._effect_failed)
+        self._vectors: Final = Vectors(
+            parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of
+        )
         self._gates: Final[dict[ObjectId, deque[Rest]]] = {}
         self._to_close: Final[deque[tuple[int, BufferId]]] = deque()
         self._handlers: Final = self._table()

@@ -18,8 +18,9 @@ from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import Event
 from dios.core.machine import Core
+from dios.core.peers import Here
 from dios.core.recording import Recorded, RecordingHeader
-from dios.ids import Principal
+from dios.ids import NodeId, Principal
 
 _LENGTH: Final = struct.Struct("<I")
 _VERSION: Final = 1
@@ -36,13 +37,18 @@ class Recorder:
         *,
         restricted: bool,
         defaults: Defaults,
+        here: Here = Here(),  # noqa: B008 - it is frozen
+        forgotten: tuple[NodeId, ...] = (),
     ) -> None:
         self._entropy: Final = entropy
         self._drawn = bytearray()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._file: Final = os.fdopen(descriptor, "wb")
-        self._core: Final = Core(self._draw, owner, restricted=restricted, defaults=defaults)
-        self._write(msgpack.encode(RecordingHeader(_VERSION, owner, restricted, defaults)))
+        self._core: Final = Core(
+            self._draw, owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten
+        )
+        header = RecordingHeader(_VERSION, owner, restricted, defaults, here, forgotten)
+        self._write(msgpack.encode(header))
 
     @property
     def state(self) -> object:

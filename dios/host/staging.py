@@ -160,9 +160,7 @@ class Staging:
                 self._versions.setdefault(operation.record.object, deque()).append(None)
         self._persister.submit(Job(ticket, changes, kept, error))
 
-    def _put(
-        self, operation: PutObject, order: WriteSource, payloads: Payloads, kept: list[Content]
-    ) -> Step:
+    def _put(self, operation: PutObject, order: WriteSource, payloads: Payloads, kept: list[Content]) -> Step:
         record = operation.record
         target = record.object
         base = self._latest(target)

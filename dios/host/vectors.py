@@ -13,15 +13,23 @@ from dios.core import effects as fx
 from dios.errors import Code, DamagedError, DiosError, InvariantError
 from dios.host.buffers import Answered, Buffers, Work
 from dios.host.consoles import Consoles
+from dios.host.contents import Content
 from dios.host.memories import translated
+from dios.host.received import answer_received
+from dios.ids import PayloadId
 from dios.transport.memory import close_all
 from dios.wire.messages import Buffer, Failure, Info, PlainResult, Results, Welcome
 
-Part: TypeAlias = fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole
+Part: TypeAlias = (
+    fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole | fx.AnswerReceived
+)
 
 
 class Vectors:
-    """Answers vectors. ``effect_failed`` is told of each part whose buffer could not be had."""
+    """Answers vectors. ``effect_failed`` is told of each part whose buffer could not be had.
+
+    ``payload_of`` tells the payloads of the step being done.
+    """
 
     def __init__(
         self,
@@ -29,11 +37,13 @@ class Vectors:
         consoles: Consoles,
         info: Callable[[Info], Info],
         effect_failed: Callable[[fx.AnswerRead | fx.AnswerWrite, Failure], None],
+        payload_of: Callable[[PayloadId], Content | None],
     ) -> None:
         self._buffers: Final = buffers
         self._consoles: Final = consoles
         self._info: Final = info
         self._effect_failed: Final = effect_failed
+        self._payload_of: Final = payload_of
 
     def answer(self, effect: fx.AnswerVector) -> tuple[Results, list[int]]:
         """One result for each part, and their descriptors, which the caller closes.
@@ -78,6 +88,8 @@ class Vectors:
                 with_data(part.result, self._consoles.read(part.console, part.position, part.length))
             )
         buffers = self._buffers
+        if isinstance(part, fx.AnswerReceived):
+            return answer_received(buffers, part, self._payload_of(part.payload), max(room, 0))
         answered = (
             buffers.read(part, max(room, 0)) if isinstance(part, fx.AnswerRead) else buffers.write(part)
         )

@@ -16,6 +16,7 @@ from dios.core.accounts import Defaults
 from dios.core.effects import Audit
 from dios.core.events import Event, Recovered, TimerFired
 from dios.core.machine import Core
+from dios.core.peers import Here
 from dios.errors import DiosError
 from dios.host.audit import AuditLog, Pressure
 from dios.host.buffers import Buffers, Work
@@ -96,7 +97,7 @@ class NodeHost:
         self.stopping: Final = trio.Event()
         self.clock: Final = Clock()
         self.alarm: Final = Alarm(self.clock)
-        self._core: Final = _core_for(settings) if core is None else core
+        self._core: Final = _core_for(settings, membership) if core is None else core
         self.owners: Final = Owners()
         self._turns: Final = Turns(self.owners)
         self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners)
@@ -226,7 +227,7 @@ class NodeHost:
             self._core.close()
 
 
-def _core_for(settings: Settings) -> Stepper:
+def _core_for(settings: Settings, membership: Membership | None) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
     defaults = Defaults(
@@ -239,6 +240,16 @@ def _core_for(settings: Settings) -> Stepper:
             Bound(Resource.VOLATILE_BYTES, settings.volatile_bytes_max),
         ),
     )
+    here = Here() if membership is None else membership.here
+    forgotten = () if membership is None else membership.forgotten
     if settings.record is not None:
-        return Recorder(settings.record, Entropy(), owner, restricted=restricted, defaults=defaults)
-    return Core(Entropy(), owner, restricted=restricted, defaults=defaults)
+        return Recorder(
+            settings.record,
+            Entropy(),
+            owner,
+            restricted=restricted,
+            defaults=defaults,
+            here=here,
+            forgotten=forgotten,
+        )
+    return Core(Entropy(), owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten)

@@ -6,6 +6,7 @@ Not for: making or joining a cluster (``dios.node.cluster``), or what nodes say 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ import trio
 
 from dios import limits
 from dios.core.events import Event, LoadMeasured
+from dios.core.peers import Here
 from dios.errors import DiosError
 from dios.host.clock import Clock
 from dios.host.peers.line import Line, Myself, Network
@@ -46,8 +48,16 @@ class Membership(NamedTuple):
 
     me: Myself
     secret: bytes
+    forgotten: tuple[NodeId, ...]
     network: Network
     guard: Guard
+
+    @property
+    def here(self) -> Here:
+        """The same for the core."""
+        me = self.me
+        cpus = len(os.sched_getaffinity(0))
+        return Here(me.node, me.epoch, me.name, me.rack, me.address, self.secret, cpus)
 
     def __repr__(self) -> str:
         return f"Membership({self.me})"
@@ -83,7 +93,10 @@ async def open_port(
     epoch = identity.next_epoch(settings.data)
     address = settings.advertise or listener.address
     me = Myself(found.node, epoch, found.name, settings.rack, address)
-    return Port(Membership(me, found.secret, Dialer(found, nursery), found.trust), found, listener, denied)
+    forgotten = tuple(sorted(found.revoked))
+    return Port(
+        Membership(me, found.secret, forgotten, Dialer(found, nursery), found.trust), found, listener, denied
+    )
 
 
 async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio.Nursery) -> None:

@@ -42,7 +42,14 @@ def replay(path: Path) -> Replayed:
         del entropy[:size]
         return drawn
 
-    core = Core(draw, header.owner, restricted=header.restricted, defaults=header.defaults)
+    core = Core(
+        draw,
+        header.owner,
+        restricted=header.restricted,
+        defaults=header.defaults,
+        here=header.here,
+        forgotten=header.forgotten,
+    )
     count = 0
     for frame in frames:
         recorded = msgpack.decode(frame, type=Recorded)

@@ -12,14 +12,14 @@ from typing import Final, Protocol, TypeAlias
 from dios import limits
 from dios.core import effects as fx
 from dios.errors import OutOfMemoryError
-from dios.host.buffers import Answered, Buffers, Work
+from dios.host.buffers import Buffers, Work
 from dios.host.contents import Content, Contents, Source, keep, let_go
 from dios.host.deliver import Outbox
 from dios.host.elsewhere import Do
 from dios.host.peers.bulk import Piece
 from dios.host.peers.links import Links
 from dios.host.peers.outlets import Outlet, StreamKeeper, for_deputy
-from dios.host.received import read_received, write_received
+from dios.host.received import answer_received
 from dios.host.turns import Owners
 from dios.ids import ObjectId, PayloadId, TaskId
 from dios.wire import dcp
@@ -79,8 +79,8 @@ class Peers:
         def send(effect: fx.Send) -> Work | None:
             return self.send(effect, payload_of(effect.source.payload) if effect.source else None)
 
-        def answer_received(effect: fx.AnswerReceived) -> None:
-            answered = self.received(effect, payload_of(effect.payload))
+        def received(effect: fx.AnswerReceived) -> None:
+            answered = answer_received(self._buffers, effect, payload_of(effect.payload))
             self._outbox.hand_over(effect.task, effect.seq, answered.result, answered.fds)
 
         def attach_away(effect: fx.AnswerAttachAway) -> None:
@@ -89,7 +89,7 @@ class Peers:
 
         found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
             fx.Send: send,
-            fx.AnswerReceived: answer_received,
+            fx.AnswerReceived: received,
             fx.AnswerAttachAway: attach_away,
             fx.OpenDeputy: self.open_deputy,
             fx.CloseDeputy: self.close_deputy,
@@ -154,13 +154,6 @@ class Peers:
             self._links.send(effect.node, dcp.Reply(effect.message.number, failure))
 
     # -- what has come --------------------------------------------------------------------------------
-    def received(self, effect: fx.AnswerReceived, payload: Content | None) -> Answered:
-        """Complete the reply to a task with bytes of another node; raises OutOfMemoryError or OSError."""
-        source = Source(b"" if payload is None else payload, 0, effect.length)
-        if effect.writable:
-            return write_received(self._buffers, effect.result, source, reuse=effect.reuse)
-        return read_received(effect.result, source)
-
     def attach(self, effect: fx.AnswerAttachAway) -> tuple[Attached, tuple[int, ...]]:
         """One end of a new ring for a task; the other carries the stream of another node."""
         if not self._links.is_up(effect.node):

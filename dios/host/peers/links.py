@@ -256,7 +256,7 @@ class Links:
 
     # -- making ---------------------------------------------------------------------------------------
     def _look_after(self, link: Link) -> None:
-        if link.keeping is None:
+        if link.keeping is None and self._links.get(link.node) is link:
             link.keeping = trio.CancelScope()
             self._nursery.start_soon(self._keep, link, link.keeping, name="keep a node connected")
 
