@@ -228,6 +228,7 @@ def _start(step: Step, cluster: Cluster, start: _Start) -> None:
     )
     task.abroad.add(start.peer.node)
     task.children_away[start.child.task] = start.peer.node
+    cluster.note_placed(start.peer.node)
     step.audit(
         task,
         "run",

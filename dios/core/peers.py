@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import WriteSource
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dios.core.stand_ins import StandIn
     from dios.core.step import Step
     from dios.core.tasks import Task
+    from dios.wire.gossip import Member
 
 Then: TypeAlias = "Callable[[Step, dcp.Answer], None]"
 """What goes on with the answer to a request; a ``Failure`` where none came."""
@@ -115,6 +117,7 @@ class Cluster:
         "here",
         "membership",
         "peers",
+        "placed",
         "placement",
         "publish_at",
         "since",
@@ -132,6 +135,7 @@ class Cluster:
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
         self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
+        self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when each came to be in its status
         self.claim_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []
@@ -155,6 +159,21 @@ class Cluster:
         peer = self.peers.get(node)
         near = peer is not None and peer.rack and peer.rack == self.here.rack
         return Proximity.RACK if near else Proximity.CLUSTER
+
+    # -- placement ----------------------------------------------------------------------------------
+    def loaded(self, member: Member) -> Member:
+        """A node with the tasks that were sent there since it last told of its load."""
+        version, count = self.placed.get(member.node, (0, 0))
+        if version != member.version or not count:
+            return member
+        return replace(member, load=replace(member.load, tasks=member.load.tasks + count))
+
+    def note_placed(self, node: NodeId) -> None:
+        """A task was sent to a node."""
+        member = self.membership.members.get(node)
+        if member is not None:
+            version, count = self.placed.get(node, (0, 0))
+            self.placed[node] = (member.version, count + 1 if version == member.version else 1)
 
     # -- moments ------------------------------------------------------------------------------------
     def repeat_later(self, question: Question, at: int) -> None:

@@ -30,6 +30,7 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
     name = Name(call.name)
     number = special_number(name)
+    incomplete = False
     if number:
         task.table.require_room()
         task.account.require(Resource.REFERENCES, 1)  # both before a timer is made for it
@@ -38,9 +39,11 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
         names = tuple(internal_name(name, group) for group in _searched(task, call.group))
         found = _reachable(step, task, names)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
-        if further and len(found) < call.limit and step.parts is None:
-            away_lookup.search(step, task, seq, call, found, names)
-            return
+        if further and len(found) < call.limit:
+            if step.parts is None and not flags & Flag.NON_BLOCKING:
+                away_lookup.search(step, task, seq, call, found, names)
+                return
+            incomplete = True
     found = found[: call.limit]
     task.table.require_room(len(found))
     task.account.require(Resource.REFERENCES, len(found))
@@ -50,7 +53,7 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
         step.grant(task, target, permissions, Provenance.RESOLVED).public() for target in found
     )
     step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
-    step.answer(task, seq, messages.References(references))
+    step.answer(task, seq, messages.References(references, incomplete))
 
 
 def _reachable(step: Step, task: Task, names: tuple[InternalName, ...]) -> tuple[PhysicalObject, ...]:

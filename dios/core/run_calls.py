@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core import access, away_calls, away_run, effects, groups, lifecycle, stand_ins
@@ -93,12 +94,14 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
         return away_calls.named(step, call.host)
     if cluster is None or step.parts is not None or call.like:
         return None
-    candidates = [member for member in cluster.membership.alive() if member.node in cluster.peers]
-    chosen = cluster.placement.choose(candidates, cluster.membership.own, call.limits)
-    if chosen.node == cluster.here.node:
-        return None
-    peer = cluster.peer(chosen.node)
-    return peer if peer.connected else None
+    candidates = [
+        cluster.loaded(member) for member in cluster.membership.alive() if cluster.peer(member.node).connected
+    ]
+    own = cluster.membership.own
+    busy = sum(1 for task in step.state.tasks.values() if task.alive and not task.is_session)
+    own = replace(own, load=replace(own.load, tasks=busy))
+    chosen = cluster.placement.choose(candidates, own, call.limits)
+    return None if chosen.node == cluster.here.node else cluster.peer(chosen.node)
 
 
 # -- what is ordered --------------------------------------------------------------------------------
