@@ -31,7 +31,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak crashtest docs changelog deniability all clean
+.PHONY: help setup demo demo-evil test lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak crashtest docs changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -89,6 +89,12 @@ demo-evil: setup ## Run a word count that tries to break out, and see what stops
 
 test: setup ## Run the whole test suite (TESTS=path for a part of it).
 	$(BIN)/python -m pytest $(TESTS)
+
+lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, PLAY=1: a prompt).
+	@PYTHONPATH=.:tests/support $(BIN)/python $(if $(PLAY),-m tests.lab.play,-m pytest tests/lab $(if $(SCALE),,--deselect tests/lab/test_scale.py))
+
+docker: setup ## Run cluster/compose.yaml for real, where an engine is (BASE=image, WHEELS=1 without a registry).
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels)
 
 fmt: setup ## Format the code and repair what the linter can repair.
 	$(BIN)/ruff format .
