@@ -85,6 +85,11 @@ RECIPES_KEPT: Final = 256
 FAILED_PROGRAM_BYTES_MAX: Final = 1 * MIB
 LIMIT_ROWS_MAX: Final = 4_096
 
+# -- logs ------------------------------------------------------------------------------------------
+LOG_HEAD_BYTES: Final = 12
+LOG_ENTRY_BYTES_MAX: Final = INLINE_BYTES_MAX - LOG_HEAD_BYTES
+LOG_FILES_OPEN_MAX: Final = 64
+
 # -- network streams ------------------------------------------------------------------------------
 PORT_MAX: Final = 65_535
 NETWORK_RING_BYTES_DEFAULT: Final = 256 * KIB
@@ -219,6 +224,8 @@ PUBLISH_MS: Final = 2
 GRACE_MS: Final = 30_000
 CLAIM_MS: Final = 20_000
 CLAIM_YOUNG_MS: Final = 10_000
+CLAIM_REFERENCES_MAX: Final = 16_384
+CLAIM_TASKS_MAX: Final = 512
 
 # -- the audit log --------------------------------------------------------------------------------
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB
@@ -254,6 +261,12 @@ JOB_RUNS_MAX: Final = 256
 RETRY_PAUSE_US_MIN: Final = 50
 RETRY_PAUSE_US_MAX: Final = 10_000
 LOCK_LEASE_MS_MAX: Final = 24 * 3600 * 1000
+RETRY_SECONDS_MAX: Final = 30
+INDEX_BYTES_MAX: Final = 16 * MIB
+INDEX_COPIES_MAX: Final = 9
+INDEX_SHARDS_MAX: Final = 1_024
+KEY_BYTES_MAX: Final = 1 * KIB
+VALUE_LOOKS_MAX: Final = 100
 
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101

@@ -6,7 +6,8 @@ partition or a new start the two sides may differ; each says what its tasks hold
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, TypeAlias
 
 from dios import limits
 from dios.core import coordination, deputies, forwarding, lifecycle, stand_ins
@@ -19,6 +20,9 @@ from dios.wire import dcp, messages
 from dios.wire.types import ObjectType, Permission, Persistence
 
 _MS: Final = 1_000_000
+_LAST_ID: Final = 2**63 - 1
+
+_Entry: TypeAlias = tuple[RefId, ObjectId, int, bool]
 _OWN_AUTHORITY: Final = frozenset({Provenance.RESOLVED, Provenance.CREATED})
 
 
@@ -26,28 +30,51 @@ def claim(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Say what tasks of this node hold on another's, and take back what it does not know."""
     if cluster.claim_at is None:
         cluster.claim_at = step.now + limits.CLAIM_MS * _MS
-    by_task: dict[Task, list[tuple[RefId, ObjectId, int, bool]]] = {}
+    by_task: dict[Task, list[_Entry]] = {}
     for target in peer.stand_ins.values():
         for reference in target.references.values():
-            entry = (
-                reference.id,
-                target.id,
-                int(reference.permissions),
-                reference.provenance in _OWN_AUTHORITY,
-            )
+            own = reference.provenance in _OWN_AUTHORITY
+            entry = (reference.id, target.id, int(reference.permissions), own)
             by_task.setdefault(reference.task, []).append(entry)
-    holdings = tuple(
-        dcp.Holding(forwarding.caller_of(task), tuple(entries)) for task, entries in by_task.items()
-    )
-    lost, peer.lost = tuple(peer.lost), []
     epoch = peer.claim_epoch or peer.epoch
+    messages_left = 0
 
     def then(later: Step, answer: dcp.Answer) -> None:
+        nonlocal messages_left
         if isinstance(answer, dcp.Unknown):
-            peer.claim_epoch = peer.epoch
+            messages_left -= 1
+            if not messages_left:
+                peer.claim_epoch = peer.epoch
             _correct(later, peer, answer)
 
-    coordination.ask(step, peer.node, dcp.Claim(epoch, holdings, lost), then)
+    parts = list(_parts(by_task))
+    bodies = [dcp.Claim(epoch, part) for part in parts[:-1]]
+    lost, peer.lost = tuple(peer.lost), []
+    tasks = tuple(task.id for task in by_task)
+    bodies.append(dcp.Claim(epoch, parts[-1] if parts else (), lost, tasks))
+    messages_left = len(bodies)
+    for body in bodies:
+        coordination.ask(step, peer.node, body, then)
+
+
+def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...]]:
+    """What tasks hold, in pieces that fit a message; together they tell of every id."""
+    part: list[dcp.Holding] = []
+    room = limits.CLAIM_REFERENCES_MAX
+    for task, entries in by_task.items():
+        left = sorted(entries)
+        first = 0
+        while left:
+            now, left = left[:room], left[room:]
+            last = now[-1][0] if left else _LAST_ID
+            part.append(dcp.Holding(forwarding.caller_of(task), first, last, tuple(now)))
+            first = last + 1
+            room -= len(now)
+            if not room or len(part) == limits.CLAIM_TASKS_MAX:
+                yield tuple(part)
+                part, room = [], limits.CLAIM_REFERENCES_MAX
+    if part:
+        yield tuple(part)
 
 
 def claim_all(step: Step, cluster: Cluster) -> None:
@@ -77,12 +104,16 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     """Compare what a node says that its tasks hold here with what they do."""
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
-    named: set[RefId] = set()
+    young = step.now - limits.CLAIM_YOUNG_MS * _MS
     restarted = body.epoch != coordination.cluster_of(step).here.epoch
     for holding in body.holdings:
         deputy = deputies.deputy_of(step, peer, holding.caller)
+        named = {entry[0] for entry in holding.references}
+        for reference in deputy.table:
+            told = holding.first <= reference.id <= holding.last
+            if told and reference.id not in named and reference.granted_ns <= young:
+                step.drop_reference(reference)
         for ref, object_id, permissions, own in holding.references:
-            named.add(ref)
             if ref in deputy.table:
                 continue
             target = step.state.objects.get(object_id)
@@ -93,11 +124,12 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
                 deputies.grant_again(step, deputy, target, ref, Permission(permissions))
             else:
                 refs.append(ref)
-    young = step.now - limits.CLAIM_YOUNG_MS * _MS
-    for deputy in list(peer.deputies.values()):
-        for reference in deputy.table:
-            if reference.id not in named and reference.granted_ns <= young:
-                step.drop_reference(reference)
+    if body.tasks is not None:
+        known = set(body.tasks)
+        for deputy in [one for one in peer.deputies.values() if one.id not in known]:
+            for reference in deputy.table:
+                if reference.granted_ns <= young:
+                    step.drop_reference(reference)
     for child in body.lost:
         victim = step.state.tasks.get(child)
         if (

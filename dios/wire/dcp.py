@@ -56,9 +56,13 @@ class Sharing(Struct, frozen=True, array_like=True):
 
 
 class Holding(Struct, frozen=True, array_like=True):
-    """What one task holds: reference, object, rights, and whether it came by it on its own authority."""
+    """What one task holds of the references with ids from ``first`` to ``last``: reference, object, rights,
+    and whether it came by it on its own authority.
+    """
 
     caller: Caller
+    first: int
+    last: int
     references: tuple[tuple[RefId, ObjectId, int, bool], ...]
 
 
@@ -168,10 +172,11 @@ class Tell(Body, frozen=True, tag=11):
 
 
 class Claim(Body, frozen=True, tag=12):
-    """What tasks of the asking node hold here, by task: everything that it knows of.
+    """What tasks of the asking node hold here, in one or several messages.
 
-    Answered by ``Unknown``: those that are not, or no longer, there. Whatever has been here for a while
-    for tasks of that node, and is not named, is dropped. ``epoch`` is the asked node's as of the grants:
+    Answered by ``Unknown``: those that are not, or no longer, there. What has been here for a while in the
+    ranges that are told of, and is not named, is dropped. So is everything of tasks of that node that are
+    not among ``tasks``, where those are given. ``epoch`` is the asked node's as of the grants:
     where it has started anew since, references that were looked up or created are granted again, if the
     object is still there. ``lost`` are tasks there that were taken for lost; they shall end.
     """
@@ -179,6 +184,7 @@ class Claim(Body, frozen=True, tag=12):
     epoch: int
     holdings: tuple[Holding, ...]
     lost: tuple[TaskId, ...] = ()
+    tasks: tuple[TaskId, ...] | None = None
 
 
 class Disband(Body, frozen=True, tag=13):
