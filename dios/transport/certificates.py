@@ -170,13 +170,7 @@ def make_node(
     number: int, name: str, key: Ed25519PublicKey, signer: bytes, signer_key: Ed25519PrivateKey
 ) -> bytes:
     """A node's certificate; raises LimitError when the signer stands too far from the authority to sign."""
-    issuer = x509.load_der_x509_certificate(signer)
-    room = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
-    if not room:
-        raise LimitError(
-            f"{card_of(signer).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
-            "authority and admits no more nodes; make the token at a node that was in the cluster earlier"
-        )
+    issuer, room = _signer(signer)
     builder = _builder(_subject(name, number), Role.NODE, number, key)
     builder = _as_signer(builder, room - 1)
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
@@ -186,8 +180,11 @@ def make_node(
 def make_join(
     number: int, expires_s: int, key: Ed25519PublicKey, signer: bytes, signer_key: Ed25519PrivateKey
 ) -> bytes:
-    """The certificate of a join token, good until ``expires_s`` (seconds since 1970, the signer's clock)."""
-    issuer = x509.load_der_x509_certificate(signer)
+    """The certificate of a join token, good until ``expires_s`` (seconds since 1970, the signer's clock).
+
+    Raises LimitError like ``make_node``: who joined with it could not be admitted.
+    """
+    issuer, _ = _signer(signer)
     builder = _builder(_subject("join", number), Role.JOIN, number, key)
     builder = (
         builder.not_valid_after(datetime.fromtimestamp(expires_s, UTC))
@@ -196,6 +193,18 @@ def make_join(
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
     )
     return _signed(builder, issuer, signer_key)
+
+
+def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
+    """Who signs, and how many more may follow each other below."""
+    read = x509.load_der_x509_certificate(certificate)
+    room = read.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
+    if not room:
+        raise LimitError(
+            f"{card_of(certificate).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
+            "authority and admits no more nodes; make the token at a node that was in the cluster earlier"
+        )
+    return read, room
 
 
 def _subject(name: str, number: int) -> x509.Name:

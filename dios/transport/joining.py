@@ -6,7 +6,6 @@ one request and one answer over a connection in which both ends are authenticate
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -37,14 +36,13 @@ from dios.transport.certificates import (
     check_name,
     check_signatures,
     key_digest,
-    pem_of,
-    pem_of_key,
 )
 from dios.transport.identity import (
     SECRET_BYTES,
     Identity,
     bare_context,
     install,
+    load_own,
     name_taken,
     refuse_second,
     sign_node,
@@ -106,7 +104,7 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
 
 
 async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> _Admitted:
-    peer, tls = await connect(address, _context(token), token.cluster)
+    peer, tls = await connect(address, context_of(token), token.cluster)
     async with trio.open_nursery() as nursery:
         secured = Secured(tls, peer, nursery, trust=None)
         try:
@@ -130,17 +128,13 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
     return answer
 
 
-def _context(token: Token) -> ssl.SSLContext:
+def context_of(token: Token) -> ssl.SSLContext:
+    """TLS for whoever holds the token; raises InvalidError."""
     context = bare_context(ssl.PROTOCOL_TLS_CLIENT, token.authority)
-    # Python takes certificate and key from files alone; this one is in memory, and nobody else's.
-    fd = os.memfd_create("join", os.MFD_CLOEXEC)
     try:
-        os.write(fd, pem_of([token.certificate]) + pem_of_key(token.key))
-        context.load_cert_chain(f"/proc/self/fd/{fd}")
+        load_own(context, [token.certificate], token.key)
     except ssl.SSLError:
         raise InvalidError("the join token does not hold together; make a new one") from None
-    finally:
-        os.close(fd)
     return context
 
 
