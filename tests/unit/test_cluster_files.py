@@ -70,7 +70,6 @@ class Service(msgspec.Struct, forbid_unknown_fields=True):
     read_only: bool
     cap_drop: list[str]
     security_opt: list[str]
-    ulimits: dict[str, dict[str, int]]
     stop_grace_period: str
     tmpfs: list[str]
     healthcheck: Health
