@@ -90,7 +90,8 @@ def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
     unknown = set(answer.refs)
     for target in list(peer.stand_ins.values()):
         if target.id in gone:
-            target.zombie = target.type is not ObjectType.TASK or target.zombie
+            target.zombie = True
+            target.lost = target.lost or target.type is ObjectType.TASK
             step.changed(target)
             continue
         for reference in [one for one in target.references.values() if one.id in unknown]:

@@ -185,6 +185,8 @@ def _lose_child(step: Step, peer: Peer, parent: TaskId, child: TaskId) -> None:
     if target is None:
         return
     peer.lost.append(child)
+    target.lost = True
+    step.changed(target)
     label = next((one.label for one in target.references.values() if one.task is task), "")
     if task.alive:
         row = lost_row(target, peer.name, label, task)

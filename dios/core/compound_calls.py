@@ -9,7 +9,7 @@ from dios import limits
 from dios.core import access, effects, io_steps
 from dios.core.effects import WriteSource
 from dios.core.iorequests import admits
-from dios.core.object_types import sources
+from dios.core.object_types import durable_stream, sources
 from dios.core.object_types.rules import is_blob
 from dios.core.step import Step
 from dios.core.tasks import Task
@@ -55,6 +55,9 @@ def write_once(step: Step, task: Task, seq: int, call: messages.WriteOnce) -> No
     target = reference.object
     if target.type is ObjectType.CONSOLE_STREAM:
         sources.write_console(step, reference, seq)
+        return
+    if target.type is ObjectType.DURABLE_STREAM:
+        durable_stream.append(step, reference, seq, call)
         return
     if not is_blob(target.type):
         raise InvalidError(f"a {target.type.name} is not written in one message")

@@ -16,7 +16,6 @@ from dios.core.peers import Cluster, Peer, Question, Then
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import NodeId, ObjectId, Ticket
 from dios.wire import dcp, messages
-from dios.wire.types import ObjectType
 
 if TYPE_CHECKING:
     from dios.core.objects import PhysicalObject
@@ -268,8 +267,7 @@ def published(step: Step, peer: Peer, told: dcp.Published) -> None:
     target.order = told.order
     target.size, target.v_r, target.v_w = told.size, told.v_r, told.v_w
     target.a_r, target.a_w, target.dirty = told.a_r, told.a_w, told.dirty
-    if told.zombie and target.type is not ObjectType.TASK:
-        target.zombie = True
+    target.zombie = told.zombie
     step.changed(target)
 
 

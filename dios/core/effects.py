@@ -54,7 +54,15 @@ class DropObject(Struct, frozen=True, tag=2):
     object: ObjectId
 
 
-StoreOperation: TypeAlias = PutObject | DropObject
+class AppendLog(Struct, frozen=True, tag=3):
+    """Put the payload of ``source`` as one entry at ``position`` of a log, and its record, atomically."""
+
+    record: ObjectRecord
+    position: int
+    source: WriteSource
+
+
+StoreOperation: TypeAlias = PutObject | DropObject | AppendLog
 
 
 # -- replies and buffers --------------------------------------------------------------------------
@@ -246,6 +254,17 @@ class CloseNetwork(Struct, frozen=True, tag=45):
     object: ObjectId
 
 
+class AnswerLog(Struct, frozen=True, tag=46):
+    """Reply with the whole entries of a log that stand in the ``length`` bytes from ``position`` on."""
+
+    task: TaskId
+    seq: int
+    result: Buffer
+    object: ObjectId
+    position: int
+    length: int
+
+
 # -- tasks ----------------------------------------------------------------------------------------
 class Spawn(Struct, frozen=True, tag=50):
     """Start a process for ``task``; its first message is the Welcome in an ``Answer`` that follows.
@@ -403,6 +422,7 @@ Effect: TypeAlias = (
     | OpenNetwork
     | AdoptConnection
     | CloseNetwork
+    | AnswerLog
     | Spawn
     | Kill
     | Suspend

@@ -22,7 +22,15 @@ from dios.core.references import Provenance, Reference
 from dios.core.stand_ins import StandIn
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.errors import BadReferenceError, Code, DiosError, InvalidError, OutOfMemoryError, ProtocolError
+from dios.errors import (
+    BadReferenceError,
+    Code,
+    DiosError,
+    InvalidError,
+    OutOfMemoryError,
+    ProtocolError,
+    StaleError,
+)
 from dios.ids import BufferId, NodeId
 from dios.wire import dcp, messages
 from dios.wire.codec import encode_status
@@ -84,10 +92,15 @@ def place_of(task: Task, call: messages.PlainCall) -> StandIn | None:
 
 def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: StandIn) -> None:
     """Let a call be made where its object is, in the task's name."""
-    if isinstance(call, messages.Delete) and call.flags & Flag.HANDLE_ONLY:
+    if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
         step.drop_reference(task.table.get(call.ref))
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
         return
+    if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
+        step.reply(_told_lost(step, task, seq, task.table.get(call.ref)))
+        return
+    if target.zombie and not isinstance(call, messages.Stat):
+        raise StaleError("the object was deleted; drop the reference", fingerprint=target.fingerprint)
     if isinstance(call, messages.Attach):
         _forward_attach(step, task, seq, call, target)
         return
@@ -236,9 +249,13 @@ def _lost_child(
     reference = task.table.find(call.ref)
     if reference is None or reference.object.type is not ObjectType.TASK:
         return None
-    peer = coordination.cluster_of(step).peer(reference.object.home)
-    if peer.dead_since is None:
+    if coordination.cluster_of(step).peer(reference.object.home).dead_since is None:
         return None
+    return _told_lost(step, task, seq, reference)
+
+
+def _told_lost(step: Step, task: Task, seq: int, reference: Reference) -> Part:
+    peer = coordination.cluster_of(step).peer(reference.object.home)
     data = encode_status(lost_row(reference.object, peer.name, reference.label, task))
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
 

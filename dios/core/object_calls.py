@@ -135,8 +135,6 @@ def _set_type_state(step: Step, target: PhysicalObject, call: messages.Create) -
 
 
 def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None:
-    if not rules.bytes_in_host and target.type is not ObjectType.GROUP:
-        return
     source = None
     if rules.bytes_in_host:
         source = WriteSource(payload=step.payload, length=step.payload_size)

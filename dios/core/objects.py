@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _HERE: Final = NodeId(0)
 
+_ON_DISK = frozenset({ObjectType.DURABLE_BLOB, ObjectType.DURABLE_STREAM})
+
 
 class PhysicalObject:
     """One physical object with its four counters (§4.7) and its life cycle.
@@ -132,9 +134,14 @@ class PhysicalObject:
         return Persistence.DURABLE if self.recorded is not None else Persistence.VOLATILE
 
     @property
+    def gone(self) -> bool:
+        """Whether I/O on it would not wait, but fail or tell of its end."""
+        return self.zombie
+
+    @property
     def volatile(self) -> bool:
         """Whether its bytes are in memory."""
-        return self.type is not ObjectType.DURABLE_BLOB
+        return self.type not in _ON_DISK
 
     def record(self) -> ObjectRecord:
         """What the store keeps of this object as it is now."""
@@ -171,7 +178,7 @@ class PhysicalObject:
     def restore(self, record: ObjectRecord) -> None:
         """Go back to what the store holds, after a write that could not be made durable."""
         self.size = record.size
-        if is_blob(self.type):
+        if is_blob(self.type) or self.type is ObjectType.DURABLE_STREAM:
             self.version.resize(record.size)
         self.limits = record.limits
         self.v_r = max(record.v_r, self.v_r)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class StandIn(PhysicalObject):
     """What is known of an object of another node. ``order`` is of the newest message about it."""
 
-    __slots__ = ("ends", "order", "stored")
+    __slots__ = ("ends", "lost", "order", "stored")
 
     def __init__(self, peer: Peer, told: messages.Reference, near: Cluster) -> None:
         super().__init__(
@@ -46,12 +46,18 @@ class StandIn(PhysicalObject):
         self.order = 0
         self.ends: dict[RefId, Mode] = {}  # of a stream: those taken by references of here
         self.stored = told.persistence
+        self.lost = False  # a task that was taken for lost: it is, whatever its node says later
         self.learn(told)
 
     @property
     def persistence(self) -> Persistence:
         """As its node says."""
         return self.stored
+
+    @property
+    def gone(self) -> bool:
+        """A lost task's end can be read."""
+        return self.zombie or self.lost
 
     def learn(self, told: messages.Reference) -> None:
         """Take over the counters that an answer told."""

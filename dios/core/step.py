@@ -167,6 +167,11 @@ class Step:
         target.recorded = target.record()
         self.persist.append(effects.PutObject(target.recorded, source))
 
+    def append(self, target: PhysicalObject, position: int, source: WriteSource) -> None:
+        """Store one more entry of a log, and the object's record as it is now."""
+        self.put(target)
+        self.persist[-1] = effects.AppendLog(target.record(), position, source)
+
     def drop(self, target: PhysicalObject) -> None:
         """Remove the object from the store."""
         if target.recorded is None:

@@ -139,7 +139,7 @@ def _first_ready(step: Step, task: Task, references: list[Reference], mode: Mode
     for index, reference in enumerate(references):
         target = reference.object
         # Of another node's object its node knows.
-        if target.zombie or (not target.home and sources.ready(step, task, target, reference, mode)):
+        if target.gone or (not target.home and sources.ready(step, task, target, reference, mode)):
             return index
     return -1
 

@@ -37,6 +37,7 @@ RULES: Final[dict[ObjectType, TypeRules]] = {
     ObjectType.UDP_STREAM: TypeRules(_COUNTED),
     ObjectType.TCP_STREAM: TypeRules(_COUNTED),
     ObjectType.TCP_ACCEPT_STREAM: TypeRules(_COUNTED),
+    ObjectType.DURABLE_STREAM: TypeRules(Deletion.IMMEDIATE, Persistence.DURABLE),
     ObjectType.NETWORK: TypeRules(Deletion.IMMORTAL, creatable=False),
     ObjectType.CONSOLE_STREAM: TypeRules(Deletion.IMMORTAL, creatable=False),
     ObjectType.GROUP: TypeRules(Deletion.IMMEDIATE),

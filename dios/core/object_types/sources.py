@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from dios.core import effects
 from dios.core.effects import WriteSource
-from dios.core.object_types import network
+from dios.core.object_types import durable_stream, network
 from dios.core.object_types.states import AcceptState, ConsoleState, StreamState, TimerState
 from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
@@ -39,6 +39,8 @@ def ready(step: Step, task: Task, target: PhysicalObject, reference: Reference, 
         return bool(state.gone)
     if isinstance(state, AcceptState):
         return bool(state.arrived)
+    if target.type is ObjectType.DURABLE_STREAM:
+        return mode is Mode.WRITE or target.size != reference.position
     if target.type is ObjectType.TASK:
         if target is task.object:
             return task.has_event
@@ -57,7 +59,9 @@ def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | message
     if isinstance(call, messages.AcquireRead) and call.iov is not AcquireIov.CREATE:
         raise InvalidError(f"reads of a {target.type.name} leave no buffer to take, borrow or re-use")
     task = reference.task
-    if ready(step, task, target, reference, Mode.READ) or target.type is ObjectType.TIMER_BLOB:
+    if target.type is ObjectType.DURABLE_STREAM:
+        durable_stream.require_place(step, reference, call)
+    if _is_there(step, reference, call) or target.type is ObjectType.TIMER_BLOB:
         deliver(step, reference, seq, call)
         return
     if call.flags & Flag.NON_BLOCKING:
@@ -68,12 +72,23 @@ def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | message
     step.wait(Pending(task, seq, call, (target,)))
 
 
+def _is_there(step: Step, reference: Reference, call: ReadCall) -> bool:
+    """Whether this read need not wait. A log is read from the reader's own place."""
+    target = reference.object
+    if target.type is ObjectType.DURABLE_STREAM:
+        return target.zombie or target.size > call.offset
+    return ready(step, reference.task, target, reference, Mode.READ)
+
+
 def deliver(step: Step, reference: Reference, seq: int, call: ReadCall) -> None:
     """Answer a read that is ready."""
     task, target = reference.task, reference.object
     state = target.state
     if isinstance(state, AcceptState):
         network.hand_out(step, reference, state, seq)
+        return
+    if target.type is ObjectType.DURABLE_STREAM:
+        durable_stream.deliver(step, reference, seq, call)
         return
     if isinstance(state, ConsoleState):
         _deliver_console(step, reference, state, seq, call)
@@ -147,7 +162,7 @@ def resume_read(step: Step, row: Pending) -> bool:
         step.refuse(task, row.seq, InvalidError("the reference was deleted while the call waited"))
         return True
     reference = task.table.get(call.ref)
-    if not ready(step, task, reference.object, reference, Mode.READ):
+    if not _is_there(step, reference, call):
         return False
     step.state.pending.remove(row)
     try:
