@@ -1,7 +1,7 @@
 """``make docker``: the compose file, run for real, step by step, with one node killed on the way.
 
-Not for: what is in the file (docs/deploy-docker.md). All that it starts is taken down at the end, also after a
-failure and Ctrl-C. Exit status 0 when all held, 1 when something did not, 3 when no engine is here.
+Not for: what is in the file (docs/deploy-docker.md). All that it starts is taken down at the end, also
+after a failure and Ctrl-C. Exit status 0 when all held, 1 when something did not, 3 when no engine is here.
 """
 
 from __future__ import annotations
@@ -129,8 +129,9 @@ def tried(compose: Compose) -> None:
 
 
 def make_wheels() -> None:
-    """Wheels for the image, made by this interpreter."""
+    """Wheels for the image, made by this interpreter; older ones would be installed in their place."""
     step("making wheels")
+    shutil.rmtree(WHEELS, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(WHEELS), str(ROOT)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 
