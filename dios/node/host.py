@@ -27,9 +27,11 @@ from dios.host.deliver import Outbox
 from dios.host.driver import Driver, Stepper
 from dios.host.effector import Effector, Parts
 from dios.host.entropy import Entropy
+from dios.host.logs import LogReader
 from dios.host.network.sockets import Sockets
 from dios.host.peers.effects import Peers
-from dios.host.peers.links import Around, Links
+from dios.host.peers.links import Links
+from dios.host.peers.reading import Around
 from dios.host.peers.streams import StreamsBetween
 from dios.host.persister import Persister
 from dios.host.publicpage import PublicPages
@@ -42,6 +44,7 @@ from dios.host.turns import Owners, Turns
 from dios.ids import Principal, TaskId
 from dios.node.peering import Membership
 from dios.node.settings import NodeMode, Settings
+from dios.store.logs import LogStore, MemoryLogs
 from dios.store.protocol import Store
 from dios.transport.memory_pool import MemoryPool
 from dios.wire.messages import Bound, Info
@@ -90,6 +93,7 @@ class NodeHost:
         *,
         complete: Callable[[Info], Info],
         core: Stepper | None = None,
+        logs: LogStore | None = None,
         membership: Membership | None = None,
     ) -> None:
         self._nursery: Final = nursery
@@ -108,7 +112,8 @@ class NodeHost:
         self.consoles: Final = Consoles()
         self.streams: Final = Streams()
         self.sockets: Final = Sockets(nursery, self.streams, self.clock, self.driver.post)
-        self.persister: Final = Persister(store, self.contents, self.driver.persisted)
+        self.logs: Final = MemoryLogs() if logs is None else logs
+        self.persister: Final = Persister(store, self.contents, self.driver.persisted, self.logs)
         nursery.start_soon(self.persister.watch)
         self.tasks: Final = TaskHost(nursery, spawner)
         self.outbox: Final = Outbox(self.tasks.overrun)
@@ -136,6 +141,7 @@ class NodeHost:
             self.consoles,
             self.streams,
             self.sockets,
+            LogReader(self.logs, self.outbox),
             self.outbox,
             self.tasks,
             self._audit,

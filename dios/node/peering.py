@@ -18,7 +18,8 @@ from dios.core.peers import Here
 from dios.errors import DiosError
 from dios.host.clock import Clock
 from dios.host.peers.line import Line, Myself, Network
-from dios.host.peers.links import Guard, Links
+from dios.host.peers.links import Links
+from dios.host.peers.reading import Guard
 from dios.ids import NodeId, Principal
 from dios.node import machine, seeds
 from dios.node.settings import Settings

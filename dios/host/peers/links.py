@@ -13,28 +13,29 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import trio
 
 from dios import limits
 from dios.core.events import PeerDown, PeerUp
-from dios.errors import DiosError, NotPermittedError, ProtocolError, UnreachableError, WouldBlockError
-from dios.host.clock import Clock
-from dios.host.contents import Content
-from dios.host.driver import Driver
-from dios.host.memories import Memory
+from dios.errors import (
+    DiosError,
+    InvalidError,
+    ProtocolError,
+    UnreachableError,
+    WouldBlockError,
+)
 from dios.host.peers import opening
-from dios.host.peers.bulk import Arrived, Piece, Transfer
+from dios.host.peers.bulk import Piece, Transfer
 from dios.host.peers.line import Line, Myself, Network
 from dios.host.peers.probing import nobody_listens
+from dios.host.peers.reading import Around, Guard, Reading
 from dios.host.peers.sending import Sending
 from dios.host.peers.standing import Link, Standing
-from dios.host.persister import Persister
-from dios.host.turns import Owners
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
-from dios.wire.dcp_frames import Channel, Revoked, decode_frame, encode_frame
+from dios.wire.dcp_frames import Channel, Revoked, encode_frame
 
 _log: Final = logging.getLogger(__name__)
 _FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
@@ -47,32 +48,6 @@ class Streamer(Protocol):
     def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
         """Here is one; raises ProtocolError when no such stream was asked for."""
         ...
-
-
-class Guard(Protocol):
-    """Whose certificates are worth nothing any more; ``dios.transport.trust`` knows."""
-
-    def encode(self) -> bytes:
-        """The list, for other nodes."""
-        ...
-
-    def merge(self, data: bytes) -> bool:
-        """Take over another node's list; whether anything was new. Raises ProtocolError, LimitError."""
-        ...
-
-    def revoke(self, node: NodeId) -> None:
-        """Put a node on the list."""
-        ...
-
-
-class Around(NamedTuple):
-    """What links need of the rest of the host. ``denied`` records what a node was refused, and why."""
-
-    driver: Driver
-    persister: Persister
-    clock: Clock
-    owners: Owners
-    denied: Callable[[Principal, str], None]
 
 
 class Links:
@@ -90,6 +65,7 @@ class Links:
         self._channels = opening.CONTROL
         self._met = trio.Event()
         self.counts: Final[Counter[str]] = Counter()
+        self._reading: Final = Reading(around, guard, nursery, self.counts, self.tell_revoked)
         self.streamer: Streamer
 
     # -- what the core asks ---------------------------------------------------------------------------
@@ -247,8 +223,8 @@ class Links:
             else:
                 standing.receive_on(
                     sock,
-                    lambda arrived: self._guarded(lambda: self._arrived(hello.node, standing, arrived)),
-                    lambda reason: self._data_ended(standing, reason),
+                    lambda arrived: self._reading.arrived(hello.node, standing, arrived),
+                    lambda reason: self._reading.data_ended(standing, reason),
                 )
         except ProtocolError as error:
             sock.close()
@@ -270,20 +246,20 @@ class Links:
                 if link.standing is not None:
                     await link.lost.wait()
                     wait_ms = limits.PEER_RETRY_MS_MIN
-                elif await self._dial(link):
+                elif link.dialling is None and await self._dial(link):
                     wait_ms = limits.PEER_RETRY_MS_MIN
                 await trio.sleep(opening.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
 
-    async def _dial(self, link: Link) -> bool:
-        """Make the connection and serve it to its end; whether it stood."""
-        line: Line | None = None
+    async def _dial(self, link: Link, line: Line | None = None) -> bool:
+        """Make the connection, if it is not made yet, and serve it to its end; whether it stood."""
         opened: opening.Opened | None = None
         try:
             link.dialling = trio.CancelScope()
             with link.dialling:
                 try:
-                    line = await self._network.dial(link.address, expect=link.node)
+                    if line is None:
+                        line = await self._network.dial(link.address, expect=link.node)
                     opening.say_hello(line, self._me)
                     opened = await opening.hear_hello(line)
                     opening.check_version(opened.hello)
@@ -314,15 +290,20 @@ class Links:
         while address not in self.addresses:
             try:
                 line = await self._network.dial(address)
-                found = line.peer
-                line.close()
+            except InvalidError:
+                return  # this node itself
             except (DiosError, OSError) as error:
                 _log.debug("nobody of the cluster is there", extra={"address": address, "why": str(error)})
-            else:
-                self.contact(found.node, found.name, address)
-                return
-            await trio.sleep(opening.jittered_s(wait_ms))
-            wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
+                await trio.sleep(opening.jittered_s(wait_ms))
+                wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
+                continue
+            found = line.peer
+            link = self._links.setdefault(found.node, Link(found.node, found.name, address))
+            if link.standing is None and link.dialling is None:
+                await self._dial(link, line)
+            line.close()
+            self._look_after(link)
+            return
 
     async def open_data(self, node: NodeId, purpose: Channel) -> socket.socket:
         """Make a data connection to a node that is up; raises DiosError, OSError."""
@@ -366,8 +347,11 @@ class Links:
         self._look_after(link)
         try:
             try:
-                await self._read(link.node, standing, bodies)
-            except (ProtocolError, NotPermittedError) as error:
+                await self._reading.read(link.node, standing, bodies)
+            except Exception as error:
+                # Not a step's defect: then it is this connection that must go, and not the node.
+                if not self._around.driver.sound:
+                    raise
                 standing.end(error)
         finally:
             standing.end()
@@ -375,60 +359,12 @@ class Links:
         reason = standing.fault
         if isinstance(reason, ProtocolError):
             self._deny(link.name, reason)
+        elif reason is not None and not isinstance(reason, DiosError | OSError):
+            _log.error("a defect ended a connection with a node", exc_info=reason)
         if link.told == standing.epoch and link.standing is None:
             refused = await nobody_listens(link.address)
             if link.standing is None:
                 self._tell_down(link, str(reason or "the connection is gone"), refused=refused)
-
-    async def _read(self, node: NodeId, standing: Standing, bodies: list[bytes]) -> None:
-        line, persister, counts = standing.line, self._around.persister, self.counts
-        while True:
-            for number, body in enumerate(bodies, 1):
-                counts["messages_received"] += 1
-                counts["bytes_received"] += len(body)
-                self._take(node, standing, body, None)
-                if not number % limits.CALLS_PER_TURN_MAX:
-                    await trio.lowlevel.checkpoint()
-                if standing.closed:
-                    return
-            if persister.backlog >= limits.STORE_QUEUE_MAX:
-                await persister.wait_for_room()
-            bodies = await line.receive()
-            if not bodies:
-                return
-
-    def _take(self, node: NodeId, standing: Standing, body: bytes, beside: Content | None) -> None:
-        message, inline = decode_frame(body)
-        if beside is None:
-            beside = inline
-        elif inline is not None:
-            raise ProtocolError("a message with bytes inside it and beside it")
-        if isinstance(message, Revoked):
-            if self._guard.merge(message.list):
-                self.tell_revoked()
-        elif isinstance(message, dcp.PeerHello):
-            raise ProtocolError("a second hello on one connection")
-        else:
-            self._around.driver.receive(node, standing.epoch, message, beside)
-
-    def _arrived(self, node: NodeId, standing: Standing, arrived: Arrived) -> None:
-        beside = Memory(arrived.fd, arrived.size) if arrived.size else None
-        if standing.closed:
-            if beside is not None:
-                beside.release()
-            return
-        self.counts["transfers_received"] += 1
-        self.counts["bytes_received"] += len(arrived.message) + arrived.size
-        try:
-            self._take(node, standing, arrived.message, beside)
-        except (ProtocolError, NotPermittedError) as error:
-            standing.end(error)
-
-    def _data_ended(self, standing: Standing, reason: Exception | None) -> None:
-        if isinstance(reason, ProtocolError):
-            standing.end(reason)
-        elif reason is not None and not standing.closed:
-            _log.warning("a data connection of a node ended", extra={"why": str(reason)})
 
     def _lost(self, link: Link, standing: Standing) -> None:
         if link.standing is standing:
@@ -450,13 +386,6 @@ class Links:
         _log.warning("a node was refused", extra={"peer": name, "why": error.message})
         self._around.denied(Principal(f"node:{name}"), error.message)
 
-    def _guarded(self, call: Callable[[], None]) -> None:
-        """A call from a thread: what it raises is raised where the node ends of it, not in the event loop."""
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - it is raised again
-            self._nursery.start_soon(_raise, error)
-
     async def aclose(self) -> None:
         """End every connection and wait for their threads; bounded."""
         standings = [link.standing for link in self._links.values() if link.standing is not None]
@@ -469,7 +398,3 @@ class Links:
 
 def _nothing() -> None:
     return
-
-
-async def _raise(error: Exception) -> None:
-    raise error
