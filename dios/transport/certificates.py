@@ -130,6 +130,14 @@ def card_of(certificate: bytes) -> Card:
     return Card(Role(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
 
 
+def signer_of(certificate: bytes) -> tuple[int, str]:
+    """Number and name of whoever is said to have signed; who signed is known when the chain is checked."""
+    issuer = x509.load_der_x509_certificate(certificate).issuer
+    (number,) = issuer.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
+    (name,) = issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return int(str(number.value), 16), str(name.value)
+
+
 def cards_of(chain: Sequence[bytes]) -> tuple[Card, ...]:
     """Read a chain, the peer's certificate first and the authority last; raises ProtocolError.
 
@@ -162,7 +170,7 @@ def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
     """The certificate of a new cluster's authority, signed by itself."""
     subject = _subject(name, number)
     builder = _builder(subject, Role.AUTHORITY, number, key.public_key())
-    builder = _as_signer(builder, limits.CHAIN_CERTIFICATES_MAX - 1)
+    builder = _as_signer(builder, limits.CHAIN_CERTIFICATES_MAX - 2)
     return _signed(builder, subject, key)
 
 
@@ -172,7 +180,8 @@ def make_node(
     """A node's certificate; raises LimitError when the signer stands too far from the authority to sign."""
     issuer, room = _signer(signer)
     builder = _builder(_subject(name, number), Role.NODE, number, key)
-    builder = _as_signer(builder, room - 1)
+    # The last one that its chain has room for signs nobody.
+    builder = _as_signer(builder, room - 1) if room else _as_no_signer(builder, _FOR_EVER)
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
 
@@ -186,20 +195,16 @@ def make_join(
     """
     issuer, _ = _signer(signer)
     builder = _builder(_subject("join", number), Role.JOIN, number, key)
-    builder = (
-        builder.not_valid_after(datetime.fromtimestamp(expires_s, UTC))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-    )
-    return _signed(builder, issuer, signer_key)
+    builder = _as_no_signer(builder, datetime.fromtimestamp(expires_s, UTC))
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
 
 
 def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
     """Who signs, and how many more may follow each other below."""
     read = x509.load_der_x509_certificate(certificate)
     room = read.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
-    if not room:
+    if room is None:
         raise LimitError(
             f"{card_of(certificate).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
             "authority and admits no more nodes; make the token at a node that was in the cluster earlier"
@@ -235,6 +240,14 @@ def _as_signer(builder: x509.CertificateBuilder, room: int) -> x509.CertificateB
         builder.not_valid_after(_FOR_EVER)
         .add_extension(x509.BasicConstraints(ca=True, path_length=room), critical=True)
         .add_extension(_usage(signs=True), critical=True)
+    )
+
+
+def _as_no_signer(builder: x509.CertificateBuilder, until: datetime) -> x509.CertificateBuilder:
+    return (
+        builder.not_valid_after(until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
     )
 
 

@@ -36,6 +36,7 @@ from dios.transport.certificates import (
     check_name,
     check_signatures,
     key_digest,
+    signer_of,
 )
 from dios.transport.identity import (
     SECRET_BYTES,
@@ -47,8 +48,8 @@ from dios.transport.identity import (
     refuse_second,
     sign_node,
 )
-from dios.transport.secured import Secured, frame_of
-from dios.transport.tcp_tls import connect
+from dios.transport.secured import Peer, Secured, frame_of
+from dios.transport.tcp_tls import connect, for_another
 from dios.transport.tokens import Token
 from dios.transport.trust import Known, decode_revocations
 
@@ -104,7 +105,13 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
 
 
 async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> _Admitted:
-    peer, tls = await connect(address, context_of(token), token.cluster)
+    meant, meant_name = signer_of(token.certificate)
+
+    def check(peer: Peer) -> None:
+        if peer.node != meant:
+            raise NotPermittedError(for_another(peer.name, meant_name))
+
+    peer, tls = await connect(address, context_of(token), token.cluster, check)
     async with trio.open_nursery() as nursery:
         secured = Secured(tls, peer, nursery, trust=None)
         try:

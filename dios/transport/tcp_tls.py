@@ -144,8 +144,7 @@ class Listener:
         tls = _wrapped(self._context, sock, server=True)
         try:
             await _handshake(tls)
-            peer = _peer_of(tls, identity.cluster)
-            _accept_or_refuse(tls, identity, peer)
+            peer = _accepted(tls, identity)
             _note(identity.trust, peer)
             return Secured(tls, peer, self._nursery, identity.trust)
         except BaseException:
@@ -153,13 +152,24 @@ class Listener:
             raise
 
 
-def _accept_or_refuse(tls: ssl.SSLSocket, identity: Identity, peer: Peer) -> None:
-    refusal = identity.trust.refusal(peer.chain)
-    if peer.role is Role.JOIN and peer.chain[1].number != identity.node:
-        refusal = f"this is {identity.name}; the token is for {peer.chain[1].name}: join there"
+def _accepted(tls: ssl.SSLSocket, identity: Identity) -> Peer:
+    """Who is there, after saying that this node accepts him; else why not, to him and as an error."""
+    try:
+        peer = _peer_of(tls, identity.cluster)
+        refusal = identity.trust.refusal(peer.chain)
+        if peer.role is Role.JOIN and peer.chain[1].number != identity.node:
+            refusal = for_another(identity.name, peer.chain[1].name)
+    except DiosError as error:
+        peer, refusal = None, error.message
     tls.write(frame_of(refusal.encode()[: limits.REFUSAL_BYTES_MAX]))
-    if refusal:
+    if refusal or peer is None:
         raise NotPermittedError(refusal)
+    return peer
+
+
+def for_another(name: str, meant: str) -> str:
+    """What is said to who shows a token at the wrong node."""
+    return f"this is {name}, and the token is for {meant}: join at the address of {meant}"
 
 
 async def listen(
@@ -207,9 +217,18 @@ async def dial(
     node of this cluster, is another one, is refused here or refuses us, InvalidError when it is this node
     itself, ProtocolError when it does not speak TLS 1.3. The error says which, and what to do.
     """
-    peer, tls = await connect(address, identity.client_context, identity.cluster)
+
+    def check(peer: Peer) -> None:
+        if peer.node == identity.node:
+            raise InvalidError("that is this node itself")
+        if expect is not None and peer.node != expect:
+            raise NotPermittedError(f"{peer.name} answers, not the node that was expected there")
+        refusal = identity.trust.refusal(peer.chain)
+        if refusal:
+            raise NotPermittedError(refusal)
+
+    peer, tls = await connect(address, identity.client_context, identity.cluster, check)
     try:
-        _check_dialled(address, identity, peer, expect)
         _note(identity.trust, peer)
         return Secured(tls, peer, nursery, identity.trust)
     except BaseException:
@@ -217,18 +236,10 @@ async def dial(
         raise
 
 
-def _check_dialled(address: str, identity: Identity, peer: Peer, expect: NodeId | None) -> None:
-    if peer.node == identity.node:
-        raise InvalidError(f"{address} is this node itself")
-    if expect is not None and peer.node != expect:
-        raise NotPermittedError(f"{address} is {peer.name}, not the node that was expected there")
-    refusal = identity.trust.refusal(peer.chain)
-    if refusal:
-        raise NotPermittedError(f"{address}: {refusal}")
-
-
-async def connect(address: str, context: ssl.SSLContext, cluster: bytes) -> tuple[Peer, ssl.SSLSocket]:
-    """Connect and shake hands; who is there, and the socket. Raises what ``dial`` raises."""
+async def connect(
+    address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[Peer], None]
+) -> tuple[Peer, ssl.SSLSocket]:
+    """Connect and shake hands; who is there, and the socket. Raises what ``dial`` and ``check`` raise."""
     host, port = split_address(address)
     with trio.move_on_after(limits.DIAL_MS_MAX / 1000):
         try:
@@ -238,7 +249,11 @@ async def connect(address: str, context: ssl.SSLContext, cluster: bytes) -> tupl
         sock = socket.socket(fileno=stream.socket.detach())
         tls = _wrapped(context, sock, server=False)
         try:
-            peer = await _greet(tls, cluster)
+            await _handshake(tls)
+            peer = _peer_of(tls, cluster)
+            _check_node(peer)
+            check(peer)
+            await _receive_acceptance(tls)
         except ssl.SSLCertVerificationError as error:
             close_socket(tls)
             raise NotPermittedError(
@@ -272,13 +287,9 @@ def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
     return ProtocolError(f"{address} does not speak TLS 1.3 as nodes do: {_reason(error)}")
 
 
-async def _greet(tls: ssl.SSLSocket, cluster: bytes) -> Peer:
-    await _handshake(tls)
-    peer = _peer_of(tls, cluster)
+def _check_node(peer: Peer) -> None:
     if peer.role is not Role.NODE:
         raise NotPermittedError("who answers is no node")
-    await _receive_acceptance(tls)
-    return peer
 
 
 async def _receive_acceptance(tls: ssl.SSLSocket) -> None:

@@ -93,7 +93,7 @@ async def test_another_clusters_nodes_are_refused(tmp_path: Path) -> None:
         context = theirs.client_context
         context.load_verify_locations(cadata=ours.chain[-1])
         with pytest.raises(NotPermittedError, match="refuses us"):
-            await connect(listener.address, context, ours.cluster)
+            await connect(listener.address, context, ours.cluster, lambda _peer: None)
         assert "certificate is refused" in (await refusals.wait(2))[1]
 
 
@@ -104,7 +104,7 @@ async def test_a_cluster_is_its_authority(tmp_path: Path) -> None:
     context.load_verify_locations(cadata=other.chain[-1])
     async with listening(other) as (listener, _):
         with pytest.raises(NotPermittedError, match="another cluster's"):
-            await connect(listener.address, context, n1.cluster)
+            await connect(listener.address, context, n1.cluster, lambda _peer: None)
 
 
 async def test_who_shows_no_certificate_is_refused(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_who_shows_no_certificate_is_refused(tmp_path: Path) -> None:
     context.load_verify_locations(cadata=n1.chain[-1])
     async with listening(n1) as (listener, _):
         with pytest.raises(NotPermittedError, match="certificate required"):
-            await connect(listener.address, context, n1.cluster)
+            await connect(listener.address, context, n1.cluster, lambda _peer: None)
 
 
 async def test_only_tls_1_3(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_the_node_that_was_meant(tmp_path: Path) -> None:
     n1, n2 = make_cluster(tmp_path)
     async with listening(n1) as (listener, nursery):
         (await dial(listener.address, n2, nursery, expect=n1.node)).close()
-        with pytest.raises(NotPermittedError, match="is n1, not the node that was expected"):
+        with pytest.raises(NotPermittedError, match="n1 answers, not the node that was expected"):
             await dial(listener.address, n2, nursery, expect=NodeId(7))
         with pytest.raises(InvalidError, match="this node itself"):
             await dial(listener.address, n1, nursery)
