@@ -256,6 +256,7 @@ JOB_MEMORY_BYTES_DEFAULT: Final = 1 * GIB
 JOB_MEMORY_BYTES_MIN: Final = 64 * KIB
 JOB_PAIR_BYTES: Final = 160
 JOB_RUNS_MAX: Final = 256
+JOB_FETCH_BYTES: Final = 64 * KIB
 
 # -- libraries ------------------------------------------------------------------------------------
 RETRY_PAUSE_US_MIN: Final = 50

@@ -131,11 +131,16 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         created = expect(messages.Created, (yield messages.Create(ObjectType.GROUP, refs)))
         return cast("G", self.handle(created.reference, created.name))
 
-    def create_stream_op(self, *, groups: Iterable[Handle] = (), ring_bytes: int = 0) -> Operation[S]:
-        """Create a stream in shared memory between two tasks; anonymous when it is in no group."""
+    def create_stream_op(
+        self, *, groups: Iterable[Handle] = (), ring_bytes: int = 0, host: str = ""
+    ) -> Operation[S]:
+        """Create a stream in shared memory between two tasks; anonymous when it is in no group.
+
+        ``host`` is the node that has it: best the one of the task that reads.
+        """
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
-        call = messages.Create(ObjectType.SHMEM_STREAM, refs, naming, size=ring_bytes)
+        call = messages.Create(ObjectType.SHMEM_STREAM, refs, naming, size=ring_bytes, host=host)
         created = expect(messages.Created, (yield call))
         return cast("S", self.handle(created.reference, created.name))
 

@@ -19,7 +19,14 @@ from dios.client.attributes import Handed
 from dios.client.blocking import Node, Reference, Stream, Task
 from dios.client.program import Program
 from dios.client.status import Status
-from dios.errors import ClosedError, DiosError, EndOfStreamError, ProtocolError, TimeLimitError
+from dios.errors import (
+    ClosedError,
+    DiosError,
+    EndOfStreamError,
+    ProtocolError,
+    TimeLimitError,
+    UnreachableError,
+)
 from dios.lib.jobs.inputs import Inputs
 from dios.lib.jobs.ledger import GiveUp, Ledger, Role, Start, Step, Stop
 from dios.lib.jobs.orders import (
@@ -137,10 +144,21 @@ class Controller:
             raise self._failed(step)
         if isinstance(step, Stop):
             self._stop(step)
-        elif step.role is Role.REDUCER:
-            self._start_reducer(step)
+            return
+        try:
+            if step.role is Role.REDUCER:
+                self._start_reducer(step)
+            else:
+                self._start_mapper(step)
+        except UnreachableError as error:
+            # The node that was chosen has just died: an attempt like any other that fails.
+            self._unstarted(step, error.message)
+
+    def _unstarted(self, start: Start, why: str) -> None:
+        if start.role is Role.MAPPER:
+            self._ledger.mapper_ended(start.number, start.attempt, why)
         else:
-            self._start_mapper(step)
+            self._ledger.reducer_ended(start.number, start.attempt, why)
 
     # -- starting -----------------------------------------------------------------------------------
     def _start_reducer(self, start: Start) -> None:
@@ -154,19 +172,35 @@ class Controller:
     def _start_mapper(self, start: Start) -> None:
         needed = sorted({segment.input for segment in self._splits[start.number]})
         blobs = [self._inputs.blobs[number] for number in needed]
-        streams = [self._node.create_stream(ring_bytes=self._options.stream_bytes) for _ in start.partitions]
+        streams = [self._stream_to(reducer) for reducer in start.partitions]
         order = self._map_order(start, {number: place for place, number in enumerate(needed)})
-        self._launch(
-            start,
-            order,
-            [blob.restrict("read", label="input") for blob in blobs],
-            [stream.restrict("write", label="intermediate") for stream in streams],
-        )
+        try:
+            self._launch(
+                start,
+                order,
+                [blob.restrict("read", label="input") for blob in blobs],
+                [stream.restrict("write", label="intermediate") for stream in streams],
+            )
+        except DiosError:
+            for stream in streams:
+                with suppress(DiosError):
+                    stream.close()
+            raise
         for reducer, stream in zip(start.partitions, streams, strict=True):
             # A reducer that has just died is noticed by its end; a mapper that nobody heard is stopped then.
             with suppress(DiosError):
                 stream.delegate(self._reducers[reducer].task, "read")
             stream.close()
+
+    def _stream_to(self, reducer: int) -> Stream:
+        """A stream where its reader is, so that a pair crosses between nodes once at most."""
+        host = self._reducers[reducer].task.node
+        size = self._options.stream_bytes
+        if host:
+            # Should that node be dead, its reducer is as well, and is started anew.
+            with suppress(UnreachableError):
+                return self._node.create_stream(ring_bytes=size, host=host)
+        return self._node.create_stream(ring_bytes=size)
 
     def _map_order(self, start: Start, places: dict[int, int]) -> MapOrder:
         segments = tuple(
@@ -190,15 +224,21 @@ class Controller:
         reports = node.create_stream(ring_bytes=JOB_REPORT_RING_BYTES)
         # Before the task begins: an end that was never taken could not tell it that we are gone.
         _ = reports.reader
-        task = node.run(
-            self._program,
-            inputs=[words.restrict("read", label="order"), *inputs],
-            outputs=[reports.restrict("write", label="reports"), *outputs],
-            label=f"{self._options.label} {start.role} {start.number}",
-            brand=self._options.brand,
-            limits=self._options.limits,
-        )
-        words.close()
+        try:
+            task = node.run(
+                self._program,
+                inputs=[words.restrict("read", label="order"), *inputs],
+                outputs=[reports.restrict("write", label="reports"), *outputs],
+                label=f"{self._options.label} {start.role} {start.number}",
+                brand=self._options.brand,
+                limits=self._options.limits,
+            )
+        except DiosError:
+            reports.detach()
+            reports.close()
+            raise
+        finally:
+            words.close()
         running = Running(start, task, reports, time.monotonic())
         self._running.append(running)
         return running

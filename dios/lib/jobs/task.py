@@ -15,15 +15,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final, cast
 
+from msgspec.structs import replace
+
 from dios.client.blocking import Node, Reference, Stream, connect
 from dios.client.status import Delegated, Lost
 from dios.errors import ClosedError, EndOfStreamError, OutOfMemoryError, ProtocolError, TimeLimitError
 from dios.lib.jobs import chunks
+from dios.lib.jobs.fetching import fetch
 from dios.lib.jobs.functions import Functions, functions_of
 from dios.lib.jobs.intake import Intake
 from dios.lib.jobs.mapping import Outlet, run_mapper
 from dios.lib.jobs.orders import JOB_MODULE, Finished, MapOrder, Progress, ReduceOrder, Report, decode_order
 from dios.lib.jobs.orders import encode as encode_report
+from dios.lib.jobs.records import Segment
 from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_MS, JOB_WINDOW_BYTES, KIB
 from dios.wire.types import NameKind, ObjectType, Semantics
 
@@ -112,7 +116,7 @@ class _StreamOutlet:
 
 def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) -> Finished:
     with ExitStack() as requests:
-        views = [requests.enter_context(blob.read(Semantics.ANY)).view for blob in node.inputs[1:]]
+        views, order = _views(node, order, requests)
         outlets: list[Outlet] = [
             _StreamOutlet(cast("Stream", stream), reporter) for stream in node.outputs[1:]
         ]
@@ -124,6 +128,28 @@ def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) 
 
         pairs = run_mapper(order, functions, views, outlets, progress)
     return _finished(pairs)
+
+
+def _views(node: Node, order: MapOrder, requests: ExitStack) -> tuple[list[memoryview], MapOrder]:
+    """The inputs' bytes: those of this node mapped, of others just the parts that are ordered."""
+    blobs = node.inputs[1:]
+    if not any(blob.node for blob in blobs):
+        return [requests.enter_context(blob.read(Semantics.ANY)).view for blob in blobs], order
+    mapped: dict[int, int] = {}
+    views: list[memoryview] = []
+    segments: list[Segment] = []
+    for segment in order.segments:
+        blob = blobs[segment.input]
+        if blob.node:
+            view, moved = fetch(blob, segment)
+            segments.append(replace(moved, input=len(views)))
+            views.append(view)
+            continue
+        if segment.input not in mapped:
+            mapped[segment.input] = len(views)
+            views.append(requests.enter_context(blob.read(Semantics.ANY)).view)
+        segments.append(replace(segment, input=mapped[segment.input]))
+    return views, replace(order, segments=tuple(segments))
 
 
 class _Pages:
