@@ -46,6 +46,10 @@ class Pauses:
             )
         return min(pause, left)
 
+    def wait(self, conflict: Conflict) -> None:
+        """Sleep as long as ``after`` says."""
+        time.sleep(self.after(conflict))
+
 
 def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: float | None = None) -> T:
     """Make the attempt until it holds, at most ``timeout`` seconds long (TimeLimitError)."""
@@ -55,5 +59,4 @@ def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: float |
         try:
             return connection.run(attempt())
         except Conflict as conflict:
-            pause = pauses.after(conflict)
-        time.sleep(pause)
+            pauses.wait(conflict)

@@ -8,6 +8,7 @@ import dios
 from dios.client.blocking import Reference
 from dios.lib.channels import Receiver, Sender
 from dios.lib.clock import LamportClock, Stamp
+from dios.lib.keyvalue import open_store
 from dios.lib.mutex import Mutex
 from dios.lib.spawn import narrowed, spawn
 
@@ -127,3 +128,12 @@ def pass_round(clock: Reference, receiver: Receiver[Stamp], sender: Sender[Stamp
         seen += [came, mine]
         sender.send(mine)
     return seen
+
+
+# -- the key-value store ------------------------------------------------------------------------------
+def fill_store(name: bytes, prefix: str, count: int) -> None:
+    """Put so many values, as a member of the store's group."""
+    node = dios.connect()
+    store = open_store(node, node.groups[0], name)
+    for turn in range(count):
+        store.put(f"{prefix}/{turn}", b"%d" % turn)

@@ -1,0 +1,349 @@
+"""A replicated key-value store whose replicas stay interchangeable (thesis §3.4): ``store.put("k", b"v")``.
+
+Not for: many keys in one change, or values that are changed in place. ``docs/libraries.md`` says what is
+promised when machines fail, and why.
+
+A value is a logical object that is never written again: all its physical replicas have the same bytes for
+as long as they exist, so that any of them serves. A new value is a new object, and what is updated,
+atomically, is the mapping: an index over several nodes, of which a majority decides
+(``dios.lib.replicated_index``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from dios.client.blocking import Group, Node, Reference
+from dios.errors import (
+    Conflict,
+    DamagedError,
+    DiosError,
+    InvalidError,
+    StaleError,
+    UnreachableError,
+)
+from dios.lib.pickers import pick_closest
+from dios.lib.replicated_index import Copy, Index
+from dios.lib.retrying import Pauses
+from dios.limits import (
+    INDEX_COPIES_MAX,
+    INDEX_SHARDS_MAX,
+    KEY_BYTES_MAX,
+    RETRY_SECONDS_MAX,
+    VALUE_LOOKS_MAX,
+)
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Deletion, ObjectType, Semantics
+
+FORMAT_VERSION: Final = 1
+
+T = TypeVar("T")
+
+
+class Plan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a store consists of: its nodes, and for each of them the names of its copies of the index."""
+
+    version: int
+    hosts: tuple[str, ...]
+    durable: bool
+    shards: tuple[tuple[bytes, ...], ...]
+
+
+class Places(Protocol):
+    """Where a store keeps its things. Whatever does not answer raises a DiosError."""
+
+    def copies(self) -> list[list[Copy]]:
+        """For each shard of the index its copies, the nearest first."""
+        ...
+
+    def keep(self, value: bytes) -> bytes:
+        """Make an object of a value, replicated so often that it survives what the index does."""
+        ...
+
+    def fetch(self, name: bytes) -> bytes | None:
+        """A value's bytes, from the nearest replica that answers; None when none is found."""
+        ...
+
+    def drop(self, name: bytes) -> None:
+        """Delete every replica within reach."""
+        ...
+
+    def restore(self, name: bytes) -> int:
+        """Make the replicas that are missing; answers how many."""
+        ...
+
+
+class KeyValueStore:
+    """A store. Each operation is linearizable by itself: as if it happened at one moment between its call
+    and its return. For one thread at a time; many tasks may use a store at once, each with its own.
+    """
+
+    def __init__(self, places: Places, name: bytes) -> None:
+        self.name: Final = name
+        """With this name, and the group, others ``open_store`` it. A secret."""
+        self._places: Final = places
+        self._shards: Final = [Index(copies, places.drop) for copies in places.copies()]
+
+    def __repr__(self) -> str:
+        return f"<KeyValueStore {fingerprint(self.name)}, {len(self._shards)} shards>"
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key, None when it has none.
+
+        Raises UnreachableError when no majority of the index, or no replica of the value, answers.
+        """
+        shard = self._shard(key)
+        former: bytes | None = None
+        for _ in range(VALUE_LOOKS_MAX):
+            entry = shard.get(key)
+            if entry is None or entry.name is None:
+                return None
+            if entry.name == former:
+                break
+            value = self._places.fetch(entry.name)
+            if value is not None:
+                return value
+            # Between the two looks somebody may have put another value, and dropped this one.
+            former = entry.name
+        raise UnreachableError("no replica of the value answers; the nodes that have it may be away")
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set the value of a key; when this returns, every later ``get`` sees it, or a later value.
+
+        Raises UnreachableError when no majority answers: then it may have happened or not.
+        """
+        shard = self._shard(key)
+        shard.put(key, self._places.keep(bytes(value)))
+
+    def delete(self, key: str) -> None:
+        """Let a key have no value any more; errors as of ``put``."""
+        self._shard(key).put(key, None)
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys that have values, in no order; those of one part of the store are as of one moment."""
+        for shard in self._shards:
+            yield from (key for key, entry in shard.all().items() if entry.name is not None)
+
+    def repair(self) -> tuple[int, int]:
+        """Bring what was away up to date: for after a node's return.
+
+        Answers how many replicas of values were made again, and how many copies of the index do not answer.
+        """
+        made = away = 0
+        for shard in self._shards:
+            away += shard.repair()
+            for entry in shard.all().values():
+                made += self._places.restore(entry.name) if entry.name is not None else 0
+        return made, away
+
+    def _shard(self, key: str) -> Index:
+        raw = key.encode()
+        if not 0 < len(raw) <= KEY_BYTES_MAX:
+            raise InvalidError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(raw)}")
+        return self._shards[crc32(raw) % len(self._shards)]
+
+
+def create_store(
+    node: Node, group: Group, *, hosts: Sequence[str] = ("",), shards: int = 16, durable: bool = True
+) -> KeyValueStore:
+    """Make a store in a group, over the nodes called ``hosts`` (an empty name: the node asked).
+
+    It works while a majority of them does: three bear the loss of one, five of two. ``shards`` are the
+    parts of its index. Raises InvalidError for numbers that cannot be.
+    """
+    if not 0 < len(hosts) <= INDEX_COPIES_MAX or not 0 < shards <= INDEX_SHARDS_MAX:
+        raise InvalidError(f"1 to {INDEX_COPIES_MAX} hosts, and 1 to {INDEX_SHARDS_MAX} shards")
+    kind = _kind(durable=durable)
+    names: list[tuple[bytes, ...]] = []
+    for _ in range(shards):
+        made = [_create(node, group, kind, b"", host) for host in hosts]
+        names.append(tuple(reference.name or b"" for reference in made))
+        # By name, so that it is the same node for whoever opens the store.
+        hosts = [reference.node for reference in made]
+        _close(made)
+    plan = Plan(FORMAT_VERSION, tuple(hosts), durable, tuple(names))
+    places = _Objects(node, group, plan)
+    # The plan never changes: like a value.
+    return KeyValueStore(places, places.keep(msgspec.msgpack.encode(plan)))
+
+
+def open_store(node: Node, group: Group, name: bytes) -> KeyValueStore:
+    """A store that somebody made, by its name; UnreachableError when no replica of its plan is found."""
+    data = _fetch(node, group, name)
+    if data is None:
+        raise UnreachableError("no such store is found in this group, or its nodes are away")
+    try:
+        plan = msgspec.msgpack.decode(data, type=Plan)
+    except msgspec.DecodeError as error:
+        raise DamagedError(f"this is no store: {error}") from None
+    if plan.version != FORMAT_VERSION:
+        raise DamagedError(f"the store has version {plan.version}; this program reads {FORMAT_VERSION}")
+    return KeyValueStore(_Objects(node, group, plan), name)
+
+
+class _Objects:
+    """The places of a store: objects on its nodes."""
+
+    def __init__(self, node: Node, group: Group, plan: Plan) -> None:
+        self._node: Final = node
+        self._group: Final = group
+        self._plan: Final = plan
+        self._hosts: Final = tuple(dict.fromkeys(plan.hosts))
+
+    def copies(self) -> list[list[Copy]]:
+        """For each shard of the index its copies, the nearest first."""
+        return [
+            [_IndexObject(self._node, self._group, name) for name in names] for names in self._plan.shards
+        ]
+
+    def keep(self, value: bytes) -> bytes:
+        """Make the value's object and its replicas, on a majority of the store's nodes at least."""
+        needed = len(self._hosts) // 2 + 1
+        first: Reference | None = None
+        made = 0
+        failure: DiosError | None = None
+        for host in self._hosts:
+            try:
+                if first is None:
+                    kind = _kind(durable=self._plan.durable)
+                    first = _create(self._node, self._group, kind, value, host)
+                else:
+                    first.copy(host=host).close()
+                made += 1
+            except DiosError as error:
+                failure = error
+        name = None if first is None else first.name
+        if first is not None:
+            first.close()
+        if name is None or made < needed:
+            if name is not None:
+                self.drop(name)
+            raise UnreachableError(
+                f"{made} of {len(self._hosts)} nodes take the value, {needed} are needed ({failure})"
+            ) from failure
+        return name
+
+    def fetch(self, name: bytes) -> bytes | None:
+        """A value's bytes, from the nearest replica that answers."""
+        return _fetch(self._node, self._group, name)
+
+    def drop(self, name: bytes) -> None:
+        """Delete every replica within reach."""
+        try:
+            found = self._node.lookup(name, group=self._group)
+        except DiosError:
+            return
+        for reference in found:
+            try:
+                reference.destroy()
+            except DiosError:
+                # A replica that is away stays behind; nobody is led to it.
+                continue
+
+    def restore(self, name: bytes) -> int:
+        """Make the replicas that are missing."""
+        found = self._node.lookup(name, group=self._group)
+        have = {reference.node for reference in found}
+        made = 0
+        try:
+            for host in self._hosts if found and "" not in self._hosts else ():
+                if host not in have:
+                    try:
+                        pick_closest(found).copy(host=host).close()
+                        made += 1
+                    except DiosError:
+                        continue
+        finally:
+            _close(found)
+        return made
+
+
+class _IndexObject:
+    """One copy of a part of the index: an object with a name of its own, looked up when it is needed."""
+
+    def __init__(self, node: Node, group: Group, name: bytes) -> None:
+        self._node: Final = node
+        self._group: Final = group
+        self._name: Final = name
+        self._reference: Reference | None = None
+
+    def read(self) -> bytes:
+        """All of its bytes."""
+        return self._tried(lambda reference: reference.read_bytes())
+
+    def update(self, change: Callable[[bytes], bytes | None]) -> None:
+        """Replace its bytes by what ``change`` makes of them, whoever else does so at the same time."""
+        self._tried(lambda reference: _update(reference, change))
+
+    def _tried(self, work: Callable[[Reference], T]) -> T:
+        reference = self._reference
+        if reference is None:
+            reference = self._reference = self._node.find(self._name, group=self._group)
+        if reference is None:
+            raise UnreachableError("a copy of the index is not found; its node may be away")
+        try:
+            return work(reference)
+        except DiosError:
+            # The next use looks it up anew: its node may have come back.
+            self._reference = None
+            _close([reference])
+            raise
+
+
+def _update(reference: Reference, change: Callable[[bytes], bytes | None]) -> None:
+    pauses = Pauses(RETRY_SECONDS_MAX)
+    while True:
+        try:
+            _update_once(reference, change)
+        except Conflict as conflict:
+            pauses.wait(conflict)
+        else:
+            return
+
+
+def _update_once(reference: Reference, change: Callable[[bytes], bytes | None]) -> None:
+    with reference.read(Semantics.MRSW) as read:
+        data, seen = bytes(read.view), read.v_w
+    after = change(data)
+    if after is None:
+        return
+    with reference.write(len(after), Semantics.MRSW, blank=True, replace=True) as write:
+        if write.v_w != seen:
+            raise Conflict("somebody wrote between", fingerprint=reference.fingerprint)
+        write.view[:] = after
+
+
+def _fetch(node: Node, group: Group, name: bytes) -> bytes | None:
+    left = list(node.lookup(name, group=group))
+    try:
+        while left:
+            nearest = pick_closest(left)
+            try:
+                return nearest.read_bytes()
+            except (StaleError, UnreachableError):
+                left.remove(nearest)
+                _close([nearest])
+        return None
+    finally:
+        _close(left)
+
+
+def _close(references: Iterable[Reference]) -> None:
+    for reference in references:
+        try:
+            reference.close()
+        except DiosError:
+            continue
+
+
+def _create(node: Node, group: Group, kind: ObjectType, data: bytes, host: str) -> Reference:
+    # Also in memory it outlives the references to it: it is there until somebody destroys it.
+    return node.create(kind, groups=[group], data=data, deletion=Deletion.IMMEDIATE, host=host)
+
+
+def _kind(*, durable: bool) -> ObjectType:
+    return ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB

@@ -1,0 +1,226 @@
+"""A map that is kept in several copies and is right as long as a majority of them answers (thesis §3.4).
+
+Not for: where the copies are, or the values that it leads to (``dios.lib.keyvalue``). No copy is a replica of
+another: each is an object of its own, and what makes them one map is the rule of the majority here.
+
+A write stamps its entry higher than whatever a majority knows, and is acknowledged when a majority has it. A
+read takes the highest stamp of a majority, and sees to it that a majority has that before it answers. Two
+majorities have a copy in common, so whoever reads after a write was acknowledged, or after somebody read it,
+sees it. A copy that was away merges what it missed by the stamps; the order of merges makes no difference.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from dios.errors import DamagedError, DiosError, TooLargeError, UnreachableError
+from dios.limits import INDEX_BYTES_MAX
+
+FORMAT_VERSION: Final = 1
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a key leads to since when: the name of an object, or nothing any more.
+
+    Entries of one key are ordered by time, and by writer where two came at the same time.
+    """
+
+    time: int
+    writer: int
+    name: bytes | None
+
+    def __repr__(self) -> str:
+        """Without the name, which is a secret."""
+        return f"Entry({self.time}, {'a value' if self.name else 'nothing'})"
+
+
+Entries = dict[str, Entry]
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: int
+    entries: Entries
+
+
+_encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+_decode: Final = msgspec.msgpack.Decoder(_Content).decode
+
+
+class Copy(Protocol):
+    """One copy of the map, somewhere. Any DiosError means that it does not answer now."""
+
+    def read(self) -> bytes:
+        """All of its bytes."""
+        ...
+
+    def update(self, change: Callable[[bytes], bytes | None]) -> None:
+        """Replace its bytes by what ``change`` makes of them, atomically; None leaves them."""
+        ...
+
+
+def encode(entries: Mapping[str, Entry]) -> bytes:
+    """The stored form of a copy; TooLargeError over INDEX_BYTES_MAX."""
+    data = _encode(_Content(FORMAT_VERSION, dict(entries)))
+    if len(data) > INDEX_BYTES_MAX:
+        raise TooLargeError(f"an index of {len(data)} bytes; make a store with more shards")
+    return data
+
+
+def decode(data: bytes) -> Entries:
+    """What ``encode`` made; no bytes are an empty map. Raises DamagedError."""
+    if not data:
+        return {}
+    try:
+        content = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedError(f"a copy of the index cannot be read: {error}") from None
+    if content.version != FORMAT_VERSION:
+        raise DamagedError(f"the index has version {content.version}; this program reads {FORMAT_VERSION}")
+    return content.entries
+
+
+def newer(entry: Entry, than: Entry | None) -> bool:
+    """Whether an entry wins over another one of its key."""
+    return than is None or (entry.time, entry.writer) > (than.time, than.writer)
+
+
+class Index:
+    """The map over its copies, which come nearest first. For one thread at a time.
+
+    ``drop`` is called with names that nobody will be led to any more.
+    """
+
+    def __init__(self, copies: Sequence[Copy], drop: Callable[[bytes], None]) -> None:
+        self._copies: Final = list(copies)
+        self._drop: Final = drop
+        self._needed: Final = len(copies) // 2 + 1
+        self._writer: Final = secrets.randbits(63)
+        self._time = 0
+
+    def get(self, key: str) -> Entry | None:
+        """What a key leads to, as of the last acknowledged write; UnreachableError without a majority."""
+        found = [copy.get(key) for copy in self._read(self._needed)]
+        best = _best(found)
+        if best is not None and any(entry != best for entry in found):
+            # Who reads after us must not see less than we did.
+            self._merge({key: best})
+        return best
+
+    def put(self, key: str, name: bytes | None) -> None:
+        """Make a key lead to an object, or to nothing.
+
+        Raises UnreachableError when no majority has it: then it may have happened or not.
+        """
+        known = _best([copy.get(key) for copy in self._read(self._needed)])
+        # A write of our own that failed half-way may be known to fewer copies than we have just asked.
+        self._time = max(self._time, 0 if known is None else known.time) + 1
+        self._merge({key: Entry(self._time, self._writer, name)})
+
+    def all(self) -> Entries:
+        """Every key and what it leads to, also those that lead to nothing any more."""
+        entries = _union(self._read(self._needed))
+        self._merge(entries)
+        return entries
+
+    def repair(self) -> int:
+        """Bring every copy that answers to the state of all; answers how many copies do not."""
+        found = self._read(len(self._copies), self._needed)
+        self._merge(_union(found))
+        return len(self._copies) - len(found)
+
+    # -- the majority -----------------------------------------------------------------------------
+    def _read(self, wanted: int, needed: int = 0) -> list[Entries]:
+        """The first ``wanted`` copies that answer, and at least ``needed`` (default: all wanted)."""
+        found: list[Entries] = []
+        failure: DiosError | None = None
+        for copy in tuple(self._copies):
+            if len(found) == wanted:
+                break
+            try:
+                found.append(decode(copy.read()))
+            except DiosError as error:
+                failure = error
+                # Ask it last from now on: to find that a node is away takes time.
+                self._copies.remove(copy)
+                self._copies.append(copy)
+        self._enough(len(found), needed or wanted, failure)
+        return found
+
+    def _merge(self, entries: Entries) -> None:
+        """Add entries to every copy that answers, and drop what is out of use by that."""
+        out_of_use: set[bytes] = set()
+        beaten = dict.fromkeys(entries, 0)
+        reached = 0
+        failure: DiosError | None = None
+        for copy in self._copies:
+            merge = _Merge(entries)
+            try:
+                copy.update(merge)
+            except DiosError as error:
+                failure = error
+                continue
+            reached += 1
+            out_of_use |= merge.displaced
+            for key in merge.beaten:
+                beaten[key] += 1
+        self._enough(reached, self._needed, failure)
+        for key, count in beaten.items():
+            name = entries[key].name
+            if name is not None and count >= self._needed:
+                # Somebody wrote at the same time and won: nobody will be led to this one.
+                out_of_use.add(name)
+        for name in out_of_use:
+            self._drop(name)
+
+    def _enough(self, count: int, needed: int, failure: DiosError | None) -> None:
+        if count < needed:
+            why = "" if failure is None else f" ({failure})"
+            raise UnreachableError(
+                f"{count} of {len(self._copies)} copies of the index answer, {needed} are needed{why}"
+            ) from failure
+
+
+class _Merge:
+    """The change of one copy; may be made several times, on whatever the copy holds then."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries: Final = entries
+        self.displaced: set[bytes] = set()
+        self.beaten: set[str] = set()
+
+    def __call__(self, data: bytes) -> bytes | None:
+        """The copy's bytes with the entries; None when it has them, or newer ones, already."""
+        held = decode(data)
+        self.displaced, self.beaten = set(), set()
+        changed = False
+        for key, entry in self._entries.items():
+            present = held.get(key)
+            if newer(entry, present):
+                changed = True
+                held[key] = entry
+                if present is not None and present.name is not None:
+                    self.displaced.add(present.name)
+            elif present != entry:
+                self.beaten.add(key)
+        return encode(held) if changed else None
+
+
+def _best(entries: Iterable[Entry | None]) -> Entry | None:
+    best: Entry | None = None
+    for entry in entries:
+        if entry is not None and newer(entry, best):
+            best = entry
+    return best
+
+
+def _union(copies: Iterable[Entries]) -> Entries:
+    union: Entries = {}
+    for entries in copies:
+        for key, entry in entries.items():
+            if newer(entry, union.get(key)):
+                union[key] = entry
+    return union
