@@ -60,28 +60,34 @@ _Certificate: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=_CERTIF
 _Version: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-class _Request(Struct, frozen=True, array_like=True, tag="join"):
+class Request(Struct, frozen=True, array_like=True, tag="join"):
+    """What a joiner asks."""
+
     version: _Version
     name: Annotated[str, Meta(min_length=1, max_length=limits.NODE_NAME_BYTES_MAX)]
     request: _Certificate
     """A certificate request, signed with the key of the node to be: proof that it has it."""
 
 
-class _Admitted(Struct, frozen=True, array_like=True, tag="admitted"):
+class Admitted(Struct, frozen=True, array_like=True, tag="admitted"):
+    """What makes a node: its chain, and what all nodes share."""
+
     chain: Annotated[tuple[_Certificate, ...], Meta(max_length=limits.CHAIN_CERTIFICATES_MAX)]
     secret: Annotated[bytes, Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
     revocations: Annotated[bytes, Meta(max_length=limits.TRUST_BYTES_MAX)]
     known: Annotated[tuple[Known, ...], Meta(max_length=limits.NODES_MAX)]
 
 
-class _Refused(Struct, frozen=True, array_like=True, tag="refused"):
+class Refused(Struct, frozen=True, array_like=True, tag="refused"):
+    """Why not."""
+
     code: int
     message: Annotated[str, Meta(max_length=limits.REFUSAL_BYTES_MAX)]
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_request: Final = msgspec.msgpack.Decoder(_Request)
-_answer: Final[msgspec.msgpack.Decoder[_Admitted | _Refused]] = msgspec.msgpack.Decoder(_Admitted | _Refused)
+_request: Final = msgspec.msgpack.Decoder(Request)
+_answer: Final[msgspec.msgpack.Decoder[Admitted | Refused]] = msgspec.msgpack.Decoder(Admitted | Refused)
 
 
 # -- who joins --------------------------------------------------------------------------------------
@@ -104,7 +110,7 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
     raise TimeLimitError(f"{address} did not answer within {limits.JOIN_MS_MAX} ms; try again")
 
 
-async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> _Admitted:
+async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> Admitted:
     meant, meant_name = signer_of(token.certificate)
 
     def check(peer: Peer) -> None:
@@ -118,7 +124,7 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
             subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
             request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm=None)
             secured.send_nowait(
-                frame_of(_encode(_Request(_VERSION, name, request.public_bytes(Encoding.DER))))
+                frame_of(_encode(Request(_VERSION, name, request.public_bytes(Encoding.DER))))
             )
             await secured.flush()
             bodies = await secured.receive()
@@ -130,7 +136,7 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
         answer = _answer.decode(bodies[0])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"{address} gave a malformed answer: {error}") from None
-    if isinstance(answer, _Refused):
+    if isinstance(answer, Refused):
         raise error_for(answer.code, answer.message)
     return answer
 
@@ -145,7 +151,7 @@ def context_of(token: Token) -> ssl.SSLContext:
     return context
 
 
-def _check(admitted: _Admitted, token: Token, name: str, key: Ed25519PrivateKey) -> None:
+def _check(admitted: Admitted, token: Token, name: str, key: Ed25519PrivateKey) -> None:
     """Raise ProtocolError unless what was given is a node's identity in the token's cluster."""
     card = cards_of(admitted.chain)[0]
     check_signatures(admitted.chain)
@@ -171,7 +177,7 @@ async def admit(
             try:
                 answer, node = await _admitted(identity, connection, taken)
             except DiosError as error:
-                await _send(connection, _Refused(error.code, error.message[: limits.REFUSAL_BYTES_MAX]))
+                await _send(connection, Refused(error.code, error.message[: limits.REFUSAL_BYTES_MAX]))
                 raise
             await _send(connection, answer)
             return node
@@ -182,7 +188,7 @@ async def admit(
 
 async def _admitted(
     identity: Identity, connection: Secured, taken: Callable[[str], bool]
-) -> tuple[_Admitted, Known]:
+) -> tuple[Admitted, Known]:
     number = connection.peer.node
     if connection.peer.role is not Role.JOIN:
         raise NotPermittedError("who is a node already does not join")
@@ -206,7 +212,7 @@ async def _admitted(
     # The use is counted before anything is given for it; what fails before that costs none.
     chain = sign_node(identity, asked.name, key, before=lambda: tokens.use(identity.folder, number))
     known = tuple(identity.trust.known)
-    return _Admitted(chain, identity.secret, identity.trust.encode(), known), known[-1]
+    return Admitted(chain, identity.secret, identity.trust.encode(), known), known[-1]
 
 
 def _requested_key(request: bytes) -> Ed25519PublicKey:
@@ -221,6 +227,6 @@ def _requested_key(request: bytes) -> Ed25519PublicKey:
     return key
 
 
-async def _send(connection: Secured, message: _Admitted | _Refused) -> None:
+async def _send(connection: Secured, message: Admitted | Refused) -> None:
     connection.send_nowait(frame_of(_encode(message)))
     await connection.flush()
