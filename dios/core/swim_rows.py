@@ -51,7 +51,7 @@ class Standing(Struct):
     heard_ns: int = -1  # when it was last heard, or another vouched for it
     answered_ns: int = -(2**62)  # when it last answered a ping: the way to it is good
     suspected_ns: int = 0
-    until_ns: int = 0  # when a suspect is dead
+    until_ns: int = 0  # when it is dead, if it is a suspect
     asked: int = -1  # the number of the last question about it that others were asked
     relay: NodeId = NodeId(0)  # who last vouched for it
 
@@ -156,8 +156,7 @@ class MemberTable:
         new = own
         if (row.incarnation, row.status) > (own.incarnation, own.status):
             new = replace(new, incarnation=row.incarnation + 1)
-        same = replace(row, incarnation=own.incarnation, status=own.status) == own
-        if row.version > own.version or (row.version == own.version and not same):
+        if row.version > own.version:
             new = replace(new, version=row.version + 1)
         if new != own:
             self.own = new
@@ -191,8 +190,6 @@ class MemberTable:
             standing.suspected_ns = now
             standing.until_ns = max(now + (_CUT_OFF_NS if soon else _SUSPECTED_NS), self.grace_ns)
             found.suspected.append(row.node)
-        elif row.status is not NodeStatus.SUSPECT:
-            self._standings[row.node].until_ns = 0
         if held is None:
             found.changed.append(Change(row, None))
         else:
@@ -211,8 +208,7 @@ class MemberTable:
         standing = self._standings.get(node)
         if standing is not None:
             standing.heard_ns = now
-            if standing.until_ns:
-                standing.until_ns = max(standing.until_ns, now + _SUSPECTED_NS)
+            standing.until_ns = max(standing.until_ns, now + _SUSPECTED_NS)
 
     def connect(self, now: int, node: NodeId, found: Findings) -> None:
         """A new connection to it stands: here it is alive, whatever was said."""
@@ -223,7 +219,6 @@ class MemberTable:
         if row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}:
             # Nobody else would believe this row: the node itself will deny with a higher incarnation.
             self.rows[node] = replace(row, status=NodeStatus.ALIVE)
-            standing.until_ns = 0
             found.changed.append(Change(self.rows[node], row.status))
 
     def suspect(self, now: int, node: NodeId, found: Findings, *, soon: bool = False) -> None:

@@ -146,7 +146,6 @@ def test_an_old_message_of_an_earlier_life_changes_nothing() -> None:
         row(A, status=SUSPECT),
         row(A, status=LEFT),
         row(A, incarnation=3),
-        replace(row(A), address="elsewhere:1"),
         replace(row(A), version=9, draining=True),
     ],
 )
@@ -163,6 +162,32 @@ def test_what_was_never_said_of_oneself_is_denied_at_once(lie: Member) -> None:
         other.received(NOW, A, message)
     assert other.members[A] == membership.own
     assert (membership.own.address, membership.own.draining) == (row(A).address, False)
+
+
+def test_the_one_who_told_a_lie_is_among_those_who_get_the_denial() -> None:
+    """However many others there are, the sender of a false row is told at once."""
+    membership = view()
+    for n in range(100, 140):
+        membership.connected(NOW, row(NodeId(n)))
+    decision = tell(membership, row(A, status=SUSPECT))
+    assert C in [to for to, _ in decision.send]
+
+
+def test_what_others_made_up_without_a_new_version_ends_with_the_nodes_own_word() -> None:
+    """A false address that came first is replaced by what the node itself says in the same version."""
+    membership = view()
+    tell(membership, replace(row(B), address="elsewhere:1"))
+    membership.received(NOW, B, News(row(B)))
+    assert membership.members[B] == row(B)
+
+
+def test_a_restart_is_learned_from_others_once_the_connection_is_gone() -> None:
+    """A node that denied after its connection broke may be told to have started anew."""
+    membership = view()
+    membership.connected(NOW, row(B))
+    membership.disconnected(NOW, B)
+    tell(membership, row(B, incarnation=1))
+    assert statuses(tell(membership, row(B, epoch=2)), B) == [(ALIVE, ALIVE)]
 
 
 def test_a_lie_about_the_own_epoch_is_answered() -> None:
@@ -208,6 +233,9 @@ def test_the_table_is_bounded_and_the_dead_make_room() -> None:
     assert len(membership.members) == limits.NODES_MAX - 1
     tell(membership, row(B))
     assert membership.members[B].status is ALIVE
+    late = NodeId(10_000)
+    tell(membership, row(late, status=DEAD))
+    assert late not in membership.members
     assert len(membership.members) == limits.NODES_MAX - 1
 
 
