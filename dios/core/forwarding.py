@@ -293,6 +293,9 @@ def _fit_buffer(
         if answer.data is not None or not answer.size:
             return effects.Answer(task.id, seq, answer)
         return effects.AnswerReceived(task.id, seq, answer, step.payload, answer.size, offset=offset)
+    if isinstance(call, messages.AcquireWrite) and call.size > answer.size:
+        # Only the bytes that there are came; the buffer goes on behind them, for an object that grows.
+        answer = replace(answer, size=call.size)
     buffer = next((one for one in task.away.values() if one.remote == answer.buffer), None)
     known = buffer is not None and buffer.reference.object.home == target.home
     if buffer is None or not known:
