@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 import trio
 
 from dios.client.aio_connection import AsyncConnection
+from dios.client.aio_logs import AsyncLog
 from dios.client.aio_network import AsyncAcceptor, AsyncTcpConnection
 from dios.client.aio_objects import AsyncReference, AsyncStreamEnds, awaited, drive
 from dios.client.attributes import HasLink
@@ -24,6 +25,7 @@ from dios.client.connection import Connection
 from dios.client.handles import ConsoleOps, Data, GroupOps, TaskOps
 from dios.client.keyring import presented_groups
 from dios.client.locate import resolve_node
+from dios.client.logs import LogMakers
 from dios.client.network import NetworkOps
 from dios.client.nodes import NodeOps, mode_of, select_op
 from dios.client.streams import ends_op
@@ -44,6 +46,7 @@ __all__ = [
     "AsyncBatch",
     "AsyncConsole",
     "AsyncGroup",
+    "AsyncLog",
     "AsyncNode",
     "AsyncReference",
     "AsyncStream",
@@ -125,6 +128,7 @@ _KINDS: Final[dict[ObjectType, type[AsyncReference]]] = {
     ObjectType.SHMEM_STREAM: AsyncStream,
     ObjectType.TCP_STREAM: AsyncTcpConnection,
     ObjectType.TCP_ACCEPT_STREAM: AsyncAcceptor,
+    ObjectType.DURABLE_STREAM: AsyncLog,
 }
 
 _Ops = NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"]
@@ -136,6 +140,7 @@ _Network = NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor"]
 class AsyncNode(
     NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"],
     NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor"],
+    LogMakers["AsyncLog"],
 ):
     """The node, as this task sees it."""
 
@@ -146,6 +151,7 @@ class AsyncNode(
     network = awaited(_Network.network_op)
     connect_tcp = awaited(_Network.connect_tcp_op)
     listen_tcp = awaited(_Network.listen_tcp_op)
+    create_log = awaited(LogMakers["AsyncLog"].create_log_op)
     create_program = awaited(_Ops.create_program_op)
     lookup = awaited(_Ops.lookup_op)
     find = awaited(_Ops.find_op)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
 from dios.client.attributes import HasLink
 from dios.client.batches import BatchOps, Pending, operation_of
+from dios.client.blocking_logs import Log
 from dios.client.blocking_network import Acceptor, TcpConnection
 from dios.client.blocking_objects import (
     ReadRequest,
@@ -21,6 +22,7 @@ from dios.client.blocking_objects import (
 )
 from dios.client.connection import Connection
 from dios.client.handles import ConsoleOps, Data, GroupOps, TaskOps
+from dios.client.logs import LogMakers
 from dios.client.network import NetworkOps
 from dios.client.nodes import NodeOps, mode_of
 from dios.client.selecting import select
@@ -40,6 +42,7 @@ __all__ = [
     "Batch",
     "Console",
     "Group",
+    "Log",
     "Node",
     "ReadRequest",
     "Reference",
@@ -127,6 +130,7 @@ _KINDS: Final[dict[ObjectType, type[Reference]]] = {
     ObjectType.SHMEM_STREAM: Stream,
     ObjectType.TCP_STREAM: TcpConnection,
     ObjectType.TCP_ACCEPT_STREAM: Acceptor,
+    ObjectType.DURABLE_STREAM: Log,
 }
 
 _Ops = NodeOps["Reference", "Task", "Group", "Stream", "Console"]
@@ -138,6 +142,7 @@ _Network = NetworkOps["Reference", "TcpConnection", "Acceptor"]
 class Node(
     NodeOps["Reference", "Task", "Group", "Stream", "Console"],
     NetworkOps["Reference", "TcpConnection", "Acceptor"],
+    LogMakers["Log"],
 ):
     """The node, as this task sees it; a ``with`` body closes a connection of one's own at its end."""
 
@@ -150,6 +155,7 @@ class Node(
     network = blocking(_Network.network_op)
     connect_tcp = blocking(_Network.connect_tcp_op)
     listen_tcp = blocking(_Network.listen_tcp_op)
+    create_log = blocking(LogMakers["Log"].create_log_op)
     create_program = blocking(_Ops.create_program_op)
     lookup = blocking(_Ops.lookup_op)
     find = blocking(_Ops.find_op)

@@ -23,6 +23,7 @@ from dios.host.consoles import Consoles
 from dios.host.contents import Content, Contents, Payloads, read_from, size_of
 from dios.host.deliver import Outbox
 from dios.host.elsewhere import Elsewhere
+from dios.host.logs import LogReader
 from dios.host.network.sockets import Sockets
 from dios.host.publicpage import PublicPages
 from dios.host.staging import Staging
@@ -76,6 +77,7 @@ class Parts(NamedTuple):
     consoles: Consoles
     streams: Streams
     sockets: Sockets
+    logs: LogReader
     outbox: Outbox
     tasks: Tasks
     journal: Journal
@@ -146,6 +148,7 @@ class Effector:
             fx.OpenNetwork: self._parts.sockets.open,
             fx.AdoptConnection: self._parts.sockets.adopt,
             fx.CloseNetwork: self._parts.sockets.close,
+            fx.AnswerLog: self._parts.logs.answer,
             fx.Spawn: self._spawn,
             fx.Kill: self._kill,
             fx.Suspend: self._suspend,

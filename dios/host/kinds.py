@@ -19,6 +19,7 @@ ANSWERS: Final = (
     fx.AnswerConsole,
     fx.AnswerVector,
     fx.AnswerAttach,
+    fx.AnswerLog,
     fx.AnswerReceived,
     fx.AnswerAttachAway,
 )

@@ -21,6 +21,7 @@ from dios.host.contents import Content, Contents, Source, compose_memory, let_go
 from dios.host.memories import Memory, translated
 from dios.host.settling import Settled, settle
 from dios.ids import ObjectId, Ticket
+from dios.store.logs import Entry, LogStore, MemoryLogs
 from dios.store.protocol import Change, FilePayload, Put, Store
 from dios.transport import memory
 
@@ -40,7 +41,15 @@ class Composed(NamedTuple):
     replace: bool
 
 
-Step: TypeAlias = Change | Composed
+class Append(NamedTuple):
+    """One more entry of a log, and the log's record with it."""
+
+    record: ObjectRecord
+    position: int
+    data: bytes
+
+
+Step: TypeAlias = Change | Composed | Append
 
 
 class Job(NamedTuple):
@@ -53,6 +62,18 @@ class Job(NamedTuple):
     changes: list[Step]
     kept: list[Content]
     error: DiosError | None = None
+
+
+def _last_records(steps: Sequence[Step]) -> list[Change | Composed]:
+    """The steps for the database: of one log's appends the last record tells all."""
+    last = {step.record.object: step for step in steps if isinstance(step, Append)}
+    found: list[Change | Composed] = []
+    for step in steps:
+        if not isinstance(step, Append):
+            found.append(step)
+        elif last[step.record.object] is step:
+            found.append(Put(step.record))
+    return found
 
 
 class Resume(NamedTuple):
@@ -70,8 +91,15 @@ class Persister:
     without another word.
     """
 
-    def __init__(self, store: Store, contents: Contents, settled: Callable[[list[Settled]], Ticket]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        contents: Contents,
+        settled: Callable[[list[Settled]], Ticket],
+        logs: LogStore | None = None,
+    ) -> None:
         self._store: Final = store
+        self._logs: Final = MemoryLogs() if logs is None else logs
         self._contents: Final = contents
         self._settled: Final = settled
         self._queue: Final[SimpleQueue[Job | Resume | None]] = SimpleQueue()
@@ -190,12 +218,21 @@ class Persister:
         if refused is not None:
             return refused
         try:
-            changes = [
-                self._composed(step, temporary) if isinstance(step, Composed) else step
-                for job in batch
-                for step in job.changes
+            steps = [step for job in batch for step in job.changes]
+            entries = [
+                Entry(step.record.object, step.position, step.data)
+                for step in steps
+                if isinstance(step, Append)
             ]
-            self._store.apply(changes)
+            if entries:
+                # Before their rows: nobody knows of them until these tell how long the logs are.
+                self._logs.write(entries)
+            self._store.apply(
+                [
+                    self._composed(step, temporary) if isinstance(step, Composed) else step
+                    for step in _last_records(steps)
+                ]
+            )
         except DiosError as error:
             return error
         except OSError as error:

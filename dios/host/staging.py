@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dios import limits
-from dios.core.effects import ApplyWrite, Outcome, PutObject, StoreOperation, WriteSource
+from dios.core.effects import AppendLog, ApplyWrite, Outcome, PutObject, StoreOperation, WriteSource
 from dios.errors import DiosError, InvalidError
 from dios.host.buffers import Buffers
 from dios.host.contents import (
@@ -29,7 +29,7 @@ from dios.host.contents import (
     size_of,
 )
 from dios.host.memories import translated
-from dios.host.persister import Composed, Job, Persister, Step
+from dios.host.persister import Append, Composed, Job, Persister, Step
 from dios.ids import ObjectId, Ticket
 from dios.store.protocol import Drop, FilePayload, InlinePayload, Put
 
@@ -111,6 +111,8 @@ class Staging:
         return any(self._builds_on_earlier(operation) for operation in operations)
 
     def _builds_on_earlier(self, operation: StoreOperation) -> bool:
+        if isinstance(operation, AppendLog):
+            return False
         if not isinstance(operation, PutObject):
             return self._latest_is_large(operation.object)
         source = operation.source
@@ -143,7 +145,9 @@ class Staging:
         kept: list[Content] = []
         changes: list[Step] = []
         for operation in operations:
-            if not isinstance(operation, PutObject):
+            if isinstance(operation, AppendLog):
+                changes.append(_entry(operation, payloads))
+            elif not isinstance(operation, PutObject):
                 changes.append(Drop(operation.object))
             elif operation.source is None:
                 changes.append(Put(operation.record))
@@ -201,6 +205,11 @@ class Staging:
             content = self._latest(order.content_of)
             return None if content is None else Source(content, 0, min(order.length, size_of(content)))
         return self._buffers.source(order, payloads.get(order.payload) if order.payload else None)
+
+
+def _entry(operation: AppendLog, payloads: Payloads) -> Append:
+    content = payloads[operation.source.payload]
+    return Append(operation.record, operation.position, read_from(content, 0, size_of(content)))
 
 
 def _refusal(outcome: Outcome) -> DiosError | None:

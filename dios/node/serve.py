@@ -92,6 +92,7 @@ async def _serve(
                 zygote,
                 nursery,
                 complete=lambda info: _completed(info, settings, mechanisms, host),
+                logs=store.logs,
                 membership=None if port is None else port.membership,
             )
             host.recover(Recovered(host.clock.now(), records))

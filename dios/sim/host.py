@@ -168,7 +168,7 @@ class SimHost:
         for operation in outcome.persist:
             if isinstance(operation, effects.DropObject):
                 changes.append(Drop(operation.object))
-            elif operation.source is None:
+            elif isinstance(operation, effects.AppendLog) or operation.source is None:
                 changes.append(Put(operation.record))
             else:
                 try:

@@ -30,6 +30,7 @@ from dios.store import environment, schema
 from dios.store.directory import lock_directory, make_directory
 from dios.store.environment import translated
 from dios.store.extents import Extents, Written, digest_of_file, read_exactly
+from dios.store.logs import LogFiles
 from dios.store.protocol import (
     Change,
     Content,
@@ -43,6 +44,7 @@ from dios.store.protocol import (
 )
 from dios.store.recovery import collect, read_rows
 from dios.store.schema import Kind, Row
+from dios.wire.types import ObjectType
 
 _NEW: Final = -1
 
@@ -58,6 +60,7 @@ class _Tally:
         self.bytes = 0
         self.extents = 0
         self.freed: list[int] = []
+        self.logs: list[ObjectId] = []
 
     def came(self, payload: schema.Payload) -> None:
         self.bytes += payload.size
@@ -91,6 +94,8 @@ class LmdbStore:
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
         self._extents: Final = Extents(path / "extents")
+        self.logs: Final = LogFiles(path / "logs")
+        """The logs beside the database, whose lengths its rows tell."""
         with translated(self._path):
             make_directory(path)
             self._lock_fd = lock_directory(path)
@@ -125,6 +130,8 @@ class LmdbStore:
         counts.bytes = found.content_bytes
         counts.extents = len(found.named)
         self._counts = counts
+        with translated(self._path):
+            found.damaged += self.logs.settle(found.records, complete=not found.rows_lost)
         self.damaged = found.damaged
         return iter(found.records)
 
@@ -152,6 +159,7 @@ class LmdbStore:
         for extent in tally.freed:
             self._verified.pop(extent, None)
         self._extents.remove(tally.freed)
+        self.logs.remove(tally.logs)
 
     def open_content(self, object_id: ObjectId) -> Content:
         """The current content, checked: an extent after each start, and again when its file was changed."""
@@ -186,6 +194,7 @@ class LmdbStore:
             return
         self._counts = None
         self._extents.close()
+        self.logs.close()
         self._env.close()
         os.close(self._lock_fd)
         self._lock_fd = -1
@@ -291,6 +300,8 @@ def _drop(txn: lmdb.Transaction[bytes], object_id: ObjectId, tally: _Tally) -> N
     old = _readable(object_id, stored)
     if old is not None:
         tally.went(old.payload)
+        if old.record.type is ObjectType.DURABLE_STREAM:
+            tally.logs.append(object_id)
     txn.delete(key)
     tally.objects -= 1
 

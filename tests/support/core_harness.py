@@ -55,10 +55,10 @@ class Node:
         self.outcome = self.core.step(event)
         check(self.core.state)
         for operation in self.outcome.persist:
-            if isinstance(operation, effects.PutObject):
-                self.stored[operation.record.object] = operation.record
-            else:
+            if isinstance(operation, effects.DropObject):
                 self.stored.pop(operation.object, None)
+            else:
+                self.stored[operation.record.object] = operation.record
         for effect in self.outcome.after:
             self.effects.append(effect)
             self._note(effect)

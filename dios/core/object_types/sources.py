@@ -76,7 +76,7 @@ def _is_there(step: Step, reference: Reference, call: ReadCall) -> bool:
     """Whether this read need not wait. A log is read from the reader's own place."""
     target = reference.object
     if target.type is ObjectType.DURABLE_STREAM:
-        return target.zombie or target.size > call.offset
+        return target.zombie or target.size > call.offset or bool(call.flags & Flag.NON_BLOCKING)
     return ready(step, reference.task, target, reference, Mode.READ)
 
 
