@@ -26,7 +26,7 @@ from dios.core.recipes import Given, Recipe
 from dios.core.references import Provenance, Reference, narrowed
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.errors import DiosError, InvalidError, ProtocolError, WouldBlockError
+from dios.errors import BadReferenceError, DiosError, InvalidError, ProtocolError, WouldBlockError
 from dios.ids import Name, NodeId, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
@@ -43,12 +43,12 @@ class _Piece(Struct, frozen=True):
     sharing: dcp.Sharing
 
 
-def run_away(
-    step: Step, task: Task, seq: int, call: messages.Run, order: run_calls.Order, peer: Peer
+def run_offered(
+    step: Step, task: Task, seq: int, call: messages.Run, order: run_calls.Order, peer: Peer | None
 ) -> None:
-    """Offer the child what it is handed, wherever that is, then have it started on the other node."""
+    """Offer the child what it is handed, wherever that is, then have it started on ``peer``, or here."""
     if step.parts is not None:
-        raise WouldBlockError("a task is started on another node by a call that stands alone")
+        raise WouldBlockError("a run that concerns other nodes stands alone; no vector")
     if call.like:
         raise InvalidError("a run is repeated on the node that had it")
     task.table.require_room()
@@ -75,13 +75,16 @@ def run_away(
 
 
 class _Start(Struct):
-    """A start under way: who asks for what, what is offered already, and by which nodes."""
+    """A start under way: who asks for what, what is offered already, and by which nodes.
+
+    ``peer`` is where the child will be, None for here; there nothing of this node needs to be offered.
+    """
 
     task: Task
     seq: int
     call: messages.Run
     order: run_calls.Order
-    peer: Peer
+    peer: Peer | None
     child: dcp.Caller
     name: Name
     row: Pending
@@ -111,6 +114,8 @@ def _offer_own(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]
     deputy: Task | None = None
     for place, piece in enumerate(pieces):
         home = piece.origin.object.home
+        if start.peer is None:
+            continue
         if not home:
             if deputy is None:
                 deputy = deputies.deputy_of(step, start.peer, start.child)
@@ -132,15 +137,7 @@ def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing)
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
         delegation.delegable(origin.task, origin.id)
     delegation.require_room(receiver, origin.object)
-    fresh = step.grant(
-        receiver,
-        origin.object,
-        narrowed(origin.permissions, sharing.permissions),
-        Provenance.DELEGATED,
-        sharing.label,
-        origin=origin,
-        expires_ns=delegation.end_of(step, sharing.lifetime_ns),
-    )
+    fresh = _grant(step, receiver, origin, sharing)
     step.audit(
         receiver, "delegate", "ok", origin.object.fingerprint, f"at start, rights {sharing.permissions}"
     )
@@ -150,11 +147,11 @@ def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing)
 def _offer_others(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
     by_node: dict[NodeId, list[int]] = {}
     for place, piece in enumerate(pieces):
-        if start.held[place] is None:
+        if start.held[place] is None and piece.origin.object.home:
             by_node.setdefault(piece.origin.object.home, []).append(place)
     missing = len(by_node)
     if not missing:
-        _start(step, cluster, start)
+        _start(step, cluster, start, pieces)
         return
     failed: list[messages.Failure] = []
 
@@ -174,11 +171,12 @@ def _offer_others(step: Step, cluster: Cluster, start: _Start, pieces: list[_Pie
             _withdraw(later, cluster, start)
             _refuse(later, start, failed)
         else:
-            _start(later, cluster, start)
+            _start(later, cluster, start, pieces)
 
     for node, places in by_node.items():
         shared = tuple(pieces[place].sharing for place in places)
-        body = dcp.Offer(forwarding.caller_of(start.task), shared, start.child, start.peer.node)
+        place = cluster.here.node if start.peer is None else start.peer.node
+        body = dcp.Offer(forwarding.caller_of(start.task), shared, start.child, place)
 
         def arrived(later: Step, answer: dcp.Answer, node: NodeId = node, places: list[int] = places) -> None:
             one(later, node, places, answer)
@@ -196,15 +194,62 @@ def _refuse(step: Step, start: _Start, failed: list[messages.Failure]) -> None:
 
 def _withdraw(step: Step, cluster: Cluster, start: _Start) -> None:
     """It will not be started: what was offered is taken back."""
-    deputy = start.peer.deputies.get(start.child.task)
-    if deputy is not None:
+    deputy = None if start.peer is None else start.peer.deputies.get(start.child.task)
+    if deputy is not None and start.peer is not None:
         deputies.end(step, start.peer, deputy)
     for node, ref in start.granted:
         if node != cluster.here.node:
             coordination.tell(step, node, dcp.Release(start.child.task, (ref,)))
 
 
-def _start(step: Step, cluster: Cluster, start: _Start) -> None:
+def _start(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
+    peer = start.peer
+    if peer is not None:
+        _start_there(step, cluster, start, peer)
+        return
+    try:
+        _start_here(step, start, pieces)
+    except DiosError as error:
+        _withdraw(step, cluster, start)
+        _refuse(step, start, [messages.Failure(int(error.code), error.message, error.fingerprint)])
+
+
+def _start_here(step: Step, start: _Start, pieces: list[_Piece]) -> None:
+    task, order = start.task, start.order
+    if any(not piece.origin.object.home and piece.origin.id not in task.table for piece in pieces):
+        raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
+    budget = run_calls.admit(step, task, order)
+    child = run_calls.begin(step, task, order, budget, task_id=start.child.task, name=start.name)
+    granted: list[messages.Reference] = []
+    for held, piece in zip(start.held, pieces, strict=True):
+        if held is not None:
+            found = stand_ins.adopt(step, child, held.node, held.reference, Provenance.DELEGATED)
+        else:
+            found = _grant(step, child, piece.origin, piece.sharing)
+        granted.append(found.public())
+    run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
+    reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
+    step.audit(task, "run", "ok", child.object.fingerprint, f"{order.recipe.brand.name} {order.label}")
+    step.state.pending.remove(start.row)
+    if start.call.flags & Flag.NON_BLOCKING:
+        step.answer(task, start.seq, messages.Created(child.name, reference.public()))
+    else:
+        step.wait(Pending(task, start.seq, start.call, (child.object,)))
+
+
+def _grant(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> Reference:
+    return step.grant(
+        receiver,
+        origin.object,
+        narrowed(origin.permissions, sharing.permissions),
+        Provenance.DELEGATED,
+        sharing.label,
+        origin=origin,
+        expires_ns=delegation.end_of(step, sharing.lifetime_ns),
+    )
+
+
+def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> None:
     task, recipe = start.task, start.order.recipe
     held = [one for one in start.held if one is not None]
     inputs = len(recipe.inputs)
@@ -226,22 +271,22 @@ def _start(step: Step, cluster: Cluster, start: _Start) -> None:
         tuple(held[1 : 1 + inputs]),
         tuple(held[1 + inputs :]),
     )
-    task.abroad.add(start.peer.node)
-    task.children_away[start.child.task] = start.peer.node
-    cluster.note_placed(start.peer.node)
+    task.abroad.add(peer.node)
+    task.children_away[start.child.task] = peer.node
+    cluster.note_placed(peer.node)
     step.audit(
         task,
         "run",
         "ok",
         start.child.fingerprint,
-        f"{recipe.brand.name} {start.order.label} on {start.peer.name}",
+        f"{recipe.brand.name} {start.order.label} on {peer.name}",
     )
 
     def answered(later: Step, answer: dcp.Answer) -> None:
         waits = later.state.pending.has(start.row)
         if isinstance(answer, messages.Created) and waits:
             later.state.pending.remove(start.row)
-            reference = stand_ins.adopt(later, task, start.peer.node, answer.reference, Provenance.CREATED)
+            reference = stand_ins.adopt(later, task, peer.node, answer.reference, Provenance.CREATED)
             later.answer(task, start.seq, messages.Created(answer.name, reference.public()))
             return
         task.children_away.pop(start.child.task, None)
@@ -249,10 +294,10 @@ def _start(step: Step, cluster: Cluster, start: _Start) -> None:
             _withdraw(later, cluster, start)
         if waits:
             later.state.pending.remove(start.row)
-            refused = answer if isinstance(answer, messages.Failure) else coordination.unreachable(start.peer)
+            refused = answer if isinstance(answer, messages.Failure) else coordination.unreachable(peer)
             later.answer(task, start.seq, refused)
 
-    question = coordination.ask(step, start.peer.node, body, answered)
+    question = coordination.ask(step, peer.node, body, answered)
     if question is not None:
         start.row.questions.append(question)
 

@@ -65,8 +65,8 @@ def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         raise TooLargeError(
             f"arguments take more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
-    if peer is not None:
-        away_run.run_away(step, task, seq, call, order, peer)
+    if peer is not None or _is_handed_from_elsewhere(order):
+        away_run.run_offered(step, task, seq, call, order, peer)
         return
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, one.lifetime_ns), one.expires_ns) for one in given]
@@ -102,6 +102,12 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
     own = replace(own, load=replace(own.load, tasks=busy))
     chosen = cluster.placement.choose(candidates, own, call.limits)
     return None if chosen.node == cluster.here.node else cluster.peer(chosen.node)
+
+
+def _is_handed_from_elsewhere(order: Order) -> bool:
+    """Whether the child gets references to objects of other nodes, which have to know of it first."""
+    handed = (order.program_origin, *order.origins)
+    return any(origin is not None and origin.object.home for origin in handed)
 
 
 # -- what is ordered --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ end (``dios.core.lifecycle``).
 from __future__ import annotations
 
 from dios import limits
-from dios.core import access, away_calls, effects
+from dios.core import access, away_calls, coordination, effects
 from dios.core.object_types import network, sources
 from dios.core.object_types.states import SocketState, StreamState, TimerState
 from dios.core.pending import Pending
@@ -187,9 +187,11 @@ def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
     state.holder[call.mode] = (task.id, reference.id)
     step.audit(task, "attach", "ok", reference.object.fingerprint, call.mode.name)
     duplex = isinstance(state, SocketState)
-    step.emit(
-        effects.AnswerAttach(task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex)
+    answer = effects.AnswerAttach(
+        task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex
     )
+    coordination.note(step.state, answer)
+    step.emit(answer)
 
 
 # -- giving up ----------------------------------------------------------------------------------------
