@@ -19,7 +19,7 @@ from dios.cli.chosen import SHOWN, settings_given
 from dios.cli.output import JsonOption, facts, progress, reporting, say, table, write_json
 from dios.cli.stopping import Stopped, stopped_by_signals
 from dios.client.locate import local_cluster as usual_directory
-from dios.errors import InvalidError
+from dios.errors import DiosError, InvalidError
 
 if TYPE_CHECKING:
     from dios.node.local_cluster import LocalCluster
@@ -90,6 +90,11 @@ def up(
                 )
                 try:
                     started = local_cluster.start(made, told=told)
+                except DiosError:
+                    if found is None:
+                        say(f"what was made is left there for its logs: {place}; `dios down` deletes it")
+                        _link(place)
+                    raise
                 except BaseException:
                     if found is None:
                         local_cluster.remove(place)
@@ -141,6 +146,7 @@ def _link(place: Path) -> None:
 
 def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: bool) -> None:
     running = made.running()
+    forgotten = made.forgotten()
     if as_json:
         rows = [
             {
@@ -151,6 +157,7 @@ def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: boo
                 "socket": str(node.socket),
                 "pid": running[node.name].pid if node.name in running else 0,
                 "started": node.name in started,
+                "forgotten": node.name in forgotten,
             }
             for node in made.nodes
         ]
@@ -164,7 +171,7 @@ def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: boo
                 node.rack or "-",
                 node.address,
                 str(running[node.name].pid) if node.name in running else "-",
-                "started" if node.name in started else "was running",
+                _state(node.name, started, forgotten),
             )
             for node in made.nodes
         ],
@@ -174,6 +181,12 @@ def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: boo
     if not default:
         say(f"another node is the default; for this cluster: export DIOS_NODE={first.data}")
     say(f"its data: {made.directory}; next: dios node ls, dios group create NAME; at the end: dios down")
+
+
+def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
+    if name in forgotten:
+        return "forgotten"
+    return "started" if name in started else "was running"
 
 
 @app.command(epilog="\b\nExamples:\n  dios down\n  dios down --keep\n  dios down --dir ./cluster")

@@ -128,6 +128,9 @@ def list_nodes(
         if watch:
             _watch(connected, as_json=as_json)
         members = connected.nodes()
+        if not members and not as_json:
+            say("the node is in no cluster; `dios up` makes one here, `dios-node init` one of more machines")
+            return
         _show(members, as_json=as_json)
         if not as_json:
             _tell_absent(members)
@@ -154,7 +157,7 @@ def _member(members: list[Member], name: str) -> Member:
     for member in members:
         if member.name == name:
             return member
-    known = ", ".join(member.name for member in members)
+    known = ", ".join(member.name for member in members) or "the node asked is in no cluster"
     raise InvalidError(f"no node is called {name!r}; `dios node ls` shows them: {known}")
 
 

@@ -110,8 +110,8 @@ def put(
             finally:
                 # Also after a failure: what is stored already must not become unreachable.
                 if stored:
-                    place.remember(group, stored)
                     _show_put(stored, as_json=as_json)
+                    place.remember(group, stored)
 
 
 def _size_of(path: Path) -> int:

@@ -12,10 +12,10 @@ from typing import Final
 
 from dios.cli.output import say, size_text, time_text
 from dios.client.blocking import Group, Node, Reference, Task, connect
-from dios.client.cluster import Gathered
+from dios.client.cluster import Gathered, Member
 from dios.client.keyring import Keyring, check_alias
 from dios.client.status import Status
-from dios.errors import Conflict, ExistsError, InvalidError, NoSuchTaskError
+from dios.errors import Conflict, ExistsError, InvalidError, NoSuchTaskError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.lib.catalogue import Entry
@@ -99,12 +99,16 @@ class Place:
 
     # -- catalogues ---------------------------------------------------------------------------------
     def catalogue(self, alias: str) -> StoredCatalogue | None:
-        """The catalogue of a group, if it has one that can be reached."""
+        """The catalogue of a group, if it has one; UnreachableError when it is on a node that is away."""
         name = self.keyring.objects.get(CATALOGUE_ALIAS + alias)
         if name is None:
             return None
-        found = self.node.find(name, group=self.group(alias))
-        return None if found is None else StoredCatalogue(found)
+        found = self.node.lookup(name, group=self.group(alias), limit=1)
+        if not found and found.incomplete:
+            raise UnreachableError(
+                f"the catalogue of group {alias!r} is on a node that does not answer", call="lookup"
+            )
+        return StoredCatalogue(found[0]) if found else None
 
     def catalogue_for_writing(self, alias: str) -> StoredCatalogue:
         """The catalogue of a group, made when there is none."""
@@ -141,11 +145,19 @@ class Place:
         """Everything that was put into these groups, or into all of them."""
         found: list[Found] = []
         for alias in self.reachable_groups() if aliases is None else aliases:
-            stored = self.catalogue(alias)
-            if stored is not None:
-                data, _ = stored.read()
-                found += [Found(alias, entry) for entry in catalogue.decode(data)]
+            try:
+                stored = self.catalogue(alias)
+                if stored is not None:
+                    data, _ = stored.read()
+                    found += [Found(alias, entry) for entry in catalogue.decode(data)]
+            except UnreachableError as error:
+                say(f"{error.message}; what was put into {alias} is not known here now")
         return found
+
+    # -- the cluster --------------------------------------------------------------------------------
+    def here(self) -> Member | None:
+        """The node that is asked, as one of its cluster; None when it is alone."""
+        return next((member for member in self.node.nodes() if member.here), None)
 
     # -- objects ------------------------------------------------------------------------------------
     def find(self, text: str) -> tuple[Name, Found | None]:

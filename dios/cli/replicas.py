@@ -68,14 +68,13 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
         replicas = place.replicas(name)
         nearest = replicas[0]
         shown = _attributes(nearest)
+        where = [_where(replica) for replica in replicas]
+        here = place.here()
+        for row in where:
+            if here is not None and not row["node"]:
+                row["node"], row["rack"] = here.name, here.rack
         if as_json:
-            write_json(
-                {
-                    **shown,
-                    "replicas": [_where(replica) for replica in replicas],
-                    "incomplete": replicas.incomplete,
-                }
-            )
+            write_json({**shown, "replicas": where, "incomplete": replicas.incomplete})
             return
         shown["size"] = f"{nearest.size} bytes ({size_text(nearest.size)})"
         facts(
@@ -84,28 +83,17 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
                 for key, value in shown.items()
             ]
         )
-        if nearest.node or len(replicas) > 1:
-            _show_replicas(replicas)
+        if here is not None or len(replicas) > 1:
+            _show_replicas(where)
         if replicas.incomplete:
             say(INCOMPLETE)
 
 
-def _show_replicas(replicas: list[Reference]) -> None:
+def _show_replicas(rows: list[dict[str, object]]) -> None:
+    shown = ("node", "rack", "persistence", "proximity", "size", "v_r", "v_w", "id")
     table(
-        ("NODE", "RACK", "PERSISTENCE", "PROXIMITY", "SIZE", "V_R", "V_W", "ID"),
-        [
-            (
-                replica.node or "-",
-                replica.rack or "-",
-                replica.persistence.name.lower(),
-                replica.proximity.name.lower(),
-                size_text(replica.size),
-                str(replica.v_r),
-                str(replica.v_w),
-                f"{replica.object_id:016x}",
-            )
-            for replica in replicas
-        ],
+        tuple(key.upper() for key in shown),
+        [tuple(str(row[key]) or "-" for key in shown) for row in rows],
         right=("SIZE", "V_R", "V_W"),
     )
 

@@ -71,6 +71,12 @@ class LocalCluster:
     nodes: tuple[LocalNode, ...]
     keep: bool
 
+    def forgotten(self) -> frozenset[str]:
+        """The names of nodes that the others refuse since `dios node forget`."""
+        owns = {node.name: identity.load(node.data) for node in self.nodes}
+        revoked = {number for own in owns.values() if own is not None for number in own.revoked}
+        return frozenset(name for name, own in owns.items() if own is not None and own.node in revoked)
+
     def running(self) -> dict[str, Running]:
         """The nodes whose processes answer, by name."""
         found = {node.name: daemon.find(node.socket) for node in self.nodes}
@@ -219,11 +225,14 @@ def locked(directory: Path) -> Iterator[None]:
 def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) -> list[str]:
     """Start the nodes that do not run, all at once, and wait until each sees all; the names of those started.
 
-    ``told`` gets a word for each step, from any thread. When it fails or is interrupted, the nodes that this
-    call started are stopped again. Raises what ``daemon.start_detached`` raises, TimeLimitError.
+    One that was forgotten is left alone. ``told`` gets a word for each step, from any thread. When it fails
+    or is interrupted, the nodes that this call started are stopped again. Raises what
+    ``daemon.start_detached`` raises, TimeLimitError.
     """
     running = found.running()
-    absent = [node for node in found.nodes if node.name not in running]
+    forgotten = found.forgotten()
+    wanted = [node for node in found.nodes if node.name not in forgotten]
+    absent = [node for node in wanted if node.name not in running]
 
     def begin(node: LocalNode) -> None:
         daemon.start_detached(node.data, flags=node.flags())
@@ -231,7 +240,7 @@ def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) 
 
     try:
         _all_at_once(begin, absent)
-        wait_ready(found, told=told)
+        wait_ready(wanted, told=told)
         _claim_default(found)
     except BaseException:
         _all_at_once(lambda node: _stop_one(node, lambda _: None), absent)
@@ -239,13 +248,13 @@ def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) 
     return [node.name for node in absent]
 
 
-def wait_ready(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) -> None:
-    """Wait until every node sees every other; raises TimeLimitError after NODE_START_MS_MAX."""
+def wait_ready(nodes: Sequence[LocalNode], *, told: Callable[[str], None] = lambda _: None) -> None:
+    """Wait until every one of these sees every other; raises TimeLimitError after NODE_START_MS_MAX."""
     deadline = time.monotonic() + limits.NODE_START_MS_MAX / 1000
-    wanted = {node.name for node in found.nodes}
-    for node in found.nodes:
+    names = {node.name for node in nodes}
+    for node in nodes:
         with connect(str(node.socket), groups=()) as connected:
-            while missing := wanted - {member.name for member in connected.nodes() if member.usable}:
+            while missing := names - {member.name for member in connected.nodes() if member.usable}:
                 if time.monotonic() > deadline:
                     raise TimeLimitError(
                         f"{node.name} does not see {', '.join(sorted(missing))} after "

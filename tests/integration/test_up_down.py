@@ -1,0 +1,209 @@
+"""Clusters as a person types them: `dios up` on one machine, and nodes that join one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from person import DEADLINE_SECONDS, Person
+from running_node import exists, wait_until
+
+NAMES = ["n1", "n2", "n3"]
+
+
+def nodes(person: Person, asked: str) -> dict[str, str]:
+    """The status of each node, as one of them sees it."""
+    told = json.loads(person.types(f"dios node ls --json --node {asked}").stdout)
+    return {row["name"]: row["status"] for row in told}
+
+
+def pid_of(person: Person, name: str) -> int:
+    """The process of a node of the usual local cluster."""
+    return int((cluster_of(person) / name / "node.pid").read_text())
+
+
+def cluster_of(person: Person) -> Path:
+    """Where a person's local cluster is."""
+    return person.home / ".local" / "state" / "dios" / "cluster"
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """A person with a cluster of three nodes in two racks, and a group."""
+    someone = Person(tmp_path_factory.mktemp("home"))
+    someone.types("dios up --nodes 3 --racks 2 --pool-size 1")
+    try:
+        someone.types("dios group create analytics")
+        yield someone
+    finally:
+        someone.types("dios down")
+
+
+def test_every_node_sees_every_other(person: Person) -> None:
+    """When `dios up` has returned, each of its nodes, asked by its name, says that all are alive."""
+    for name in NAMES:
+        assert nodes(person, name) == dict.fromkeys(NAMES, "alive")
+
+
+def test_up_again_says_what_runs(person: Person) -> None:
+    """A second `dios up` starts nothing; one that wants another cluster there is refused."""
+    told = json.loads(person.types("dios up --json").stdout)
+    assert [(row["name"], row["rack"], row["started"]) for row in told["nodes"]] == [
+        ("n1", "r1", False),
+        ("n2", "r2", False),
+        ("n3", "r1", False),
+    ]
+    assert told["default"]
+    assert "has 3 nodes" in person.types("dios up --nodes 4", status=1).stderr
+    assert "node.toml" in person.types("dios up --pool-size 3", status=1).stderr
+
+
+def test_an_object_is_everywhere(person: Person) -> None:
+    """What is put at one node is read at another; `stat` says where it is, whoever is asked."""
+    person.writes("a.txt", "a b c\n")
+    person.types("dios put a.txt --group analytics")
+    assert person.types("dios get a.txt --node n3").stdout == "a b c\n"
+    for asked in ("n1", "n2"):
+        told = json.loads(person.types(f"dios stat a.txt --json --node {asked}").stdout)
+        assert [(row["node"], row["rack"]) for row in told["replicas"]] == [("n1", "r1")]
+        assert not told["incomplete"]
+
+
+def test_an_object_grows_from_afar(person: Person) -> None:
+    """A write through another node may make an object longer: here the catalogue, which is at n1."""
+    person.writes("first.txt", "1")
+    person.writes("second.txt", "2")
+    person.types("dios put first.txt --group analytics --node n1")
+    person.types("dios put second.txt --group analytics --node n2")
+    listed = {item["file"] for item in json.loads(person.types("dios ls --json").stdout)}
+    assert {"first.txt", "second.txt"} <= listed
+
+
+def test_a_replica_is_one_more_object(person: Person) -> None:
+    """After `replicate` both nodes have the object, durable, with the same bytes."""
+    person.writes("b.txt", "twice\n")
+    person.types("dios put b.txt --group analytics")
+    made = json.loads(person.types("dios replicate b.txt --to n2 --durable --json").stdout)
+    assert (made["node"], made["persistence"], made["size"]) == ("n2", "durable", 6)
+    told = json.loads(person.types("dios stat b.txt --json").stdout)
+    assert sorted(row["node"] for row in told["replicas"]) == ["n1", "n2"]
+    assert len({row["id"] for row in told["replicas"]}) == 2
+
+
+def test_a_task_runs_where_it_is_told(person: Person) -> None:
+    """`run --host` runs there and streams here; `ps` says where each ran, `--here` shows only those here."""
+    person.writes("job.py", "import dios\nprint(dios.connect().inputs[0].read_bytes())\n")
+    person.writes("c.txt", "input")
+    person.types("dios put c.txt --group analytics")
+    for place in ("--host n2 --label there", "--local --label here"):
+        done = person.types(f"dios run job.py --group analytics --input c.txt {place}")
+        assert done.stdout == "b'input'\n"
+    everywhere = {
+        row["label"]: row["node"] for row in json.loads(person.types("dios ps --all --json").stdout)
+    }
+    assert everywhere["there"] == "n2"
+    assert everywhere["here"] in {"n1", ""}
+    here = {row["label"] for row in json.loads(person.types("dios ps --all --here --json").stdout)}
+    assert "here" in here
+    assert "there" not in here
+    assert "n9" in person.types("dios run job.py --host n9", status=125).stderr
+
+
+def test_a_drained_node_is_given_nothing(person: Person) -> None:
+    """A draining node is shown as such everywhere, and takes tasks again when it is undone."""
+    assert json.loads(person.types("dios node drain n3 --wait --json").stdout)["draining"]
+    person.writes("nothing.py", "")
+    for _ in range(3):
+        person.types("dios run nothing.py --label drained")
+    rows = json.loads(person.types("dios ps --all --json").stdout)
+    assert "n3" not in {row["node"] for row in rows if row["label"] == "drained"}
+    assert not json.loads(person.types("dios node drain n3 --undo --json").stdout)["draining"]
+
+
+def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
+    """A dead node is told with what may be missing, nothing waits for it, and `dios up` starts it again."""
+    person.writes("d.txt", "kept")
+    name = json.loads(person.types("dios put d.txt --group analytics --node n2 --json").stdout)[0]["name"]
+    os.kill(pid_of(person, "n2"), signal.SIGKILL)
+    wait_until(lambda: nodes(person, "n1")["n2"] == "dead", "n1 knows that n2 is dead")
+    assert "does not answer" in person.types("dios node describe n2").stderr
+    assert "EHOSTUNREACH" in person.types("dios run nothing.py --host n2", status=125).stderr
+    told = json.loads(person.types("dios up --json").stdout)
+    assert [row["name"] for row in told["nodes"] if row["started"]] == ["n2"]
+    assert person.types("dios get", name, "--node", "n1").stdout == "kept"
+
+
+def test_down_leaves_nothing(tmp_path: Path) -> None:
+    """`dios down` leaves no process and no file; with --keep the objects stay for the next `up`."""
+    someone = Person(tmp_path)
+    up = json.loads(someone.types("dios up --nodes 2 --pool-size 0 --dir ./c --keep --json").stdout)
+    pids = [row["pid"] for row in up["nodes"]]
+    assert all(exists(pid) for pid in pids)
+    someone.types("dios group create g")
+    someone.writes("a.txt", "kept")
+    someone.types("dios put a.txt --group g --node n2")
+    assert json.loads(someone.types("dios down --json").stdout)["stopped"] == ["n1", "n2"]
+    assert not any(exists(pid) for pid in pids)
+    someone.types("dios up --dir ./c")
+    assert someone.types("dios get a.txt").stdout == "kept"
+    someone.types("dios down")
+    assert (tmp_path / "c").is_dir(), "it was made to be kept"
+    assert "none is there" in someone.types("dios down --dir ./elsewhere").stdout
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_ctrl_c_stops_what_was_started(tmp_path: Path) -> None:
+    """`dios up` that is interrupted ends its nodes and removes what it made."""
+    someone = Person(tmp_path)
+    begun = someone.starts("dios up --nodes 2 --pool-size 0")
+    folder = cluster_of(someone)
+    pid_files = [folder / name / "node.pid" for name in ("n1", "n2")]
+
+    def written() -> bool:
+        return begun.poll() is not None or any(file.exists() and file.read_text() for file in pid_files)
+
+    wait_until(written, "a node's process is there")
+    pids = [int(file.read_text()) for file in pid_files if file.exists() and file.read_text()]
+    begun.send_signal(signal.SIGINT)
+    begun.communicate(timeout=DEADLINE_SECONDS)
+    assert begun.returncode == 130
+    assert not folder.exists()
+    assert not any(exists(pid) for pid in pids)
+
+
+def test_nodes_join_one_by_one(tmp_path: Path) -> None:
+    """The line that `init` prints makes a second data directory a node; later starts need no token."""
+    someone = Person(tmp_path)
+    port = 30_000 + os.getpid() % 1_900
+    init = someone.types(f"dios-node init --data ./one --listen 127.0.0.1:{port} --name one --json")
+    token = json.loads(init.stdout)["token"]
+    someone.environment["DIOS_POOL_SIZE"] = "0"
+    join = f"dios-node start --data ./two --detach --join 127.0.0.1:{port} --name two --rack r2"
+    assert "nobody answers" in someone.types(join, "--token", token, status=1).stderr
+    try:
+        someone.types("dios-node start --data ./one --detach")
+        assert (
+            "named one"
+            in someone.types(join.replace("--name two", "--name one"), "--token", token, status=1).stderr
+        )
+        someone.writes("token", token).chmod(0o600)
+        someone.types(join, "--token-file", "token")
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while nodes(someone, "./one") != {"one": "alive", "two": "alive"}:
+            assert time.monotonic() < deadline
+        assert "used up" in someone.types(join.replace("./two", "./three"), "--token", token, status=1).stderr
+        someone.types("dios-node stop --data ./two")
+        someone.types("dios-node start --data ./two --detach")
+        wait_until(
+            lambda: nodes(someone, "./two") == {"one": "alive", "two": "alive"}, "it found its cluster again"
+        )
+        someone.types("dios node forget two --yes --node ./one")
+        assert nodes(someone, "./one") == {"one": "alive"}
+    finally:
+        for data in ("./one", "./two"):
+            someone.types(f"dios-node stop --data {data}")
