@@ -17,7 +17,14 @@ def test_an_error_tells_cause_place_and_next_command(capsys: pytest.CaptureFixtu
     assert ended.value.exit_code == output.FAILED
     assert "dios get: no node answers" in told
     assert "lookup on 00aa11bb22cc, EHOSTUNREACH" in told
-    assert "dios-node start" in told.replace("\n", " ")
+    assert "dios node ls" in told.replace("\n", " "), "a node answered, so that another one is out of reach"
+
+
+def test_a_node_that_does_not_run_is_to_be_started(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody answered at all, the next command is the one that starts a node."""
+    with pytest.raises(typer.Exit), output.reporting("dios get"):
+        raise errors.UnreachableError("no node listens")
+    assert "dios-node start" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_an_error_as_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
