@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R", bound=Reference)
 F = TypeVar("F", bound="Future[object]")
 
 _MAIN: Final = "from dios.lib.spawned import serve\nserve()\n"
@@ -209,9 +210,9 @@ def spawn(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Fut
     return _of_this_task.spawn(function, *args, **kwargs)
 
 
-def narrowed(reference: Reference, *rights: Rights) -> Reference:
+def narrowed(reference: R, *rights: Rights) -> R:
     """A reference as an argument to ``spawn`` with these rights only; of no use for anything else."""
-    return cast("Reference", reference.restrict(*rights))
+    return cast("R", reference.restrict(*rights))
 
 
 def _place_of(function: Callable[P, T]) -> tuple[str, str]:

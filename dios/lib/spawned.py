@@ -15,7 +15,7 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
-from dios.client.attributes import Handed, Handle
+from dios.client.attributes import Handed
 from dios.client.blocking import Node, Reference, Stream, connect
 from dios.errors import DiosError, InvalidError, ProtocolError
 from dios.lib import channels
@@ -157,15 +157,18 @@ def _leave(end: _Ends) -> None:
 
 
 def _as_hinted(value: object, hint: type[T]) -> object:
-    """An argument as the function's annotation has it: a tuple, a record, a channel of a type."""
-    if isinstance(value, Handle):
-        return value
-    if isinstance(value, End):
-        item, *_ = typing.get_args(hint) or (object,)
-        return type(value)(value.stream, item)
+    """An argument as the function's annotation has it: a tuple, a record, channels of a type."""
     try:
-        return msgspec.convert(value, hint)
+        return msgspec.convert(value, hint, dec_hook=_typed)
     except msgspec.ValidationError as error:
         raise InvalidError(f"an argument is not as the function has it: {error}") from None
     except TypeError:
         return value
+
+
+def _typed(kind: type[T], value: object) -> object:
+    """An end of a channel for the type that the annotation gives it; other things as they are."""
+    if not isinstance(value, End):
+        return value
+    item, *_ = typing.get_args(kind) or (object,)
+    return type(value)(value.stream, item)
