@@ -92,6 +92,7 @@ LOG_FILES_OPEN_MAX: Final = 64
 
 # -- network streams ------------------------------------------------------------------------------
 PORT_MAX: Final = 65_535
+DATAGRAM_BYTES_MAX: Final = 65_535
 NETWORK_RING_BYTES_DEFAULT: Final = 256 * KIB
 NETWORK_SOCKETS_MAX: Final = 2_048
 NETWORK_CONNECT_MS_MAX: Final = 30_000

@@ -16,7 +16,7 @@ import trio
 
 from dios.client.aio_connection import AsyncConnection
 from dios.client.aio_logs import AsyncLog
-from dios.client.aio_network import AsyncAcceptor, AsyncTcpConnection
+from dios.client.aio_network import AsyncAcceptor, AsyncDatagrams, AsyncTcpConnection
 from dios.client.aio_objects import AsyncReference, AsyncStreamEnds, awaited, drive
 from dios.client.attributes import HasLink
 from dios.client.batches import BatchOps, Pending, operation_of
@@ -45,6 +45,7 @@ __all__ = [
     "AsyncAcceptor",
     "AsyncBatch",
     "AsyncConsole",
+    "AsyncDatagrams",
     "AsyncGroup",
     "AsyncLog",
     "AsyncNode",
@@ -129,17 +130,18 @@ _KINDS: Final[dict[ObjectType, type[AsyncReference]]] = {
     ObjectType.TCP_STREAM: AsyncTcpConnection,
     ObjectType.TCP_ACCEPT_STREAM: AsyncAcceptor,
     ObjectType.DURABLE_STREAM: AsyncLog,
+    ObjectType.UDP_STREAM: AsyncDatagrams,
 }
 
 _Ops = NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"]
 
 
-_Network = NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor"]
+_Network = NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor", "AsyncDatagrams"]
 
 
 class AsyncNode(
     NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"],
-    NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor"],
+    NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor", "AsyncDatagrams"],
     LogMakers["AsyncLog"],
 ):
     """The node, as this task sees it."""
@@ -151,6 +153,7 @@ class AsyncNode(
     network = awaited(_Network.network_op)
     connect_tcp = awaited(_Network.connect_tcp_op)
     listen_tcp = awaited(_Network.listen_tcp_op)
+    bind_udp = awaited(_Network.bind_udp_op)
     create_log = awaited(LogMakers["AsyncLog"].create_log_op)
     create_program = awaited(_Ops.create_program_op)
     lookup = awaited(_Ops.lookup_op)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from dios.client.aio_objects import AsyncReference, AsyncStreamEnds, awaited
 from dios.client.handles import Data
-from dios.client.network import AcceptorOps, TcpOps
+from dios.client.network import AcceptorOps, TcpOps, UdpOps, datagram, taken_apart
 from dios.errors import EndOfStreamError
 from dios.transport import rings_trio
 
@@ -41,6 +41,24 @@ class AsyncTcpConnection(TcpOps, AsyncStreamEnds):
                 yield await self.receive()
         except EndOfStreamError:
             return
+
+
+class AsyncDatagrams(UdpOps, AsyncStreamEnds):
+    """A UDP socket; iterating gives datagrams with their peers' addresses, for ever."""
+
+    __slots__ = ()
+
+    async def send(self, data: Data, address: str) -> None:
+        """Send one datagram to "HOST:PORT"; it may be lost on the way, as on any network."""
+        await rings_trio.send(await self.writer(), datagram(data, address))
+
+    async def receive(self) -> tuple[bytes, str]:
+        """Wait for a datagram: its bytes, and where it came from."""
+        return taken_apart(await rings_trio.receive(await self.reader()))
+
+    async def __aiter__(self) -> AsyncIterator[tuple[bytes, str]]:
+        while True:
+            yield await self.receive()
 
 
 class AsyncAcceptor(AcceptorOps["AsyncTcpConnection"], AsyncReference):

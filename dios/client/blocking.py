@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 from dios.client.attributes import HasLink
 from dios.client.batches import BatchOps, Pending, operation_of
 from dios.client.blocking_logs import Log
-from dios.client.blocking_network import Acceptor, TcpConnection
+from dios.client.blocking_network import Acceptor, Datagrams, TcpConnection
 from dios.client.blocking_objects import (
     ReadRequest,
     Reference,
@@ -41,6 +41,7 @@ __all__ = [
     "Acceptor",
     "Batch",
     "Console",
+    "Datagrams",
     "Group",
     "Log",
     "Node",
@@ -131,17 +132,18 @@ _KINDS: Final[dict[ObjectType, type[Reference]]] = {
     ObjectType.TCP_STREAM: TcpConnection,
     ObjectType.TCP_ACCEPT_STREAM: Acceptor,
     ObjectType.DURABLE_STREAM: Log,
+    ObjectType.UDP_STREAM: Datagrams,
 }
 
 _Ops = NodeOps["Reference", "Task", "Group", "Stream", "Console"]
 
 
-_Network = NetworkOps["Reference", "TcpConnection", "Acceptor"]
+_Network = NetworkOps["Reference", "TcpConnection", "Acceptor", "Datagrams"]
 
 
 class Node(
     NodeOps["Reference", "Task", "Group", "Stream", "Console"],
-    NetworkOps["Reference", "TcpConnection", "Acceptor"],
+    NetworkOps["Reference", "TcpConnection", "Acceptor", "Datagrams"],
     LogMakers["Log"],
 ):
     """The node, as this task sees it; a ``with`` body closes a connection of one's own at its end."""
@@ -155,6 +157,7 @@ class Node(
     network = blocking(_Network.network_op)
     connect_tcp = blocking(_Network.connect_tcp_op)
     listen_tcp = blocking(_Network.listen_tcp_op)
+    bind_udp = blocking(_Network.bind_udp_op)
     create_log = blocking(LogMakers["Log"].create_log_op)
     create_program = blocking(_Ops.create_program_op)
     lookup = blocking(_Ops.lookup_op)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dios.client.blocking_objects import Reference, StreamEnds, blocking
 from dios.client.handles import Data
-from dios.client.network import AcceptorOps, TcpOps
+from dios.client.network import AcceptorOps, TcpOps, UdpOps, datagram, taken_apart
 from dios.errors import EndOfStreamError
 
 if TYPE_CHECKING:
@@ -45,6 +45,24 @@ class TcpConnection(TcpOps, StreamEnds):
                 yield self.receive()
         except EndOfStreamError:
             return
+
+
+class Datagrams(UdpOps, StreamEnds):
+    """A UDP socket; iterating gives datagrams with their peers' addresses, for ever."""
+
+    __slots__ = ()
+
+    def send(self, data: Data, address: str, timeout: float | None = None) -> None:
+        """Send one datagram to "HOST:PORT"; it may be lost on the way, as on any network."""
+        self.writer.send(datagram(data, address), timeout)
+
+    def receive(self, timeout: float | None = None) -> tuple[bytes, str]:
+        """Wait for a datagram: its bytes, and where it came from."""
+        return taken_apart(self.reader.receive(timeout))
+
+    def __iter__(self) -> Iterator[tuple[bytes, str]]:
+        while True:
+            yield self.receive()
 
 
 class Acceptor(AcceptorOps["TcpConnection"], Reference):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 from dios.client.attributes import Handle
-from dios.client.handles import nanoseconds
+from dios.client.handles import Data, nanoseconds
 from dios.client.node_base import NodeBase
 from dios.client.nodes import refs_of
 from dios.client.session import Operation, expect
@@ -20,18 +20,22 @@ from dios.errors import (
     ClosedError,
     DiosError,
     EndOfStreamError,
+    InvalidError,
     NotPermittedError,
     TimeLimitError,
     WouldBlockError,
 )
+from dios.limits import DATAGRAM_BYTES_MAX
 from dios.wire import messages
 from dios.wire.types import Flag, Mode, NameKind, ObjectType
 
 R = TypeVar("R", bound=Handle)
 N = TypeVar("N", bound=Handle)
 A = TypeVar("A", bound=Handle)
+U = TypeVar("U", bound=Handle)
 
-NETWORK_NAME = bytes(31) + b"\x03"
+NETWORK_NAME: Final = bytes(31) + b"\x03"
+_ADDRESS_BYTES_MAX: Final = 255
 
 
 class TcpOps(StreamOps):
@@ -50,6 +54,32 @@ class TcpOps(StreamOps):
         if not self._closed and self.zombie:
             return ClosedError("the connection broke; what came may not be all", fingerprint=self.fingerprint)
         return error
+
+
+class UdpOps(StreamOps):
+    """A UDP socket: datagrams, each with its peer's address."""
+
+    __slots__ = ()
+
+    @property
+    def dropped(self) -> int:
+        """How many datagrams found no room in the ring, or could not be sent."""
+        return self.dirty
+
+
+def datagram(data: Data, address: str) -> bytes:
+    """A datagram for ``address`` as a message of the ring; InvalidError when it is too long."""
+    where = address.encode()
+    view = memoryview(data).cast("B")
+    if len(where) > _ADDRESS_BYTES_MAX or view.nbytes > DATAGRAM_BYTES_MAX:
+        raise InvalidError(f"no datagram has {view.nbytes} bytes, or an address of {len(where)}")
+    return bytes((len(where),)) + where + view
+
+
+def taken_apart(message: bytes) -> tuple[bytes, str]:
+    """A datagram's bytes, and its peer's address."""
+    end = 1 + message[0]
+    return message[end:], message[1:end].decode()
 
 
 class AcceptorOps(Handle, Generic[N]):
@@ -79,9 +109,9 @@ class AcceptorOps(Handle, Generic[N]):
         return cast("N", self._node.handle(found.references[0]))
 
 
-class NetworkOps(NodeBase, Generic[R, N, A]):
-    """The calls that make network streams; the type variables are the face's reference, connection and
-    acceptor.
+class NetworkOps(NodeBase, Generic[R, N, A, U]):
+    """The calls that make network streams; the type variables are the face's reference, connection,
+    acceptor and datagrams.
     """
 
     _network: Handle | None = None
@@ -113,6 +143,12 @@ class NetworkOps(NodeBase, Generic[R, N, A]):
         ``ring_bytes`` is the size of each connection's two rings.
         """
         return cast("A", (yield from self._open(ObjectType.TCP_ACCEPT_STREAM, address, groups, ring_bytes)))
+
+    def bind_udp_op(
+        self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
+    ) -> Operation[U]:
+        """Send and receive datagrams from "HOST:PORT", where a port of 0 is any free one."""
+        return cast("U", (yield from self._open(ObjectType.UDP_STREAM, address, groups, ring_bytes)))
 
     def _open(
         self, kind: ObjectType, address: str, groups: Iterable[Handle], ring_bytes: int

@@ -21,7 +21,7 @@ from dios.transport.ring_end import (
     fence,
     release_lock,
 )
-from dios.transport.ring_memory import COMMITS, CONTROL_BYTES, COUNT, STATE
+from dios.transport.ring_memory import BROKEN, COMMITS, CONTROL_BYTES, COUNT, STATE
 
 _LENGTH: Final = struct.Struct("<I")
 _pack: Final = _LENGTH.pack
@@ -64,6 +64,11 @@ class RingWriter(RingEnd):
         if self.closed or self._limit > self._tail:
             return True
         return self._refresh() > 0 or self.peer_closed
+
+    @property
+    def room(self) -> int:
+        """How many bytes could be written now."""
+        return self._refresh()
 
     def _publish(self) -> None:
         own = self._own
@@ -256,6 +261,12 @@ class RingWriter(RingEnd):
             self._tail += size
         self._commits += 1
         self._publish()
+
+    def break_off(self) -> None:
+        """Close, and let the reader know that what was sent is not all: UnreachableError for it."""
+        if not self.closed:
+            self._own[COUNT] = BROKEN
+            self.close()
 
     def close(self) -> None:
         """Tell the reader that nothing more comes; it still reads what was sent."""

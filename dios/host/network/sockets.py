@@ -14,17 +14,20 @@ import trio
 
 from dios import limits
 from dios.core.effects import AdoptConnection, CloseNetwork, OpenNetwork
-from dios.core.events import ConnectionArrived, Event, NetworkFailed, NetworkOpened
+from dios.core.events import ConnectionArrived, DatagramsDropped, Event, NetworkFailed, NetworkOpened
 from dios.errors import Code, DiosError
 from dios.host.clock import Clock
 from dios.host.network.acceptor import Acceptor
 from dios.host.network.addresses import Address, Resolver, failure_of, text_of
+from dios.host.network.far_socket import FarSocket
 from dios.host.network.tcp import Connection
+from dios.host.network.udp import Datagrams
 from dios.host.streams import Streams
 from dios.ids import ObjectId
 from dios.wire.types import ObjectType
 
-_Thing: TypeAlias = "Connection | Acceptor"
+_Thing: TypeAlias = "FarSocket | Acceptor"
+_Maker: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], FarSocket]
 
 _DESCRIPTORS_OF_SOCKET: Final = 24
 """What a stream in both directions takes: its socket, and two rings."""
@@ -43,7 +46,7 @@ class Sockets:
         self._resolver: Final = Resolver()
         self._things: Final[dict[ObjectId, _Thing]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
-        self._lingering: Final[set[Connection]] = set()
+        self._lingering: Final[set[FarSocket]] = set()
         half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // _DESCRIPTORS_OF_SOCKET)
 
@@ -79,7 +82,7 @@ class Sockets:
         if scope is not None:
             scope.cancel()
         thing = self._things.pop(effect.object, None)
-        if isinstance(thing, Connection):
+        if isinstance(thing, FarSocket):
             self._lingering.add(thing)
         if thing is not None:
             thing.close()
@@ -89,7 +92,7 @@ class Sockets:
         for scope in self._opening.values():
             scope.cancel()
         for thing in (*self._things.values(), *self._lingering):
-            if isinstance(thing, Connection):
+            if isinstance(thing, FarSocket):
                 thing.abort()
             else:
                 thing.close()
@@ -102,6 +105,8 @@ class Sockets:
                 with trio.move_on_after(limits.NETWORK_CONNECT_MS_MAX / 1000) as patience:
                     if effect.kind is ObjectType.TCP_STREAM:
                         await self._connect(effect)
+                    elif effect.kind is ObjectType.UDP_STREAM:
+                        await self._bind(effect)
                     else:
                         await self._listen(effect)
                 if patience.cancelled_caught:
@@ -144,14 +149,34 @@ class Sockets:
         self._things[target] = Acceptor(sock, self._nursery, arrived, self._has_room)
         self._opened(target, text_of(sock.getsockname()))
 
-    def _connected(self, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
-        def closed() -> None:
-            self._lingering.discard(made)
+    async def _bind(self, effect: OpenNetwork) -> None:
+        places = await self._resolver.resolve(effect.address, socket.SOCK_DGRAM, passive=True)
+        sock = _bound(places[0], socket.SOCK_DGRAM)
+        target = effect.object
 
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> FarSocket:
+            return Datagrams(sock, self._nursery, broke, closed, self._resolver, dropped)
+
+        def dropped(count: int) -> None:
+            self._post(DatagramsDropped(self._clock.now(), target, count))
+
+        self._serve(target, make, effect.address)
+        self._opened(target, text_of(sock.getsockname()))
+
+    def _connected(self, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> FarSocket:
+            return Connection(sock, self._nursery, broke, closed)
+
+        self._serve(target, make, address)
+
+    def _serve(self, target: ObjectId, make: _Maker, address: str) -> None:
         def broke(error: OSError) -> None:
             self._failed(target, error, address)
 
-        made = Connection(sock, self._nursery, broke, closed)
+        def closed() -> None:
+            self._lingering.discard(made)
+
+        made = make(broke, closed)
         self._things[target] = made
         try:
             self._streams.serve(target, made)

@@ -1,0 +1,90 @@
+"""Datagrams between a socket and the two rings of a UDP_STREAM.
+
+Not for: opening sockets (``dios.host.network.sockets``), or what datagrams hold.
+
+Each datagram is one message of a ring: a byte with the length of its peer's address, that as "HOST:PORT", and
+then its bytes. What comes while the ring is full is dropped and counted, as a network does; so is what
+cannot be sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.errors import ClosedError, EndOfStreamError
+from dios.host.network.addresses import Resolver, text_of
+from dios.host.network.far_socket import FarSocket
+from dios.transport import rings_trio
+from dios.transport.rings import RingReader, RingWriter
+
+_PREFIX_BYTES: Final = 4
+
+
+class Datagrams(FarSocket):
+    """A far side with a UDP socket; ``dropped`` is told how many more datagrams were, now and then."""
+
+    def __init__(
+        self,
+        sock: trio.socket.SocketType,
+        nursery: trio.Nursery,
+        broke: Callable[[OSError], None],
+        closed: Callable[[], None],
+        resolver: Resolver,
+        dropped: Callable[[int], None],
+    ) -> None:
+        super().__init__(sock, nursery, broke, closed)
+        self._resolver: Final = resolver
+        self._tell_dropped: Final = dropped
+        self._dropped = 0
+
+    async def inbound(self, ring: RingWriter) -> None:
+        """Until nobody reads any more."""
+        with contextlib.suppress(ClosedError):
+            while True:
+                data, peer = await self.socket.recvfrom(limits.DATAGRAM_BYTES_MAX)
+                address = text_of(peer).encode()
+                message = bytes((len(address),)) + address + data
+                if len(message) + _PREFIX_BYTES > min(ring.room, ring.ring_bytes // 2):
+                    self._drop()
+                else:
+                    ring.send(message)
+
+    async def outbound(self, ring: RingReader) -> None:
+        """Until the task has sent its last."""
+        with contextlib.suppress(EndOfStreamError):
+            while True:
+                await self._send(await rings_trio.receive(ring))
+
+    async def _send(self, message: bytes) -> None:
+        # A task wrote it: it may be anything.
+        begin = 1 + message[0] if message else 1
+        try:
+            address = message[1:begin].decode()
+            places = await self._resolver.resolve(address, socket.SOCK_DGRAM, passive=False)
+            fitting = [place.name for place in places if place.family == self.socket.family]
+            await self.socket.sendto(message[begin:], fitting[0])
+        except (OSError, ValueError, IndexError):
+            self._drop()
+
+    def finish(self) -> None:
+        """Nobody is told: datagrams have no end."""
+
+    def reset(self) -> None:
+        """As ``finish``."""
+
+    def _drop(self) -> None:
+        self._dropped += 1
+        if self._dropped == 1:
+            self.nursery.start_soon(self._report, name="datagrams dropped")
+
+    async def _report(self) -> None:
+        # Many together: a flood must not become a flood of events.
+        await trio.sleep(limits.NETWORK_RETRY_MS / 1000)
+        count, self._dropped = self._dropped, 0
+        self._tell_dropped(count)
