@@ -71,6 +71,9 @@ class Listener:
         self._context = identity.server_context
         self._nursery: Final = nursery
         self._refused: Final = refused
+        # One step of one handshake for each pass of the loop, so that strangers do not hold up whoever else
+        # uses it; and the next one is accepted in its turn, so that nobody gives way before his own step.
+        self._turn: Final = trio.Lock()
         self._shaking: Final[dict[trio.CancelScope, None]] = {}
         self._ready_in, self._ready_out = trio.open_memory_channel[Secured](0)
         self._closed = False
@@ -102,7 +105,8 @@ class Listener:
         while listener.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_readable(listener)
-                sock, where = listener.accept()
+                async with self._turn:
+                    sock, where = listener.accept()
             except BlockingIOError:
                 continue
             except trio.ClosedResourceError:
@@ -143,7 +147,7 @@ class Listener:
         identity = self._identity
         tls = _wrapped(self._context, sock, server=True)
         try:
-            await _handshake(tls)
+            await _handshake(tls, self._turn)
             peer = _accepted(tls, identity)
             _note(identity.trust, peer)
             return Secured(tls, peer, self._nursery, identity.trust)
@@ -249,7 +253,7 @@ async def connect(
         sock = socket.socket(fileno=stream.socket.detach())
         tls = _wrapped(context, sock, server=False)
         try:
-            await _handshake(tls)
+            await _handshake(tls, trio.Lock())
             peer = _peer_of(tls, cluster)
             _check_node(peer)
             check(peer)
@@ -328,11 +332,11 @@ def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> s
         raise
 
 
-async def _handshake(tls: ssl.SSLSocket) -> None:
+async def _handshake(tls: ssl.SSLSocket, turn: trio.Lock) -> None:
     while True:
-        await trio.lowlevel.checkpoint()
         try:
-            tls.do_handshake()
+            async with turn:
+                tls.do_handshake()
         except ssl.SSLWantReadError:
             await trio.lowlevel.wait_readable(tls)
         except ssl.SSLWantWriteError:

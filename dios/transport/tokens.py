@@ -96,11 +96,8 @@ def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: floa
 
 def _text(content: _Content) -> str:
     body = _encode(content)
-    return _PREFIX + base64.urlsafe_b64encode(_check(body) + body).rstrip(b"=").decode("ascii")
-
-
-def _check(body: bytes) -> bytes:
-    return hashlib.sha256(_TAG + body).digest()[:_CHECK_BYTES]
+    check = hashlib.sha256(_TAG + body).digest()[:_CHECK_BYTES]
+    return _PREFIX + base64.urlsafe_b64encode(check + body).rstrip(b"=").decode("ascii")
 
 
 def read(text: str) -> Token:
@@ -113,10 +110,9 @@ def read(text: str) -> Token:
         whole = base64.b64decode(
             text[len(_PREFIX) :] + "=" * (-(len(text) - len(_PREFIX)) % 4), b"-_", validate=True
         )
-        body = whole[_CHECK_BYTES:]
-        content = _content.decode(body)
-        # Also the last character's spare bits.
-        if _check(body) != whole[:_CHECK_BYTES] or _text(content) != text:
+        content = _content.decode(whole[_CHECK_BYTES:])
+        # Compares the check sum, and the spare bits of the last character too.
+        if _text(content) != text:
             raise damaged
         token = Token(
             content.authority, content.certificate, Ed25519PrivateKey.from_private_bytes(content.key)

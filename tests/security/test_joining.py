@@ -197,6 +197,16 @@ async def test_a_token_is_no_node(tmp_path: Path) -> None:
     assert [known.name for known in n1.trust.known] == ["n1"]
 
 
+async def test_a_token_opens_one_door(tmp_path: Path) -> None:
+    """Another node than the one that made it refuses a token, also when its holder does not mind."""
+    n1, n2 = make_cluster(tmp_path)
+    text = tokens.issue(n1)
+    async with listening(n2) as (listener, nursery):
+        with pytest.raises(NotPermittedError, match="this is n2, and the token is for n1"):
+            async with held(listener, n1, text, nursery):
+                pass
+
+
 async def test_a_node_does_not_join(tmp_path: Path) -> None:
     """A node's certificate is worth nothing where a token is asked for: no second identity."""
     n1, n2 = make_cluster(tmp_path)

@@ -8,7 +8,7 @@ from cluster_rig import make_cluster
 from dios import limits
 from dios.errors import LimitError, ProtocolError
 from dios.ids import NodeId
-from dios.transport.certificates import cards_of
+from dios.transport.certificates import Card, Role, cards_of
 from dios.transport.identity import Identity, known_of, load
 from dios.transport.trust import Known, Trust
 
@@ -51,6 +51,23 @@ def test_nodes_that_were_known_stay(tmp_path: Path) -> None:
     meet([n1, n2, n3])
     n1.trust.revoke(n2.node)
     assert [refusal(n1, node) for node in (n3, n4)] == ["", ""]
+    # Under its id with another key, as the revoked one could sign it, it is nobody that was kept.
+    (far,) = make_cluster(tmp_path / "far", "n9")
+    far.trust.merge(n1.trust.encode())
+    assert not refusal(far, n3)
+    false = [card._replace(key=bytes(32)) if card.number == n3.node else card for card in cards_of(n3.chain)]
+    assert "which was revoked" in far.trust.refusal(false)
+
+
+def test_who_is_kept_by_anybody_stays(tmp_path: Path) -> None:
+    """Of two that revoke one node at the same time, each keeps whom it knew, and all keep both."""
+    (n1,) = make_cluster(tmp_path, "n1")
+    for kept in (3, 4):
+        n1.trust.merge(msgspec.msgpack.encode((1, [2], [(kept, bytes([kept]) * 32)])))
+    above = Card(Role.NODE, 2, "n2", bytes(32))
+    for kept in (3, 4):
+        assert not n1.trust.refusal([Card(Role.NODE, kept, "kept", bytes([kept]) * 32), above, n1.card])
+    assert n1.trust.refusal([Card(Role.NODE, 5, "not kept", bytes(32)), above, n1.card])
 
 
 def test_the_first_node_is_nothing_special(tmp_path: Path) -> None:
@@ -81,6 +98,7 @@ def test_lists_are_merged_in_any_order(tmp_path: Path) -> None:
     assert [n3.trust.merge(data) for data in (one, two, one, two)] == [True, True, False, False]
     n1.trust.merge(two)
     n2.trust.merge(one)
+    assert n5.card.key not in n1.trust.encode()
     assert n1.trust.digest == n2.trust.digest == n3.trust.digest
     assert n1.revoked == {n4.node, n5.node}
     # Kept by the one before it was revoked by the other.
@@ -145,6 +163,7 @@ def test_nodes_are_remembered_over_a_restart(tmp_path: Path) -> None:
     n1, n2 = make_cluster(tmp_path)
     new = Known(5, "n5", bytes(32))
     n2.trust.note(new)
+    assert new in Trust(n2.folder).known
     n2.trust.revoke(n1.node)
     n2.trust.note(known_of(n1.card))
     assert [known.name for known in Trust(n2.folder).known] == sorted(
