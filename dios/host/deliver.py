@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from dios import limits
 from dios.errors import Code, WouldBlockError
-from dios.ids import TaskId
+from dios.ids import NodeId, TaskId
 from dios.transport.memory import close_all, copies_of
 from dios.transport.unix_server import TaskChannel
 from dios.wire.codec import encode_reply
@@ -58,6 +58,11 @@ class Connection:
 class Away(Protocol):
     """The way out to a task of another node."""
 
+    @property
+    def node(self) -> NodeId:
+        """Which node that is."""
+        ...
+
     def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
         """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
         ...
@@ -99,6 +104,10 @@ class Outbox:
     def close_away(self, task: TaskId) -> None:
         """Nothing goes there any more."""
         self._away.pop(task, None)
+
+    def away(self, task: TaskId) -> Away:
+        """The way to a task that is away."""
+        return self._away[task]
 
     def is_away(self, task: TaskId) -> bool:
         """Whether the task is another node's."""

@@ -160,8 +160,7 @@ class Effector:
         elsewhere = self._parts.elsewhere
         if elsewhere is not None:
             found |= elsewhere.handlers(self._payload_of)
-            for kind in (fx.AnswerRead, fx.AnswerWrite, fx.AnswerVector):
-                found[kind] = elsewhere.minding_deputies(found[kind])
+            found |= elsewhere.minding(dict(found))
         return cast("dict[type, Handler]", found)
 
     @property

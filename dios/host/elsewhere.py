@@ -24,8 +24,8 @@ class Elsewhere(Protocol):
         """What does each effect of other nodes; ``payload_of`` tells the payloads of the step being done."""
         ...
 
-    def minding_deputies(self, answer: Do) -> Do:
-        """The handler ``answer`` of an answer, made right for tasks of other nodes, too."""
+    def minding(self, handlers: Mapping[type, Do]) -> Mapping[type, Do]:
+        """Those handlers of a lone node that must do otherwise for tasks or objects of other nodes."""
         ...
 
     def send_failed(self, effect: fx.Send, failure: Failure) -> None:

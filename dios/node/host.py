@@ -161,9 +161,9 @@ class NodeHost:
         return Links(membership.me, membership.network, membership.guard, around, self._nursery)
 
     def _make_peers(self, links: Links) -> Peers:
-        streams = StreamsBetween()
-        links.streamer = streams
-        return Peers(links, self.outbox, self.buffers, self.contents, self.owners, streams)
+        between = links.streamer = StreamsBetween(links, self._nursery)
+        self._nursery.start_soon(between.run)
+        return Peers(links, self.outbox, self.buffers, self.contents, self.owners, self.streams, between)
 
     def recover(self, event: Recovered) -> None:
         """What the store held is the core's and the host's beginning."""

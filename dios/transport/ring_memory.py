@@ -39,6 +39,9 @@ COUNT: Final = 0
 STATE: Final = 8
 COMMITS: Final = 16
 
+BROKEN: Final = 2**64 - 1
+"""A count of the writer that says: what came before is not all there was, and nothing more comes."""
+
 # Places of the halves of the state word, in units of four bytes: the numbers of a wait, and closed.
 WAITING: Final = STATE * 2
 CLOSED: Final = STATE * 2 + 1

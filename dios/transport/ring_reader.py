@@ -11,9 +11,16 @@ from io import BytesIO
 from typing import Final
 
 from dios import limits
-from dios.errors import ClosedError, EndOfStreamError, InvalidError, ProtocolError, TooLargeError
+from dios.errors import (
+    ClosedError,
+    EndOfStreamError,
+    InvalidError,
+    ProtocolError,
+    TooLargeError,
+    UnreachableError,
+)
 from dios.transport.ring_end import ORDERED, RingEnd, Steps, acquire_lock, fence, release_lock
-from dios.transport.ring_memory import COMMITS, CONTROL_BYTES, COUNT, STATE
+from dios.transport.ring_memory import BROKEN, COMMITS, CONTROL_BYTES, COUNT, STATE
 
 _LENGTH: Final = struct.Struct("<I")
 _unpack: Final = _LENGTH.unpack_from
@@ -39,6 +46,8 @@ class RingReader(RingEnd):
         """Look at the writer's tail, and return how many bytes can be read."""
         tail = self._peer[COUNT]
         if tail < self._tail or tail - self._head > self.ring_bytes:
+            if tail == BROKEN:
+                raise UnreachableError("the stream broke off: its other end is on a node out of reach")
             raise ProtocolError(f"the writer's counter went from {self._tail} to {tail} of {self._head}")
         if not ORDERED:
             fence()

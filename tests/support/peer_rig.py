@@ -23,8 +23,9 @@ from dios.node.host import NodeHost
 from dios.node.peering import Port, open_port, serve_port
 from dios.node.settings import load
 from dios.transport import identity
+from dios.transport.memory import copies_of
 from dios.wire import dcp
-from dios.wire.messages import AnyResult, Buffer, Stat
+from dios.wire.messages import AnyResult, Attached, Buffer, Stat
 from dios.wire.types import Brand
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class ReadingChannel(RecordingChannel):
     def __init__(self) -> None:
         super().__init__()
         self.read: list[bytes] = []
+        self.ends: list[list[int]] = []
 
     def send_nowait(self, frame: bytes, fds: Sequence[int] = ()) -> None:
         """Keep a frame, and the bytes of its buffer."""
@@ -47,6 +49,8 @@ class ReadingChannel(RecordingChannel):
         if isinstance(result, Buffer):
             data = os.pread(fds[0], result.size, result.start) if fds else result.data
             self.read.append(data or b"")
+        elif isinstance(result, Attached):
+            self.ends.append(copies_of(fds))
 
 
 class PeerHost:

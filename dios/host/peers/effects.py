@@ -7,33 +7,27 @@ Not for: connections (``dios.host.peers.links``), or translating answers to depu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from dios import limits
 from dios.core import effects as fx
-from dios.errors import OutOfMemoryError
+from dios.errors import UnreachableError
 from dios.host.buffers import Buffers, Work
 from dios.host.contents import Content, Contents, Source, keep, let_go
 from dios.host.deliver import Outbox
 from dios.host.elsewhere import Do
 from dios.host.peers.bulk import Piece
 from dios.host.peers.links import Links
-from dios.host.peers.outlets import Outlet, StreamKeeper, for_deputy
+from dios.host.peers.outlets import Outlet, for_deputy
+from dios.host.peers.streams import StreamsBetween
 from dios.host.received import answer_received
+from dios.host.streams import Streams
 from dios.host.turns import Owners
 from dios.ids import ObjectId, PayloadId, TaskId
 from dios.wire import dcp
 from dios.wire.messages import Attached, Failure
 
 Answer: TypeAlias = fx.AnswerRead | fx.AnswerWrite | fx.AnswerVector
-
-
-class StreamMaker(StreamKeeper, Protocol):
-    """Carries streams between nodes."""
-
-    def fetch(self, effect: fx.AnswerAttachAway) -> tuple[Attached, tuple[int, ...]]:
-        """Make a ring for a task here, whose bytes come from or go to another node; its four descriptors."""
-        ...
 
 
 class Peers:
@@ -46,7 +40,8 @@ class Peers:
         buffers: Buffers,
         contents: Contents,
         owners: Owners,
-        streams: StreamMaker,
+        streams: Streams,
+        between: StreamsBetween,
     ) -> None:
         self._links: Final = links
         self._outbox: Final = outbox
@@ -54,6 +49,7 @@ class Peers:
         self._contents: Final = contents
         self._owners: Final = owners
         self._streams: Final = streams
+        self._between: Final = between
 
     def contact(self, effect: fx.Contact) -> None:
         """Have a connection with a node."""
@@ -66,7 +62,7 @@ class Peers:
     def open_deputy(self, effect: fx.OpenDeputy) -> None:
         """Answers to this task go to its node from now on."""
         self._owners.add(effect.task, effect.principal)
-        self._outbox.open_away(effect.task, Outlet(effect.task, effect.node, self._links, self._streams))
+        self._outbox.open_away(effect.task, Outlet(effect.task, effect.node, self._links))
 
     def close_deputy(self, effect: fx.CloseDeputy) -> None:
         """Nobody is answered any more."""
@@ -84,7 +80,9 @@ class Peers:
             self._outbox.hand_over(effect.task, effect.seq, answered.result, answered.fds)
 
         def attach_away(effect: fx.AnswerAttachAway) -> None:
-            result, fds = self.attach(effect)
+            if not self._links.is_up(effect.node):
+                raise UnreachableError("the node that has the stream is out of reach")
+            result, fds = self._between.fetch(effect)
             self._outbox.hand_over(effect.task, effect.seq, result, fds)
 
         found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
@@ -98,16 +96,38 @@ class Peers:
         }
         return found
 
-    def minding_deputies(self, answer: Do) -> Do:
-        """The same handler of an answer, for tasks here and elsewhere."""
+    def minding(self, handlers: Mapping[type, Do]) -> Mapping[type, Do]:
+        """Those handlers of a lone node that must do otherwise for tasks or objects of other nodes."""
         is_away, contents = self._outbox.is_away, self._contents
 
-        def mindful(effect: Answer) -> Work | None:
-            if is_away(effect.task):
-                effect = for_deputy(effect, contents)
-            return answer(effect)
+        def answering(answer: Do) -> Do:
+            def mindful(effect: Answer) -> Work | None:
+                return answer(for_deputy(effect, contents) if is_away(effect.task) else effect)
 
-        return mindful
+            return mindful
+
+        def attach(effect: fx.AnswerAttach) -> None:
+            if is_away(effect.task):
+                self._attach_deputy(effect)
+            else:
+                handlers[fx.AnswerAttach](effect)
+
+        def close_stream(effect: fx.CloseStreamEnd) -> None:
+            if not self._between.close_end(effect.object, effect.mode):
+                handlers[fx.CloseStreamEnd](effect)
+
+        found: dict[type, Do] = {
+            kind: answering(handlers[kind]) for kind in (fx.AnswerRead, fx.AnswerWrite, fx.AnswerVector)
+        }
+        found |= {fx.AnswerAttach: attach, fx.CloseStreamEnd: close_stream}
+        return found
+
+    def _attach_deputy(self, effect: fx.AnswerAttach) -> None:
+        node = self._outbox.away(effect.task).node
+        end = self._streams.local_end(effect.object, effect.mode, effect.ring_bytes, duplex=effect.duplex)
+        ring_bytes = end.ring_bytes
+        self._between.keep(node, effect.seq, effect.mode, end)
+        self._links.send(node, dcp.Reply(effect.seq, Attached(ring_bytes)))
 
     # -- sending --------------------------------------------------------------------------------------
     def send(self, effect: fx.Send, payload: Content | None) -> Work | None:
@@ -152,13 +172,6 @@ class Peers:
         """What this was to tell of did not take place: an answer becomes a refusal, the rest is not said."""
         if isinstance(effect.message, dcp.Reply):
             self._links.send(effect.node, dcp.Reply(effect.message.number, failure))
-
-    # -- what has come --------------------------------------------------------------------------------
-    def attach(self, effect: fx.AnswerAttachAway) -> tuple[Attached, tuple[int, ...]]:
-        """One end of a new ring for a task; the other carries the stream of another node."""
-        if not self._links.is_up(effect.node):
-            raise OutOfMemoryError("the node that has the stream is out of reach")
-        return self._streams.fetch(effect)
 
 
 def _asked_by(message: dcp.Message) -> TaskId:

@@ -100,6 +100,11 @@ class Links:
             if link.standing is not None:
                 self._send_frame(link.standing, frame)
 
+    def standing_of(self, node: NodeId) -> Standing | None:
+        """The connection with it, while there is one."""
+        link = self._links.get(node)
+        return None if link is None else link.standing
+
     def is_up(self, node: NodeId) -> bool:
         """Whether there is a connection with it."""
         link = self._links.get(node)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -21,35 +21,27 @@ from dios.host.peers.links import Links
 from dios.ids import NodeId, TaskId
 from dios.transport.memory import close_all, copies_of
 from dios.wire import dcp
-from dios.wire.messages import AnyResult, Attached, Buffer, Failure, Mapping, Results, Welcome
-
-
-class StreamKeeper(Protocol):
-    """Keeps this node's end of a stream for a task of another node."""
-
-    def keep(self, node: NodeId, number: int, fds: Sequence[int], ring_bytes: int) -> None:
-        """Take over these descriptors until the node connects for them, or is gone."""
-        ...
+from dios.wire.messages import AnyResult, Buffer, Failure, Mapping, Results, Welcome
 
 
 class Outlet:
     """Where the answers to one deputy go."""
 
-    __slots__ = ("_keeper", "_links", "node", "task")
+    __slots__ = ("_links", "_node", "task")
 
-    def __init__(self, task: TaskId, node: NodeId, links: Links, keeper: StreamKeeper) -> None:
+    def __init__(self, task: TaskId, node: NodeId, links: Links) -> None:
         self.task: Final = task
-        self.node: Final = node
+        self._node: Final = node
         self._links: Final = links
-        self._keeper: Final = keeper
+
+    @property
+    def node(self) -> NodeId:
+        """Whose task it is."""
+        return self._node
 
     def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
         """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
         if not fds:
-            self._send(seq, result)
-        elif isinstance(result, Attached):
-            if self._links.is_up(self.node):
-                self._keeper.keep(self.node, seq, copies_of(fds), result.ring_bytes)
             self._send(seq, result)
         elif isinstance(result, Buffer):
             self._send_beside(seq, _bare(result), _pieces((result,), fds), fds)

@@ -1,35 +1,182 @@
 """Streams between nodes: rings at both ends, and a data connection of its own between them (thesis §4.7.4).
 
-Not for: rings inside one node (``dios.host.streams``), or who may take an end (the core).
+Not for: rings inside one node (``dios.host.streams``), moving bytes (``dios.host.peers.pumping``), or who may
+take an end (the core).
+
+The node that has the stream keeps the end that a task of another node took; that node makes a ring for its
+task, connects, and names the request by which the end was taken.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+import trio
+
+from dios import limits
 from dios.core.effects import AnswerAttachAway
-from dios.errors import NotSupportedError, ProtocolError
+from dios.errors import DiosError, LimitError, ProtocolError
+from dios.host.peers.links import Links
+from dios.host.peers.pumping import Pump
 from dios.host.peers.standing import Standing
-from dios.ids import NodeId
-from dios.transport.memory import close_all
+from dios.ids import NodeId, ObjectId
+from dios.transport.ring_end import RingEnd
+from dios.transport.ring_memory import RingDescriptors, create_ring
+from dios.transport.ring_reader import RingReader
+from dios.transport.ring_writer import RingWriter
 from dios.wire.dcp_frames import Channel
 from dios.wire.messages import Attached
+from dios.wire.types import Mode
+
+_OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
+
+
+class _Kept(NamedTuple):
+    """An end that a task of another node took, until that node connects for it."""
+
+    end: RingEnd
+    mode: Mode
+    scope: trio.CancelScope
 
 
 class StreamsBetween:
-    """Every stream between this node and another."""
+    """Every stream between this node and another; what it does runs in ``nursery``."""
 
-    def keep(self, node: NodeId, number: int, fds: Sequence[int], ring_bytes: int) -> None:
-        """Take over one end of a ring, until the node connects for it or is gone."""
-        del node, number, ring_bytes
-        close_all(fds)
+    def __init__(self, links: Links, nursery: trio.Nursery) -> None:
+        self._links: Final = links
+        self._nursery: Final = nursery
+        self._kept: Final[dict[tuple[NodeId, int], _Kept]] = {}
+        self._pumps: Final[set[Pump]] = set()
+        self._rings: Final[dict[tuple[ObjectId, Mode], RingDescriptors]] = {}
 
-    def fetch(self, effect: AnswerAttachAway) -> tuple[Attached, tuple[int, ...]]:
-        """Make a ring for a task here; raises OutOfMemoryError, OSError."""
-        raise NotSupportedError(f"streams of other nodes are not carried yet ({effect.mode})")
+    def __len__(self) -> int:
+        return len(self._pumps) + len(self._kept)
+
+    # -- the node that has the stream -----------------------------------------------------------------
+    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd) -> None:
+        """Take over one end of a ring, until the node connects for it, or does not in time.
+
+        Raises LimitError over PEER_STREAMS_MAX streams; the end is closed then.
+        """
+        if len(self) >= limits.PEER_STREAMS_MAX:
+            end.close()
+            raise _too_many()
+        standing = self._links.standing_of(node)
+        if standing is None:
+            end.close()
+            return
+        scope = trio.CancelScope()
+        self._kept[node, number] = _Kept(end, mode, scope)
+        standing.ends.add(scope.cancel)
+        self._nursery.start_soon(self._forget_later, node, number, standing, scope, name="keep an end")
+
+    async def _forget_later(
+        self, node: NodeId, number: int, standing: Standing, scope: trio.CancelScope
+    ) -> None:
+        try:
+            with scope:
+                await trio.sleep(2 * limits.DIAL_MS_MAX / 1000)
+        finally:
+            standing.ends.discard(scope.cancel)
+            kept = self._kept.pop((node, number), None)
+            if kept is not None:
+                kept.end.close()
 
     def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
-        """A node connects for an end that was kept; raises ProtocolError when there is none."""
-        del node, sock, standing
-        raise ProtocolError(f"no stream {channel.stream} was asked for")
+        """A node connects for an end that was kept; raises ProtocolError when there is none such."""
+        kept = self._kept.get((node, channel.stream))
+        if kept is None:
+            # It came too late, or its task was gone first.
+            sock.close()
+            return
+        if (kept.mode is Mode.WRITE) is not channel.writes:
+            raise ProtocolError(f"stream {channel.stream} goes the other way")
+        del self._kept[node, channel.stream]
+        kept.scope.cancel()
+        self._pump(kept.end, sock, standing)
+
+    # -- the node whose task took an end ---------------------------------------------------------------
+    def fetch(self, effect: AnswerAttachAway) -> tuple[Attached, tuple[int, ...]]:
+        """Make a ring for a task here, and connect for its bytes.
+
+        Returns the task's end of it: four descriptors that the caller closes. Raises LimitError,
+        OutOfMemoryError or OSError.
+        """
+        if len(self) >= limits.PEER_STREAMS_MAX:
+            raise _too_many()
+        mode = effect.mode
+        ring = create_ring(effect.ring_bytes)
+        try:
+            theirs = ring.hand_out(mode)
+            opposite = ring.hand_out(_OPPOSITE[mode])
+        except OSError:
+            ring.close()
+            raise
+        self._rings[effect.object, mode] = ring
+        end = (RingWriter if mode is Mode.READ else RingReader)(opposite, ring.ring_bytes)
+        channel = Channel(effect.number, writes=mode is Mode.WRITE)
+        self._nursery.start_soon(self._connect, effect.node, channel, end, name="connect for a stream")
+        return Attached(ring.ring_bytes), theirs
+
+    def close_end(self, target: ObjectId, mode: Mode) -> bool:
+        """The task that had this end of another node's stream let it go; False where there is none such."""
+        ring = self._rings.pop((target, mode), None)
+        if ring is None:
+            return False
+        ring.mark_closed(mode)
+        ring.close()
+        return True
+
+    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd) -> None:
+        standing = self._links.standing_of(node)
+        try:
+            sock = await self._links.open_data(node, channel)
+        except (DiosError, OSError):
+            break_off(end)
+            return
+        except BaseException:
+            end.close()
+            raise
+        if standing is None or standing.closed:
+            sock.close()
+            break_off(end)
+            return
+        self._pump(end, sock, standing)
+
+    async def run(self) -> None:
+        """Be there until cancelled, and then let everything go."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for pump in list(self._pumps):
+            pump.close()
+        for ring in self._rings.values():
+            ring.close()
+        self._rings.clear()
+
+    # -- both -----------------------------------------------------------------------------------------
+    def _pump(self, end: RingEnd, sock: socket.socket, standing: Standing) -> None:
+        def ended() -> None:
+            self._pumps.discard(pump)
+            standing.ends.discard(pump.close)
+
+        pump = Pump(end, sock, ended)
+        self._pumps.add(pump)
+        # A stream does not outlive the connection it was taken over: its far end may be another's then.
+        standing.ends.add(pump.close)
+
+
+def _too_many() -> LimitError:
+    return LimitError(f"{limits.PEER_STREAMS_MAX} streams between nodes are open here; close some")
+
+
+def break_off(end: RingEnd) -> None:
+    """Let whoever has the other end know that this was not all."""
+    if isinstance(end, RingWriter):
+        end.break_off()
+    else:
+        end.close()
