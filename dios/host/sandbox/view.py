@@ -112,6 +112,8 @@ def enter(trees: list[str]) -> None:
     links = _links(trees)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
     root = _empty_root()
+    # Tasks are another user, who must be able to look into it whatever the node was started with.
+    umask = os.umask(0o022)
     try:
         kernel.syscall("move_mount", root, b"\0", _AT_FDCWD, b"/\0", _EMPTY_FROM)
         os.fchdir(root)
@@ -126,6 +128,7 @@ def enter(trees: list[str]) -> None:
         kernel.syscall("umount2", b".\0", _DETACH)
         os.chdir("/")
     finally:
+        os.umask(umask)
         os.close(root)
         for _, _, clone in clones:
             os.close(clone)
