@@ -12,24 +12,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dios import syscalls
     from dios.client.aio import (
+        AsyncAcceptor,
         AsyncConsole,
+        AsyncDatagrams,
         AsyncGroup,
+        AsyncLog,
         AsyncNode,
         AsyncReference,
         AsyncStream,
         AsyncTask,
+        AsyncTcpConnection,
         open_node,
     )
     from dios.client.attributes import Handed, Handle
     from dios.client.blocking import (
+        Acceptor,
         Batch,
         Console,
+        Datagrams,
         Group,
+        Log,
         Node,
         ReadRequest,
         Reference,
         Stream,
         Task,
+        TcpConnection,
         WriteRequest,
         connect,
     )
@@ -40,9 +48,11 @@ if TYPE_CHECKING:
         CONSOLE_STREAM,
         DETERMINISTIC,
         DURABLE_BLOB,
+        DURABLE_STREAM,
         EXCL,
         GROUP,
         MRSW,
+        NETWORK,
         PRIVMEM_BLOB,
         RANDOM,
         RAW,
@@ -50,7 +60,10 @@ if TYPE_CHECKING:
         SHMEM_STREAM,
         SRMW,
         TASK,
+        TCP_ACCEPT_STREAM,
+        TCP_STREAM,
         TIMER_BLOB,
+        UDP_STREAM,
     )
     from dios.client.keyring import Keyring
     from dios.client.program import Program
@@ -103,13 +116,20 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "dios": "syscalls",
-    "dios.client.aio": "AsyncConsole AsyncGroup AsyncNode AsyncReference AsyncStream AsyncTask open_node",
+    "dios.client.aio": (
+        "AsyncAcceptor AsyncConsole AsyncDatagrams AsyncGroup AsyncLog AsyncNode AsyncReference AsyncStream"
+        " AsyncTask AsyncTcpConnection open_node"
+    ),
     "dios.client.attributes": "Handed Handle",
-    "dios.client.blocking": "Batch Console Group Node ReadRequest Reference Stream Task WriteRequest connect",
+    "dios.client.blocking": (
+        "Acceptor Batch Console Datagrams Group Log Node ReadRequest Reference Stream Task TcpConnection"
+        " WriteRequest connect"
+    ),
     "dios.client.cluster": "Gathered Member",
     "dios.client.constants": (
-        "ANONYMOUS ANY CONSOLE_STREAM DETERMINISTIC DURABLE_BLOB EXCL GROUP MRSW PRIVMEM_BLOB RANDOM RAW"
-        " SHMEM_BLOB SHMEM_STREAM SRMW TASK TIMER_BLOB"
+        "ANONYMOUS ANY CONSOLE_STREAM DETERMINISTIC DURABLE_BLOB DURABLE_STREAM EXCL GROUP MRSW NETWORK"
+        " PRIVMEM_BLOB RANDOM RAW SHMEM_BLOB SHMEM_STREAM SRMW TASK TCP_ACCEPT_STREAM TCP_STREAM TIMER_BLOB"
+        " UDP_STREAM"
     ),
     "dios.client.keyring": "Keyring",
     "dios.client.program": "Program",
@@ -136,9 +156,11 @@ __all__ = [
     "CONSOLE_STREAM",
     "DETERMINISTIC",
     "DURABLE_BLOB",
+    "DURABLE_STREAM",
     "EXCL",
     "GROUP",
     "MRSW",
+    "NETWORK",
     "PRIVMEM_BLOB",
     "RANDOM",
     "RAW",
@@ -146,13 +168,21 @@ __all__ = [
     "SHMEM_STREAM",
     "SRMW",
     "TASK",
+    "TCP_ACCEPT_STREAM",
+    "TCP_STREAM",
     "TIMER_BLOB",
+    "UDP_STREAM",
+    "Acceptor",
+    "AsyncAcceptor",
     "AsyncConsole",
+    "AsyncDatagrams",
     "AsyncGroup",
+    "AsyncLog",
     "AsyncNode",
     "AsyncReference",
     "AsyncStream",
     "AsyncTask",
+    "AsyncTcpConnection",
     "BadReferenceError",
     "Batch",
     "Brand",
@@ -164,6 +194,7 @@ __all__ = [
     "Conflict",
     "Console",
     "DamagedError",
+    "Datagrams",
     "Delegated",
     "Deletion",
     "Description",
@@ -178,6 +209,7 @@ __all__ = [
     "Keyring",
     "LimitError",
     "Limits",
+    "Log",
     "Lost",
     "Member",
     "Mode",
@@ -208,6 +240,7 @@ __all__ = [
     "Stream",
     "Task",
     "TaskState",
+    "TcpConnection",
     "TimeLimitError",
     "TooLargeError",
     "UnreachableError",

@@ -88,6 +88,9 @@ def whole_entries(target: ObjectId, position: int, data: bytes) -> int:
         if check != _check(target, position + done, data[done + _HEAD.size : end]):
             raise _unsound(target, position + done)
         done = end
+    if data and not done:
+        # A read is long enough for any entry, so that it holds the first one whole.
+        raise _unsound(target, position)
     return done
 
 

@@ -53,6 +53,8 @@ def require_place(step: Step, reference: Reference, call: messages.AcquireRead |
     target = reference.object
     if step.parts is not None:
         raise InvalidError("a log is read in a message of its own")
+    if call.size:
+        raise InvalidError("a log is read in whole entries, as many as a message holds; leave the size out")
     if call.offset > target.size:
         raise InvalidError(
             f"position {call.offset} is behind the log's end at {target.size}", fingerprint=target.fingerprint
@@ -66,7 +68,7 @@ def deliver(
     target = reference.object
     if target.zombie:
         raise StaleError("the log was deleted; drop the reference", fingerprint=target.fingerprint)
-    length = min(target.size - call.offset, call.size or limits.INLINE_BYTES_MAX, limits.INLINE_BYTES_MAX)
+    length = min(target.size - call.offset, limits.INLINE_BYTES_MAX)
     whole = call.offset + length == target.size
     reference.position = target.size if whole else call.offset
     step.seen(target)
