@@ -3,6 +3,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from dios import limits
-from dios.errors import DiosError, NotPermittedError, ProtocolError, TimeLimitError
+from dios.errors import DiosError, NotPermittedError, ProtocolError, TimeLimitError, UnreachableError
 from dios.transport import tokens
 from dios.transport.certificates import Role, card_of, make_authority, make_node
 from dios.transport.identity import Identity, bare_context, known_of, load_own
@@ -140,6 +141,13 @@ async def test_a_request_cannot_be_replayed(tmp_path: Path) -> None:
 
 
 # -- certificates in the wrong place ----------------------------------------------------------------
+class Seen(NamedTuple):
+    """Where a false node listens, and what it is told."""
+
+    address: str
+    told: list[bytes]
+
+
 class Forger:
     """Whoever has the keys of a node, and makes certificates that no node would make."""
 
@@ -160,17 +168,35 @@ class Forger:
         return context
 
 
+def copied(words: bytes, signer: Identity, key: Ed25519PrivateKey, label: str = "") -> bytes:
+    """A certificate in these words, or with another label, for this key, signed against the rules."""
+    read = x509.load_der_x509_certificate(words)
+    issuer = x509.load_der_x509_certificate(signer.chain[0]).subject
+    times = read.not_valid_before_utc, read.not_valid_after_utc
+    builder = x509.CertificateBuilder(issuer, read.subject, key.public_key(), read.serial_number, *times)
+    for extension in read.extensions:
+        value = extension.value
+        if isinstance(value, x509.AuthorityKeyIdentifier):
+            value = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key().public_key())
+        if isinstance(value, x509.SubjectAlternativeName) and label:
+            value = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(label)])
+        builder = builder.add_extension(value, extension.critical)
+    return builder.sign(signer.key(), None).public_bytes(Encoding.DER)
+
+
 @asynccontextmanager
-async def false_node(
-    context: ssl.SSLContext, said: bytes = frame_of(b"")
-) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def false_node(context: ssl.SSLContext, said: bytes = frame_of(b"")) -> AsyncIterator[Seen]:
     """Somebody who listens with this context, says this, and keeps what he is told; his address."""
     told: list[bytes] = []
 
     async def serve(stream: trio.SocketStream) -> None:
         tls = trio.SSLStream(stream, context, server_side=True)
         try:
-            await tls.send_all(frame_of(b""))
+            if not said:
+                await tls.do_handshake()
+                await tls.aclose()
+                return
+            await tls.send_all(said)
             while data := await tls.receive_some():
                 told.append(bytes(data))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -181,7 +207,7 @@ async def false_node(
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, serve, [listener])
         host, port = listener.socket.getsockname()
-        yield f"{host}:{port}", told
+        yield Seen(f"{host}:{port}", told)
         nursery.cancel_scope.cancel()
 
 
@@ -234,6 +260,34 @@ async def test_a_token_serves_nobody(tmp_path: Path) -> None:
     assert told == []
 
 
+@pytest.mark.parametrize(
+    "label", ["dios:join:000000000000004d", "dios:authority:000000000000004d", "dios:king:000000000000004d"]
+)
+async def test_only_the_role_of_a_node_is_one(tmp_path: Path, label: str) -> None:
+    """A certificate with everything that a node's has but the role is no node's, whoever signed it."""
+    n1, n2 = make_cluster(tmp_path)
+    forger = Forger(n1)
+    made = copied(forger.signed(77)[0], n1, forger.key, label)
+    false = forger.context((made, *n1.chain), server=True)
+    async with false_node(false) as (address, told), trio.open_nursery() as nursery:
+        with pytest.raises(DiosError, match=r"no node|roles|none of a cluster"):
+            await dial(address, n2, nursery)
+    assert told == []
+
+
+async def test_who_does_not_accept_is_no_peer(tmp_path: Path) -> None:
+    """A node that ends the connection, or babbles, where it should say that it accepts, is not spoken to."""
+    n1, n2 = make_cluster(tmp_path)
+    for said, error in (
+        (b"", UnreachableError),
+        (frame_of(b"") * 2, ProtocolError),
+        (b"\xff" * 4, ProtocolError),
+    ):
+        async with false_node(n1.server_context, said) as (address, _), trio.open_nursery() as nursery:
+            with pytest.raises(error):
+                await dial(address, n2, nursery)
+
+
 async def test_a_token_signs_nobody(tmp_path: Path) -> None:
     """A certificate that was signed with a token's key is refused."""
     (n1,) = make_cluster(tmp_path, "n1")
@@ -253,23 +307,8 @@ async def test_a_chain_is_not_longer_than_its_signers_allow(tmp_path: Path) -> N
     first, last = nodes[0], nodes[-1]
     forger = Forger(last)
     # Signed by the last, in the words of one that has room.
-    room = make_node(77, "n99", forger.key.public_key(), first.chain[0], last.key())
-    template = x509.load_der_x509_certificate(room)
-    issuer = x509.load_der_x509_certificate(last.chain[0])
-    builder = x509.CertificateBuilder(
-        issuer.subject,
-        template.subject,
-        forger.key.public_key(),
-        template.serial_number,
-        template.not_valid_before_utc,
-        template.not_valid_after_utc,
-    )
-    for extension in template.extensions:
-        value = extension.value
-        if isinstance(value, x509.AuthorityKeyIdentifier):
-            value = x509.AuthorityKeyIdentifier.from_issuer_public_key(last.key().public_key())
-        builder = builder.add_extension(value, extension.critical)
-    made = builder.sign(last.key(), None).public_bytes(Encoding.DER)
+    words = make_node(77, "n99", forger.key.public_key(), first.chain[0], first.key())
+    made = copied(words, last, forger.key)
     async with listening(first) as (listener, _):
         with pytest.raises(NotPermittedError, match="refuses us"):
             await connect(listener.address, forger.context((made, *last.chain)), first.cluster, anybody)

@@ -262,6 +262,19 @@ async def test_a_crowd_of_strangers_keeps_nobody_out(tmp_path: Path, monkeypatch
         accepted.close()
 
 
+async def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
+    """A listener that is closed serves nobody any more, whose handshake has begun neither."""
+    (n1,) = make_cluster(tmp_path, "n1")
+    async with listening(n1) as (listener, _):
+        begun = await plain(listener)
+        await trio.testing.wait_all_tasks_blocked()
+        listener.close()
+        assert await ended(begun)
+        with pytest.raises(trio.EndOfChannel):
+            await listener.accept()
+        listener.close()
+
+
 async def test_who_leaves_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     """Peers that hang up during the handshake, with and without a reset, cost no descriptor."""
     n1, n2 = make_cluster(tmp_path)
@@ -329,6 +342,7 @@ async def test_all_addresses_of_a_machine(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         for host in ("", "localhost"):
             listener = await listen(f"{host}:0", n1, nursery)
+            assert len({sock.getsockname()[1] for sock in listener._sockets}) == 1
             dialled = await dial(f"localhost:{split_address(listener.address)[1]}", n2, nursery)
             (await listener.accept()).close()
             dialled.close()
