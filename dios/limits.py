@@ -184,6 +184,8 @@ ANNOUNCE_PORT: Final = 7_399
 ANNOUNCE_MS: Final = 5_000
 ANNOUNCE_PAUSE_MS: Final = 10
 ANNOUNCE_BYTES_MAX: Final = 512
+ANNOUNCE_SEEKS_MAX: Final = 16
+ANNOUNCE_SEEK_MS: Final = 10_000
 
 # -- identities and connections of nodes ----------------------------------------------------------
 CHAIN_CERTIFICATES_MAX: Final = 12

@@ -15,6 +15,7 @@ from dios.client.blocking import Group, Node, Reference, Task, connect
 from dios.client.cluster import Gathered, Member
 from dios.client.keyring import Keyring, check_alias
 from dios.client.status import Status
+from dios.core.names import log_name
 from dios.errors import Conflict, ExistsError, InvalidError, NoSuchTaskError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
@@ -223,6 +224,18 @@ class Place:
         if not isinstance(found, Task):
             raise NoSuchTaskError("the node no longer keeps this task", fingerprint=status.fingerprint)
         return found, status
+
+    def log_of(self, text: str) -> bytes | None:
+        """What an ended task wrote, as it was kept; None when no log is found."""
+        if text.strip().lower().startswith(PREFIX):
+            name = Name(parse_name(text))
+        else:
+            rows = [row for row in self.node.tasks() if text in {row.fingerprint, row.label}]
+            if not rows or rows[-1].name is None:
+                return None
+            name = Name(rows[-1].name)
+        log = self.node.find(log_name(name))
+        return None if log is None else log.read_bytes()
 
     def task_row(self, text: str) -> Status:
         """The one task that a TASK argument means."""

@@ -34,7 +34,14 @@ from dios.cli.place import opened
 from dios.cli.stopping import Stopped, stopped_by_signals
 from dios.client.blocking import Console, Task
 from dios.client.status import Status
-from dios.errors import DiosError, EndOfStreamError, InvalidError, TimeLimitError
+from dios.errors import (
+    DiosError,
+    EndOfStreamError,
+    InvalidError,
+    NoSuchTaskError,
+    TimeLimitError,
+    UnreachableError,
+)
 from dios.node.budgets import limits_of_run, parse_size
 from dios.wire.nametext import format_name
 from dios.wire.types import Brand
@@ -261,11 +268,20 @@ def logs(
 ) -> None:
     """Print what a task wrote, from the beginning of what the node keeps (the last 256 KiB).
 
-    A task that prints waits for who reads along with it, for a second at most.
+    A task that prints waits for who reads along with it, for a second at most. What an ended task wrote is
+    kept on disk, on its node and on that of whoever started it: give the task's name, as `dios run --detach
+    --json` tells it, to read it when the node knows nothing else of the task any more.
     """
     with reporting("dios logs", as_json=as_json), opened(node) as place:
-        handle, status = place.task(task)
-        console = handle.console()
+        try:
+            handle, status = place.task(task)
+            console = handle.console()
+        except (NoSuchTaskError, InvalidError, UnreachableError):
+            kept = place.log_of(task)
+            if kept is None:
+                raise
+            _print_kept(task, kept, as_json=as_json)
+            return
         if follow and not as_json:
             _pour(console, sys.stdout.buffer)
             return
@@ -280,6 +296,14 @@ def logs(
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             _tell_lost(console, len(data))
+
+
+def _print_kept(task: str, data: bytes, *, as_json: bool) -> None:
+    if as_json:
+        write_json({"task": task, "console": data.decode(errors="replace")})
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 @app.command(epilog="\b\nExamples:\n  dios pause job.py\n  dios resume job.py")

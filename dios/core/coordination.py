@@ -62,10 +62,11 @@ def ask(
 
 def tell(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
     """Ask for something whose answer does not matter; it is repeated until it is done, or the node dead."""
-    ask(step, node, body, _nothing)
+    ask(step, node, body, nothing)
 
 
-def _nothing(step: Step, answer: dcp.Answer) -> None:
+def nothing(step: Step, answer: dcp.Answer) -> None:
+    """The answer does not matter."""
     del step, answer
 
 

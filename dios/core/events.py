@@ -88,6 +88,7 @@ class TaskEnded(Struct, frozen=True, tag=6):
     """The process of a task is gone, or never came to be (cause SPAWN).
 
     ``cpu_ms`` and ``memory_bytes`` are what it used, as far as the kernel told; the second at its peak.
+    The last ``log_bytes`` that it wrote stand under ``payload``.
     """
 
     now: int
@@ -98,6 +99,8 @@ class TaskEnded(Struct, frozen=True, tag=6):
     detail: str = ""
     cpu_ms: int = 0
     memory_bytes: int = 0
+    payload: PayloadId = PayloadId(0)
+    log_bytes: int = 0
 
 
 class ConsoleArrived(Struct, frozen=True, tag=7):

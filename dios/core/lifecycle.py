@@ -6,10 +6,10 @@ Not for: the run call's checks (``dios.core.task_calls``), or processes.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import coordination, effects, groups
+from dios.core import coordination, effects, groups, logs
 from dios.core.accounts import Account, charge_all
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
-from dios.core.names import child_task_name
+from dios.core.names import child_task_name, logs_group
 from dios.core.object_types.states import ConsoleState
 from dios.core.objects import PhysicalObject
 from dios.core.recipes import Reserved
@@ -94,6 +94,8 @@ def open_session(step: Step, event: SessionOpened) -> None:
     presented = groups.owned_by(step, event.groups, event.principal)
     member_of = (home, *(group for group in presented if group is not home))
     names = tuple(group.name for group in member_of if group.name is not None)
+    if home.name is not None:
+        names = (*names, logs_group(home.name))
     name = step.state.fresh_name()
     task = make_task(
         step,
@@ -168,6 +170,7 @@ def task_ended(step: Step, event: TaskEnded) -> None:
     if task.cause is not Cause.EXITED or event.cause is Cause.EXITED:
         task.exit_code = event.exit_code
         task.signal = event.signal
+    logs.keep(step, task, event.payload, event.log_bytes)
     _finish(step, task)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from graphlib import TopologicalSorter
 from typing import Final
 
-from dios.core import cluster_events, coordination, effects, events, groups, lifecycle
+from dios.core import cluster_events, coordination, effects, events, groups, lifecycle, logs
 from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
@@ -171,6 +171,8 @@ class Core:
         self.state.add_object(target)
         if target.type is ObjectType.GROUP:
             self.state.enter_group(target)
+        elif logs.is_log(self.state, target):
+            logs.remember(self.state, target)
 
     def _persisted(self, event: events.Persisted) -> None:
         self.state.settled = event.last

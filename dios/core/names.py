@@ -15,6 +15,8 @@ from dios.limits import NAME_BYTES, SPECIAL_NAMES_MAX
 
 _DETERMINISTIC: Final = b"dios deterministic name\0"
 _TASK: Final = b"dios task name\0"
+_LOG: Final = b"dios task log\0"
+_LOGS: Final = b"dios logs of a principal\0"
 _HOME: Final = b"dios home group\0"
 _GROUP: Final = b"dios group name\0"
 _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
@@ -37,6 +39,16 @@ def deterministic_name(task: Name, counter: int) -> Name:
 def child_task_name(task: Name, counter: int) -> Name:
     """The ``counter``-th task started by the task of that name."""
     return Name(blake3(_TASK + task + counter.to_bytes(8, "big")).digest())
+
+
+def log_name(task: Name) -> Name:
+    """The name of what the task of that name wrote."""
+    return Name(blake3(_LOG + task).digest())
+
+
+def logs_group(home: Name) -> Name:
+    """The group of the logs of a principal, which whoever knows its home group knows."""
+    return Name(blake3(_LOGS + home).digest())
 
 
 def home_name(secret: bytes, principal: str) -> Name:

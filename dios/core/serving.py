@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
+from dios import limits
 from dios.core import (
     away_run,
     claims,
@@ -16,6 +17,7 @@ from dios.core import (
     delegation,
     deputies,
     groups,
+    logs,
     object_calls,
     planting,
     stand_ins,
@@ -26,7 +28,7 @@ from dios.core.peers import Peer
 from dios.core.references import Provenance
 from dios.core.step import Step
 from dios.errors import DiosError, NoSuchTaskError, ProtocolError
-from dios.ids import ObjectId, TaskId
+from dios.ids import ObjectId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.types import ObjectType, Permission, Resource
 
@@ -220,6 +222,13 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     coordination.reply(step, peer, number, messages.Tasks(rows))
 
 
+def _keep(step: Step, peer: Peer, number: int, body: dcp.Keep) -> None:
+    if body.size != step.payload_size or body.size > limits.CONSOLE_TAIL_BYTES:
+        raise ProtocolError("a log that is not what it says")
+    logs.make(step, Principal(body.principal), body.name, body.group, step.payload, body.size)
+    coordination.reply(step, peer, number, messages.Done(1))
+
+
 _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Forward: _forward,
     dcp.Resolve: _resolve,
@@ -234,4 +243,5 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Claim: claims.claimed,
     dcp.Disband: _disband,
     dcp.Rows: _rows,
+    dcp.Keep: _keep,
 }

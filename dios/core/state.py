@@ -41,6 +41,7 @@ class State:
         "failed_programs",
         "groups",
         "homes",
+        "logs",
         "names",
         "network",
         "next_ticket",
@@ -82,6 +83,7 @@ class State:
         self.pending: Final = PendingTable()
         self.expiries: Final = ExpiryTable()
         self.ended: deque[Task] = deque()
+        self.logs: deque[PhysicalObject] = deque()
         self.failed_programs: deque[PhysicalObject] = deque()  # kept, so that a run can be repeated
         self.network: PhysicalObject | None = None  # made when somebody first asks for it
         self.next_ticket = 1

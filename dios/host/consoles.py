@@ -63,6 +63,10 @@ class Console:
             self._moved.set()
         return bytes(self._tail[start:end])
 
+    def kept(self) -> bytes:
+        """All that is kept."""
+        return bytes(self._tail)
+
     def text(self) -> str:
         """All that is kept, as text."""
         return self._tail.decode(errors="replace")

@@ -210,6 +210,12 @@ class Driver:
         if not self._stepping:
             self._work_off()
 
+    def keep_bytes(self, data: bytes) -> tuple[PayloadId, Payloads]:
+        """An id for bytes that an event brings, and what is to be fed beside that event."""
+        number = PayloadId(self._next_payload)
+        self._next_payload += 1
+        return number, {number: data}
+
     def feed(self, event: Event, payloads: Payloads = NO_PAYLOADS) -> None:
         """Take one event now, carry out what follows, and then what that posted."""
         self._stepping = True

@@ -172,8 +172,10 @@ class TaskHost:
             del self._running[task]
             desk = self._desk
             detail = self._described(end, desk.consoles.of(task))
+            written = desk.consoles.of(task).kept()
             desk.consoles.ended(task)
             desk.outbox.close(task)
+            payload, payloads = desk.driver.keep_bytes(written)
             desk.driver.feed(
                 TaskEnded(
                     desk.clock.now(),
@@ -184,7 +186,10 @@ class TaskHost:
                     detail[1],
                     end.cpu_ms,
                     end.memory_bytes,
-                )
+                    payload,
+                    len(written),
+                ),
+                payloads,
             )
             desk.pages.close(task)
             self._one_less()

@@ -199,6 +199,15 @@ class Rows(Body, frozen=True, tag=14):
     caller: Caller
 
 
+class Keep(Body, frozen=True, tag=15):
+    """What a task of yours has started here and is over has written; its bytes come beside the message."""
+
+    principal: Text
+    name: Name
+    group: Name
+    size: int
+
+
 RequestBody: TypeAlias = (
     Forward
     | Resolve
@@ -213,6 +222,7 @@ RequestBody: TypeAlias = (
     | Claim
     | Disband
     | Rows
+    | Keep
 )
 
 
