@@ -21,9 +21,10 @@ from dios.host.peers.line import Line, Myself, Network
 from dios.host.peers.links import Links
 from dios.host.peers.reading import Guard
 from dios.ids import NodeId, Principal
-from dios.node import machine, seeds
+from dios.node import announcing, machine, seeds
 from dios.node.settings import Settings
 from dios.transport import identity, joining
+from dios.transport.announce import Voice
 from dios.transport.certificates import Role
 from dios.transport.identity import Identity
 from dios.transport.secured import Secured
@@ -105,6 +106,11 @@ async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio
     for address in seeds.read(settings.data):
         if address != port.membership.me.address:
             nursery.start_soon(links.seek, address, name="look for the cluster")
+    if settings.announce:
+        me = port.membership.me
+        voice = Voice(port.identity.cluster, port.membership.secret, me.node, me.address)
+        place = announcing.place_of(settings.listen)
+        nursery.start_soon(announcing.find_others, voice, links, place, name="announce")
     _log.info("the node listens for others", extra={"address": port.listener.address})
     try:
         while True:

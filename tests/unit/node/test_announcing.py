@@ -1,0 +1,103 @@
+"""Nodes of one cluster that find each other by nothing but announcements, over real connections."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+from peer_rig import PeerHost, two_hosts, until, ups
+
+from dios import limits
+from dios.ids import NodeId
+from dios.node import announcing
+from dios.transport import announce
+from dios.transport.announce import Place, Voice
+
+
+@pytest.fixture
+def place() -> Place:
+    """A multicast group on this machine's own loopback, at a port that nobody uses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        found = Place(port=probe.getsockname()[1], interface="127.0.0.1")
+    try:
+        say(found, b"anybody?")
+    except OSError as error:
+        pytest.skip(f"no multicast on loopback: {errno.errorcode.get(error.errno or 0, error)}")
+    return found
+
+
+def say(place: Place, datagram: bytes) -> None:
+    """Send one datagram to the group."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(place.interface))
+        sock.sendto(datagram, (place.group, place.port))
+
+
+def voice(host: PeerHost) -> Voice:
+    """What a host announces."""
+    return Voice(host.port.identity.cluster, host.port.membership.secret, host.node, host.address)
+
+
+async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place: Place) -> None:
+    """Without a seed and without anybody's help, announcements alone make the connection."""
+    async with two_hosts(tmp_path) as (one, other), trio.open_nursery() as nursery:
+        for host in (one, other):
+            nursery.start_soon(announcing.find_others, voice(host), host.links, place)
+        await until(lambda: ups(one) and ups(other), "they have met")
+        assert (ups(one), ups(other)) == ({other.node}, {one.node})
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_false_announcement_costs_dials_and_nothing_else(tmp_path: Path, place: Place) -> None:
+    """Where a stranger is, no connection comes about, and the announced node is unknown as before."""
+    dials: list[trio.SocketStream] = []
+    said = 0
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        dials.append(stream)
+        await stream.aclose()
+
+    async with two_hosts(tmp_path) as (one, _), trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.start_soon(trio.serve_listeners, hang_up, [listener])
+        nursery.start_soon(announcing.find_others, voice(one), one.links, place)
+        lie = announce.encode(voice(one)._replace(node=NodeId(7), address=address))
+
+        def dialled_again() -> bool:
+            nonlocal said
+            said += 1
+            say(place, lie)
+            return len(dials) > 1
+
+        await until(dialled_again, "the stranger was dialled twice")
+        assert len(dials) < said
+        assert not ups(one)
+        assert not one.links.is_up(NodeId(7))
+        assert one.links.addresses == ()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_without_that_network_works_without(tmp_path: Path, place: Place) -> None:
+    """Where the system has no multicast, the node goes on."""
+    async with two_hosts(tmp_path) as (one, _):
+        with trio.fail_after(30):
+            await announcing.find_others(voice(one), one.links, place._replace(interface="192.0.2.1"))
+
+
+@pytest.mark.parametrize(
+    ("listen", "interface"),
+    [
+        ("127.0.0.1:7400", "127.0.0.1"),
+        ("0.0.0.0:7400", Place().interface),
+        ("[fd00::1]:7400", Place().interface),
+        ("host.example:7400", Place().interface),
+    ],
+)
+def test_a_node_announces_itself_where_it_listens(listen: str, interface: str) -> None:
+    """The network of a node that names its address is that one; else the system chooses."""
+    assert announcing.place_of(listen) == Place(announce.GROUP, limits.ANNOUNCE_PORT, interface)
