@@ -64,6 +64,8 @@ def strategy(kind: inspect.Type) -> Anything:
         case inspect.VarTupleType():
             items = st.lists(strategy(kind.item_type), min_size=kind.min_length or 0, max_size=4)
             return items.map(tuple)
+        case inspect.TupleType():
+            return st.tuples(*(strategy(each) for each in kind.item_types))
         case inspect.DictType():
             return st.dictionaries(strategy(kind.key_type), strategy(kind.value_type), max_size=3)
         case inspect.StructType():
@@ -102,6 +104,8 @@ def told(kind: inspect.Type) -> str:
         case inspect.VarTupleType():
             bound = f" ≤ {kind.max_length}" if kind.max_length else ""
             return f"[{told(kind.item_type)}]{bound}"
+        case inspect.TupleType():
+            return f"[{', '.join(told(each) for each in kind.item_types)}]"
         case inspect.DictType():
             return f"map of {told(kind.key_type)} to {told(kind.value_type)}"
     raise AssertionError(f"no words for {kind}")
@@ -177,6 +181,8 @@ def sample(kind: inspect.Type, number: int = 1) -> object:
             return sample(next(each for each in kind.types if not isinstance(each, inspect.NoneType)), number)
         case inspect.VarTupleType():
             return (sample(kind.item_type, number), sample(kind.item_type, number + 1))
+        case inspect.TupleType():
+            return tuple(sample(each, number + place) for place, each in enumerate(kind.item_types))
         case inspect.DictType():
             return {"key": sample(kind.value_type, number)}
         case inspect.StructType():
