@@ -12,6 +12,7 @@ atomically, is the mapping: an index over several nodes, of which a majority dec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from zlib import crc32
 
@@ -157,13 +158,14 @@ def create_store(
     """
     if not 0 < len(hosts) <= INDEX_COPIES_MAX or not 0 < shards <= INDEX_SHARDS_MAX:
         raise InvalidError(f"1 to {INDEX_COPIES_MAX} hosts, and 1 to {INDEX_SHARDS_MAX} shards")
+    if any(hosts):
+        # By name, so that it is the same node for whoever opens the store.
+        hosts = [host or _name_of(node) for host in hosts]
     kind = _kind(durable=durable)
     names: list[tuple[bytes, ...]] = []
     for _ in range(shards):
         made = [_create(node, group, kind, b"", host) for host in hosts]
         names.append(tuple(reference.name or b"" for reference in made))
-        # By name, so that it is the same node for whoever opens the store.
-        hosts = [reference.node for reference in made]
         _close(made)
     plan = Plan(FORMAT_VERSION, tuple(hosts), durable, tuple(names))
     places = _Objects(node, group, plan)
@@ -238,28 +240,24 @@ class _Objects:
         except DiosError:
             return
         for reference in found:
-            try:
+            # A replica that is away stays behind; nobody is led to it.
+            with suppress(DiosError):
                 reference.destroy()
-            except DiosError:
-                # A replica that is away stays behind; nobody is led to it.
-                continue
 
     def restore(self, name: bytes) -> int:
         """Make the replicas that are missing."""
         found = self._node.lookup(name, group=self._group)
-        have = {reference.node for reference in found}
-        made = 0
+        have = {reference.object_id for reference in found}
+        missing = set(self._hosts) - {reference.node for reference in found}
+        copies: list[Reference] = []
         try:
-            for host in self._hosts if found and "" not in self._hosts else ():
-                if host not in have:
-                    try:
-                        pick_closest(found).copy(host=host).close()
-                        made += 1
-                    except DiosError:
-                        continue
+            for host in missing if found else ():
+                with suppress(DiosError):
+                    copies.append(pick_closest(found).copy(host=host))
+            # On the node that is asked itself a copy is the object that was there.
+            return sum(copy.object_id not in have for copy in copies)
         finally:
-            _close(found)
-        return made
+            _close([*found, *copies])
 
 
 class _IndexObject:
@@ -334,10 +332,12 @@ def _fetch(node: Node, group: Group, name: bytes) -> bytes | None:
 
 def _close(references: Iterable[Reference]) -> None:
     for reference in references:
-        try:
+        with suppress(DiosError):
             reference.close()
-        except DiosError:
-            continue
+
+
+def _name_of(node: Node) -> str:
+    return next(member.name for member in node.nodes() if member.here)
 
 
 def _create(node: Node, group: Group, kind: ObjectType, data: bytes, host: str) -> Reference:

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import lib_functions as functions
+import pytest
+from running_node import exists, wait_until
+
+import dios
+from dios.lib.channels import channel
+from dios.lib.clock import LamportClock
+from dios.lib.keyvalue import create_store, open_store
+from dios.lib.mutex import Guarded, Mutex
+from dios.lib.pickers import spread
+from dios.lib.spawn import Spawner
+from dios.node import local_cluster
+from dios.node.local_cluster import LocalCluster
+
+SECONDS_MAX = 60
+NAMES = ("n1", "n2", "n3")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes in two racks, for all tests of this file."""
+    made = local_cluster.make(
+        tmp_path_factory.mktemp("lib") / "cluster",
+        nodes=3,
+        racks=2,
+        settings={"accept_weaker_sandbox": "yes"},
+    )
+    try:
+        local_cluster.start(made)
+        yield made
+    finally:
+        local_cluster.stop(made)
+
+
+def connect(cluster: LocalCluster, name: str, *groups: bytes) -> dios.Node:
+    """A session at one of the nodes."""
+    (node,) = (node for node in cluster.nodes if node.name == name)
+    return dios.connect(str(node.socket), groups=groups)
+
+
+@pytest.fixture
+def node(cluster: LocalCluster) -> Iterator[dios.Node]:
+    """A session at the first node; at its end no task may be left."""
+    with connect(cluster, "n1") as session:
+        yield session
+        wait_until(lambda: all(task.ended for task in session.tasks()), "every task has ended")
+
+
+def test_functions_run_where_they_are_told(node: dios.Node) -> None:
+    """Each node runs its function, whose result and exceptions come back."""
+    for name in NAMES:
+        with Spawner(node, host=name) as spawner:
+            future = spawner.spawn(functions.joined, ("a", "b"))
+            assert future.result(SECONDS_MAX) == "a b"
+
+
+def test_tasks_of_all_nodes_share_a_lock_and_lose_no_update(node: dios.Node) -> None:
+    """Tasks on three nodes that read, add and write under one lock add up to what each has done."""
+    lock = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, host="n2")
+    counter = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=bytes(8), host="n3")
+    futures = []
+    for name in NAMES:
+        with Spawner(node, host=name) as spawner:
+            futures.append(spawner.spawn(functions.add_under_lock, lock, counter, 10))
+    assert [future.result(SECONDS_MAX) for future in futures] == [10, 10, 10]
+    assert int.from_bytes(counter.read_bytes(), "little") == 30
+
+
+def test_a_lock_of_another_node_has_tokens_and_guards(node: dios.Node) -> None:
+    """Fencing tokens and guarded blobs are the same for a lock that is elsewhere."""
+    lock = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, host="n3")
+    guarded = Guarded(node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, host="n2"))
+    for text in (b"one", b"two"):
+        with Mutex(lock, timeout=SECONDS_MAX) as mutex:
+            guarded.write(text, mutex.token)
+    assert guarded.read() == b"two"
+
+
+def test_a_clock_of_another_node_ticks_for_all(node: dios.Node) -> None:
+    """Tasks on two nodes that share a clock of the third see each time once."""
+    clock = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, host="n3")
+    futures = []
+    for name in NAMES[:2]:
+        with Spawner(node, host=name) as spawner:
+            futures.append(spawner.spawn(functions.tick, clock, 10))
+    told = [future.result(SECONDS_MAX) for future in futures]
+    assert sorted(stamp.time for stamps in told for stamp in stamps) == list(range(1, 21))
+    assert LamportClock(clock).tick().time == 21
+
+
+def test_a_channel_reaches_another_node(node: dios.Node) -> None:
+    """A task on another node sends into a channel of this one."""
+    sender, receiver = channel(node, int)
+    with Spawner(node, host="n2") as spawner, receiver:
+        future = spawner.spawn(functions.numbers, sender, 100)
+        assert [receiver.receive(SECONDS_MAX) for _ in range(100)] == list(range(100))
+        future.result(SECONDS_MAX)
+
+
+def test_replicas_are_told_apart(node: dios.Node) -> None:
+    """Of three replicas the two on other nodes stand in two racks, and are picked apart."""
+    group = node.create_group()
+    with node.create(dios.DURABLE_BLOB, groups=[group], data=b"the same") as blob:
+        for name in NAMES[1:]:
+            blob.copy(host=name).close()
+        assert blob.name is not None
+        found = node.lookup(blob.name, group=group)
+        assert len(found) == len(NAMES)
+        others = [reference for reference in found if reference.object_id != blob.object_id]
+        assert {(other.node, other.rack) for other in spread(others, 2)} == {("n2", "r2"), ("n3", "r1")}
+
+
+def test_any_node_of_a_store_may_be_killed(cluster: LocalCluster) -> None:
+    """Each node in turn is killed: what was acknowledged is there and writable at the others, and the dead
+    one has everything when it is back and the store was repaired.
+    """
+    with connect(cluster, "n1") as node:
+        group = node.create_group()
+        store = create_store(node, group, hosts=NAMES, shards=2)
+        name, inside = store.name, group.read_name()
+        store.put("old", b"0")
+        store.put("changing", b"0")
+    for number, gone in enumerate(NAMES):
+        there = [other for other in NAMES if other != gone]
+        pid = cluster.running()[gone].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not exists(pid), "the node is dead")
+        with connect(cluster, there[0], inside) as node:
+            store = open_store(node, node.groups[-1], name)
+            assert store.get("old") == b"0"
+            assert store.get("changing") == b"%d" % number
+            store.put("changing", b"%d" % (number + 1))
+        with connect(cluster, there[1], inside) as node:
+            assert open_store(node, node.groups[-1], name).get("changing") == b"%d" % (number + 1)
+        local_cluster.start(cluster)
+        with connect(cluster, gone, inside) as node:
+            store = open_store(node, node.groups[-1], name)
+            assert store.get("changing") == b"%d" % (number + 1)
+            assert store.repair() == (1, 0)
+            assert store.repair() == (0, 0)
