@@ -16,6 +16,7 @@ from dios.cli import (
     describe,
     doctor,
     groups,
+    log,
     nodes,
     objects,
     quotas,
@@ -36,6 +37,7 @@ app: Final = typer.Typer(
 )
 app.add_typer(groups.app, name="group")
 app.add_typer(nodes.app, name="node")
+app.add_typer(log.app, name="log")
 app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
 for family in (cluster, objects, replicas, tasks, describe, debug, doctor, shell):
