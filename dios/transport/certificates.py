@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -37,6 +37,15 @@ _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _LABEL: Final = re.compile(r"dios:(authority|node|join):([0-9a-f]{16})")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CARDS_KEPT: Final = 4 * limits.NODES_MAX
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 class Role(enum.StrEnum):
@@ -58,9 +67,14 @@ class Card(NamedTuple):
     """SHA-256 of the public key."""
 
 
+def is_name(name: str) -> bool:
+    """Whether a node can have this name."""
+    return len(name) <= limits.NODE_NAME_BYTES_MAX and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
     """Give back a node's name, or raise InvalidError: it has letters, digits, ``.``, ``_`` and ``-``."""
-    if len(name) > limits.NODE_NAME_BYTES_MAX or not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidError(
             f"{name[:80]!r} is no name for a node: take 1 to {limits.NODE_NAME_BYTES_MAX} letters, digits, "
             "'.', '_' or '-', a letter or digit first"
@@ -120,14 +134,17 @@ def card_of(certificate: bytes) -> Card:
         labels = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (label,) = labels.get_values_for_type(x509.UniformResourceIdentifier)
         key = read.public_key()
-    except (ValueError, TypeError, x509.ExtensionNotFound) as error:
+    except _UNREADABLE as error:
         raise ProtocolError(f"the certificate is none of a cluster: {error}") from None
     found = _LABEL.fullmatch(label)
     if found is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
         raise ProtocolError(
             "the certificate is none of a cluster: it names no role, or has another kind of key"
         )
-    return Card(Role(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
+    card = Card(Role(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
+    if card.role is Role.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
+        raise ProtocolError("the certificate is none of a cluster: a node has another kind of id and name")
+    return card
 
 
 def signer_of(certificate: bytes) -> tuple[int, str]:
@@ -162,7 +179,7 @@ def check_signatures(chain: Sequence[bytes]) -> None:
         read = [x509.load_der_x509_certificate(each) for each in chain]
         for each, signer in zip(read, [*read[1:], read[-1]], strict=True):
             each.verify_directly_issued_by(signer)
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except (InvalidSignature, *_UNREADABLE) as error:
         raise ProtocolError(f"the chain of certificates does not hold: {error}") from None
 
 

@@ -149,7 +149,6 @@ class Listener:
         try:
             await _handshake(tls, self._turn)
             peer = _accepted(tls, identity)
-            _note(identity.trust, peer)
             return Secured(tls, peer, self._nursery, identity.trust)
         except BaseException:
             close_socket(tls)
@@ -163,6 +162,8 @@ def _accepted(tls: ssl.SSLSocket, identity: Identity) -> Peer:
         refusal = identity.trust.refusal(peer.chain)
         if peer.role is Role.JOIN and peer.chain[1].number != identity.node:
             refusal = for_another(identity.name, peer.chain[1].name)
+        if not refusal:
+            _note(identity.trust, peer)
     except DiosError as error:
         peer, refusal = None, error.message
     tls.write(frame_of(refusal.encode()[: limits.REFUSAL_BYTES_MAX]))
@@ -230,14 +231,10 @@ async def dial(
         refusal = identity.trust.refusal(peer.chain)
         if refusal:
             raise NotPermittedError(refusal)
+        _note(identity.trust, peer)
 
     peer, tls = await connect(address, identity.client_context, identity.cluster, check)
-    try:
-        _note(identity.trust, peer)
-        return Secured(tls, peer, nursery, identity.trust)
-    except BaseException:
-        close_socket(tls)
-        raise
+    return Secured(tls, peer, nursery, identity.trust)
 
 
 async def connect(

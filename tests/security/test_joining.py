@@ -19,7 +19,7 @@ from dios import limits
 from dios.errors import DiosError, NotPermittedError, ProtocolError, TimeLimitError, UnreachableError
 from dios.transport import tokens
 from dios.transport.certificates import Role, card_of, make_authority, make_node
-from dios.transport.identity import Identity, bare_context, known_of, load_own
+from dios.transport.identity import Identity, bare_context, known_of, load, load_own
 from dios.transport.joining import admit, context_of, join
 from dios.transport.secured import Peer, Secured, frame_of
 from dios.transport.tcp_tls import Listener, connect, dial
@@ -273,6 +273,22 @@ async def test_only_the_role_of_a_node_is_one(tmp_path: Path, label: str) -> Non
         with pytest.raises(DiosError, match=r"no node|roles|none of a cluster"):
             await dial(address, n2, nursery)
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(0, "n9"), (2**63, "n9"), (7, "n9\n"), (7, "../n9"), (7, "n" * 64), (7, "ñ")]
+)
+async def test_no_node_has_such_an_id_or_name(tmp_path: Path, number: int, name: str) -> None:
+    """What a node signs with an id or name that none can have is refused, and is not remembered."""
+    n1, n2 = make_cluster(tmp_path)
+    forger = Forger(n1)
+    chain = forger.signed(number, name)
+    async with listening(n2) as (listener, _):
+        with pytest.raises(NotPermittedError, match="another kind of id and name"):
+            await connect(listener.address, forger.context(chain), n1.cluster, anybody)
+    again = load(tmp_path / "n2")
+    assert again is not None
+    assert len(again.trust.known) == 2
 
 
 async def test_who_does_not_accept_is_no_peer(tmp_path: Path) -> None:
