@@ -1,6 +1,6 @@
 """A cluster as containers: the compose file of this project, run by the engine that is installed.
 
-Not for: what is in the file (docs/clusters.md), or a cluster as processes (``dios.node.local_cluster``).
+Not for: what is in the file (docs/deploy-docker.md), or a cluster as processes (``dios.node.local_cluster``).
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def _engine() -> list[str]:
 
 def _run(*words: str) -> Path:
     command, file = _engine(), _file()
-    # Its progress is for people, on the error stream; the result of our own command is elsewhere.
-    done = subprocess.run([*command, "-f", str(file), *words], stdout=2, check=False)
+    # Its progress is for people, on the error stream; the result of our own command is elsewhere. The older
+    # generation looks for the files that the file names where it is started.
+    done = subprocess.run([*command, "-f", file.name, *words], stdout=2, cwd=file.parent, check=False)
     if done.returncode:
         line = " ".join([Path(command[0]).name, *command[1:], "-f", str(file), *words])
         raise DiosError(f"`{line}` ended with status {done.returncode}; what it said stands above")
@@ -72,7 +73,7 @@ def up(*, as_json: bool) -> None:
         write_json({"compose": str(file), "up": True})
         return
     facts([("cluster", "as containers"), ("file", str(file))])
-    say("next: docker compose ps, docker compose exec n1 dios node ls; at the end: dios down --compose")
+    say(f"next, in {file.parent}: docker compose exec n1 dios node ls; at the end: dios down --compose")
 
 
 def down(*, keep: bool, as_json: bool) -> None:

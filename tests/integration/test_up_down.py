@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,34 @@ def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
     told = json.loads(person.types("dios up --json").stdout)
     assert [row["name"] for row in told["nodes"] if row["started"]] == ["n2"]
     assert person.types("dios get", name, "--node", "n1").stdout == "kept"
+
+
+def test_the_page_works_as_written(tmp_path: Path) -> None:
+    """Every line of the first block of docs/clusters.md succeeds, in order."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "clusters.md").read_text()
+    lines = page.partition("```\n")[2].partition("```")[0]
+    assert "dios up" in lines
+    assert "dios down" in lines
+    someone = Person(tmp_path)
+    someone.environment["DIOS_POOL_SIZE"] = "1"
+    someone.writes("data/one.txt", "one fish two fish\n")
+    someone.writes("data/two.txt", "red fish blue fish\n")
+    someone.writes("job.py", "import dios\nprint(len(dios.connect().inputs[0].read_bytes()))\n")
+    done = subprocess.run(
+        ["bash", "-eu", "-c", lines],
+        cwd=someone.home,
+        env=someone.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        someone.types("dios down")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "one fish two fish\n" in done.stdout
+    assert "\n18\n" in done.stdout
 
 
 def test_down_leaves_nothing(tmp_path: Path) -> None:
