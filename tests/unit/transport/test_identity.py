@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dios import limits
 from dios.errors import DamagedError, ExistsError, InvalidError, LimitError, NotPermittedError, ProtocolError
-from dios.transport import durable
+from dios.transport import durable, tokens
 from dios.transport.certificates import Role, cards_of, check_signatures, pem_of_key
 from dios.transport.identity import (
     FOLDER,
@@ -207,6 +207,20 @@ def test_a_chain_ends_some_time_and_can_be_shortened(tmp_path: Path) -> None:
     assert (shorter.node, shorter.name, len(shorter.chain)) == (last.node, last.name, 3)
     assert loaded(tmp_path / names[-1]).chain == shorter.chain
     assert admit_here(shorter, tmp_path / "next", name="next").name == "next"
+
+
+def test_the_roles_in_a_chain_follow_each_other(tmp_path: Path) -> None:
+    """A chain is a node or a joiner, then nodes, then one authority, and has its bounds."""
+    n1, n2 = make_cluster(tmp_path)
+    node, _, root = n2.chain
+    joiner = tokens.read(tokens.issue(n1)).certificate
+    assert [card.role for card in cards_of((joiner, *n1.chain))] == [Role.JOIN, Role.NODE, Role.AUTHORITY]
+    longest = (*[node] * (limits.CHAIN_CERTIFICATES_MAX - 1), root)
+    assert len(cards_of(longest)) == limits.CHAIN_CERTIFICATES_MAX
+    short = ((), (root,), (root, root), (node, node))
+    for chain in (*short, (node, joiner, root), (node, root, root), (node, *longest)):
+        with pytest.raises(ProtocolError, match="chain"):
+            cards_of(chain)
 
 
 def test_only_known_nodes_are_signed_anew(tmp_path: Path) -> None:
