@@ -25,6 +25,7 @@ from dios.store.directory import lock_directory
 from dios.store.environment import translated
 from dios.store.extents import Extents, digest_of_file
 from dios.store.findings import Finding, Kind
+from dios.store.logs import LogFiles, log_problem
 from dios.store.schema import Row
 from dios.wire.types import Deletion, ObjectType
 
@@ -54,7 +55,8 @@ class Inventory:
     @property
     def content_bytes(self) -> int:
         """How many bytes all contents have together."""
-        return sum(row.payload.size for row in self.rows.values())
+        logs = (row for row in self.rows.values() if row.record.type is ObjectType.DURABLE_STREAM)
+        return sum(row.payload.size for row in self.rows.values()) + sum(row.record.size for row in logs)
 
     @property
     def extents(self) -> int:
@@ -126,6 +128,7 @@ def verify_contents(found: Inventory, progress: Callable[[int], None]) -> None:
                 _judge(found, key, problem)
                 progress(large[key].payload.size)
     extents.close()
+    _read_logs(found, progress)
     _compare_files(found, extents, [row.payload.extent for row in large.values()])
     _look_at_meaning(found)
 
@@ -205,6 +208,29 @@ def _judge(found: Inventory, key: bytes, problem: str | None) -> None:
             schema.describe(row.record),
             f"extents/{file} of {row.payload.size} bytes, BLAKE3 {row.payload.digest.hex()}",
         )
+
+
+def _read_logs(found: Inventory, progress: Callable[[int], None]) -> None:
+    """Every entry of every log up to the length that its row tells, and files that no row tells of."""
+    logs = LogFiles(found.path / "logs")
+    known = set()
+    with translated(found.path):
+        for row in found.rows.values():
+            if row.record.type is ObjectType.DURABLE_STREAM:
+                known.add(row.record.object)
+                problem = log_problem(logs, row.record)
+                if problem:
+                    place = f"logs/{LogFiles.name(row.record.object)}"
+                    found.add(Kind.CONTENT, schema.describe(row.record), f"{place} {problem}")
+                elif logs.size(row.record.object) > row.record.size:
+                    more = logs.size(row.record.object) - row.record.size
+                    said = f"{more} bytes behind the last entry that was acknowledged"
+                    found.add(Kind.ORPHAN, schema.describe(row.record), said)
+                progress(row.record.size)
+        for target in logs.stored():
+            if target not in known:
+                found.add(Kind.ORPHAN, f"logs/{LogFiles.name(target)}", f"{logs.size(target)} bytes")
+    logs.close()
 
 
 def _compare_size(found: Inventory, key: bytes, row: Row) -> None:

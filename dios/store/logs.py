@@ -73,20 +73,16 @@ def framed(entry: Entry) -> bytes:
 
 
 def whole_entries(target: ObjectId, position: int, data: bytes) -> int:
-    """How many of the bytes of a log that were read at ``position`` are whole entries.
+    """How many of the bytes of a log that were read at ``position`` are whole and sound entries.
 
-    Raises DamagedError when the first one is not sound, or ``position`` is not where one begins.
+    Raises DamagedError when the first one is not, or ``position`` is not where one begins.
     """
     done = 0
     while len(data) - done >= _HEAD.size:
         size, check = _HEAD.unpack_from(data, done)
         end = done + _HEAD.size + size
-        if size > limits.LOG_ENTRY_BYTES_MAX:
-            raise _unsound(target, position + done)
-        if end > len(data):
+        if end > len(data) or check != _check(target, position + done, data[done + _HEAD.size : end]):
             break
-        if check != _check(target, position + done, data[done + _HEAD.size : end]):
-            raise _unsound(target, position + done)
         done = end
     if data and not done:
         # A read is long enough for any entry, so that it holds the first one whole.
@@ -244,6 +240,21 @@ def _write_at(fd: int, position: int, data: bytearray) -> None:
         done = 0
         while done < len(view):
             done += os.pwrite(fd, view[done:], position + done)
+
+
+def log_problem(logs: LogFiles, record: ObjectRecord) -> str:
+    """What is wrong with the entries of a log, up to the length that its record tells; empty for nothing."""
+    size = logs.size(record.object)
+    if size < record.size:
+        return f"has {size} bytes instead of {record.size}"
+    position = 0
+    try:
+        while position < record.size:
+            length = min(record.size - position, limits.INLINE_BYTES_MAX)
+            position += whole_entries(record.object, position, logs.read(record.object, position, length))
+    except DamagedError:
+        return f"has no sound entry at position {position} of {record.size}"
+    return ""
 
 
 class MemoryLogs:

@@ -18,6 +18,7 @@ from dios.store.check import LOST_AND_FOUND, Inventory, held, read_index, verify
 from dios.store.extents import Extents
 from dios.store.findings import MEANINGS, Kind, Level
 from dios.store.lmdb_store import LmdbStore
+from dios.store.logs import Entry, LogFiles
 from dios.store.protocol import Put
 from dios.store.repair import repair
 from dios.store.schema import Row
@@ -327,3 +328,64 @@ def test_every_kind_is_explained() -> None:
     assert set(MEANINGS) == set(Kind)
     missing = [kind for kind in Kind if f"`{kind}`" not in page]
     assert not missing, missing
+
+
+def log(size: int) -> Put:
+    """A Put of a log of that length."""
+    made = record(0x77, size=size)
+    return Put(msgspec.structs.replace(made, type=ObjectType.DURABLE_STREAM, groups=(GROUP,)))
+
+
+@pytest.fixture
+def logged(data: Path) -> Path:
+    """The same store with a log of two entries."""
+    store = LmdbStore(data)
+    store.recover()
+    store.logs.write([Entry(ObjectId(0x77), 0, b"one"), Entry(ObjectId(0x77), 15, b"two")])
+    store.apply([log(30)])
+    store.close()
+    return data
+
+
+def test_sound_logs_are_no_finding(logged: Path) -> None:
+    """A log whose entries are all there is whole, and its bytes are counted."""
+    found = look(logged)
+    assert kinds(found) == []
+    assert found.content_bytes == 2 * len(LARGE) + 3 * len(SMALL) + 30
+
+
+@pytest.mark.parametrize(("place", "said"), [(2, "position 0"), (20, "position 15"), (29, "position 15")])
+def test_a_damaged_entry_is_found(logged: Path, place: int, said: str) -> None:
+    """A changed byte anywhere in a log is told with the entry that it is in."""
+    file = logged / "logs" / "77" / f"{0x77:016x}"
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+    (finding,) = look(logged).findings
+    assert finding.kind is Kind.CONTENT
+    assert said in finding.detail
+
+
+def test_what_is_missing_of_a_log_is_found(logged: Path) -> None:
+    """A log file that lost acknowledged bytes, or is gone, is damage."""
+    file = logged / "logs" / "77" / f"{0x77:016x}"
+    os.truncate(file, 15)
+    assert kinds(look(logged)) == [Kind.CONTENT]
+    file.unlink()
+    assert kinds(look(logged)) == [Kind.CONTENT]
+
+
+def test_what_is_too_much_of_a_log_is_left_over(logged: Path) -> None:
+    """A torn tail, and a log that no object names, are what a crash leaves; the next start removes them."""
+    with (logged / "logs" / "77" / f"{0x77:016x}").open("ab") as file:
+        file.write(b"torn")
+    store = LogFiles(logged / "logs")
+    store.write([Entry(ObjectId(5), 0, b"nobody's")])
+    store.close()
+    found = look(logged)
+    assert kinds(found) == [Kind.ORPHAN, Kind.ORPHAN]
+    assert all(finding.level is Level.LEFTOVER for finding in found.findings)
+    again = LmdbStore(logged)
+    again.recover()
+    again.close()
+    assert kinds(look(logged)) == []

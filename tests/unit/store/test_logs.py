@@ -175,3 +175,8 @@ def test_a_dropped_log_has_no_file(open_store: Callable[[], LmdbStore]) -> None:
     assert store.logs.path(LOG).exists()
     store.apply([Drop(LOG)])
     assert not store.logs.path(LOG).exists()
+
+
+def test_the_frozen_bytes_of_an_entry() -> None:
+    """An entry has the bytes that docs/store-format.md describes, for good."""
+    assert framed(Entry(LOG, 15, b"entry")).hex() == "000000054f0a72b1673a4798656e747279"
