@@ -18,7 +18,7 @@ from dios.client.locate import resolve_node
 from dios.errors import UnreachableError
 from dios.node.addresses import checked_address
 from dios.node.daemon import StartError, first_error
-from dios.node.settings import SettingsError, load
+from dios.node.settings import Settings, SettingsError, load
 
 VALID_DEFAULT: Final = "1h"
 
@@ -163,6 +163,16 @@ def token(
             return
         say(f"on {_machines(uses)}, within {valid}; it is a secret:")
         typer.echo(join)
+
+
+def check_member(settings: Settings) -> None:
+    """Whether a node that has joined can start like this; raises SettingsError, DamagedError."""
+    from dios.node import cluster  # noqa: PLC0415 - see init
+    from dios.transport import identity  # noqa: PLC0415 - the same
+
+    own = identity.load(settings.data)
+    if own is not None:
+        cluster.check(settings, own)
 
 
 def join_first(

@@ -94,6 +94,8 @@ def start(
             os.environ.pop("DIOS_TOKEN", None)
         elif token or token_file:
             raise InvalidError("a token is for joining: say where with --join HOST:PORT")
+        elif settings.identity.exists():
+            members.check_member(settings)
         if not detach:
             command = daemon.command(data, config=config, flags=flags)
             os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted

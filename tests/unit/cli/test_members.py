@@ -98,6 +98,14 @@ def test_joining_needs_a_place_and_a_token(tmp_path: Path) -> None:
     assert not (tmp_path / "n").exists()
 
 
+def test_a_member_keeps_its_name_and_listens(tmp_path: Path) -> None:
+    """A start under another name, and one without an address, are refused with what to change."""
+    typed("init", "--data", str(tmp_path), *LISTEN, "--name", "n1")
+    start = ("start", "--data", str(tmp_path), "--detach")
+    assert "cannot be called n2" in " ".join(typed(*start, "--name", "n2", status=1).output.split())
+    assert "must listen" in " ".join(typed(*start, "--listen", "", status=1).output.split())
+
+
 def test_a_member_does_not_join_another_cluster(tmp_path: Path) -> None:
     """A token of another cluster is refused by a directory that has an identity."""
     typed("init", "--data", str(tmp_path / "one"), *LISTEN)
