@@ -25,7 +25,7 @@ from dios.node.settings import load
 from dios.transport import identity
 from dios.transport.memory import copies_of
 from dios.wire import dcp
-from dios.wire.messages import AnyResult, Attached, Buffer, Stat
+from dios.wire.messages import AnyResult, Attached, Buffer, Results, Stat
 from dios.wire.types import Brand
 
 T = TypeVar("T")
@@ -46,10 +46,12 @@ class ReadingChannel(RecordingChannel):
         """Keep a frame, and the bytes of its buffer."""
         super().send_nowait(frame, fds)
         result = self.replies[-1][1]
-        if isinstance(result, Buffer):
-            data = os.pread(fds[0], result.size, result.start) if fds else result.data
-            self.read.append(data or b"")
-        elif isinstance(result, Attached):
+        left = list(fds)
+        for part in result.results if isinstance(result, Results) else (result,):
+            if isinstance(part, Buffer):
+                data = os.pread(left.pop(0), part.size, part.start) if part.mapping else part.data
+                self.read.append(data or b"")
+        if isinstance(result, Attached):
             self.ends.append(copies_of(fds))
 
 

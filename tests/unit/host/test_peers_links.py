@@ -1,0 +1,132 @@
+"""Connections between nodes over their lives: lost, made anew, replaced, hung up, found."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import trio
+from host_rig import open_descriptors
+from peer_rig import PeerHost, connected, identities, peer_host, two_hosts, until, ups
+
+from dios import limits
+from dios.core import effects as fx
+from dios.core.events import PeerDown, PeerUp, Received
+from dios.wire import dcp
+from dios.wire.messages import Buffer, Results
+
+GOSSIP = dcp.Gossip(b"there")
+
+
+async def heard(one: PeerHost, other: PeerHost) -> None:
+    """What the first says reaches the second."""
+    before = len(other.messages())
+    one.links.send(other.node, GOSSIP)
+    await until(lambda: len(other.messages()) > before, "it was heard")
+
+
+async def test_a_connection_that_breaks_is_made_anew(tmp_path: Path) -> None:
+    """Both cores are told that it broke, not that the other is gone, and soon that it stands again."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        standing = one.links.standing_of(other.node)
+        assert standing is not None
+        standing.line.close()
+        for host in (one, other):
+            await until(lambda host=host: len(host.core.seen(PeerUp)) == 2, "it stands again")  # type: ignore[misc] # bound early
+            (down,) = host.core.seen(PeerDown)
+            assert not down.refused
+        await heard(one, other)
+        await heard(other, one)
+
+
+async def test_a_node_that_ended_is_told_as_such(tmp_path: Path) -> None:
+    """When nobody listens any more at the other's address, the core is told so at once."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one:
+        async with peer_host(second) as other:
+            await connected(one, other)
+        (down,) = await until(lambda: one.core.seen(PeerDown), "it is down")
+        assert down.refused
+        assert down.node == other.node
+        assert down.epoch == 1
+
+
+async def test_a_node_that_starts_anew_takes_its_place_again(tmp_path: Path) -> None:
+    """A node that was started again comes back by itself, with its next epoch, at another address."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one:
+        async with peer_host(second) as other:
+            await connected(one, other)
+        async with peer_host(second) as again:
+            again.links.contact(one.node, one.name, one.address)
+            await until(lambda: len(one.core.seen(PeerUp)) == 2, "it is up again")
+            assert [event.epoch for event in one.core.seen(PeerUp)] == [1, 2]
+            await heard(one, again)
+
+
+async def test_a_node_that_was_hung_up_on_is_left_alone(tmp_path: Path) -> None:
+    """After HangUp nobody dials it; when it dials by itself it is met anew."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.do(fx.HangUp(other.node, "people asked for it"))
+        assert not one.links.is_up(other.node)
+        await until(lambda: len(one.core.seen(PeerUp)) == 2, "it came by itself")
+        assert other.core.seen(PeerDown)
+        assert not one.core.seen(PeerDown)
+
+
+async def test_a_revoked_node_is_refused_by_all(tmp_path: Path) -> None:
+    """Whoever is told that a node was revoked tells the others; none of them lets it in again."""
+    paths = identities(tmp_path, 3)
+    async with peer_host(paths[0]) as one, peer_host(paths[1]) as other, peer_host(paths[2]) as bad:
+        await connected(one, other, bad)
+        one.do(fx.HangUp(bad.node, "it was stolen", revoked=True))
+        await until(lambda: not other.links.is_up(bad.node), "the other lets it go, too")
+        bad.links.contact(other.node, other.name, other.address)
+        await until(lambda: "was revoked" in audited(other, paths[1]), "it is refused")
+        assert not other.links.is_up(bad.node)
+        await heard(one, other)
+
+
+def audited(host: PeerHost, data: Path) -> str:
+    """Everything that a node's audit log holds."""
+    host.host._audit.flush()
+    return "".join(path.read_text(errors="replace") for path in (data / "audit").iterdir())
+
+
+async def test_a_node_is_found_by_its_address(tmp_path: Path) -> None:
+    """Looking at an address where nobody is yet finds whoever comes to be there."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one, trio.open_nursery() as nursery:
+        async with peer_host(second) as other:
+            nursery.start_soon(one.links.seek, other.address)
+            nursery.start_soon(one.links.seek, one.address)  # itself is nobody to be found
+            await until(lambda: ups(one) == {other.node}, "it was found")
+            assert ups(other) == {one.node}
+            assert other.address in one.links.addresses
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_message_too_long_for_a_frame_arrives(tmp_path: Path) -> None:
+    """An answer of more than a frame goes over a data connection, and is the same message there."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        part = Buffer(0, limits.INLINE_BYTES_MAX, 1, 1, data=bytes(limits.INLINE_BYTES_MAX))
+        reply = dcp.Reply(1, Results((part,) * 60))
+        one.do(fx.Send(other.node, reply))
+        (event,) = await until(lambda: other.core.seen(Received), "it arrived")
+        assert event.message == reply
+        assert event.attached == 0
+        assert one.links.counts["transfers_sent"] == 1
+
+
+async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """Hosts that were connected, and moved large bytes, leave no descriptor and no thread."""
+    before, threads = open_descriptors(), threading.active_count()
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.links.send(other.node, dcp.Reply(1, Results((Buffer(0, 9, 1, 1, data=bytes(1_000_000)),) * 2)))
+        await until(other.messages, "it arrived")
+    await until(lambda: threading.active_count() <= threads + 1, "threads have ended")
+    assert open_descriptors() <= before + 1
