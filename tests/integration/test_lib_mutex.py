@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
+from typing import cast
 
 import lib_functions as functions
 import pytest
@@ -9,10 +11,13 @@ from running_node import RunningNode, running_node, wait_until
 
 import dios
 from dios.client.blocking import Reference
+from dios.client.connection import Connection
+from dios.client.session import Answer, Operation
 from dios.lib.aio import AsyncGuarded, AsyncMutex
 from dios.lib.mutex import Guarded, LockLostError, Mutex, MutexOps
 from dios.lib.retrying import insist
 from dios.lib.spawn import Spawner
+from dios.wire.messages import AnyCall
 
 SECONDS_MAX = 60
 LONG = 3600.0
@@ -75,6 +80,43 @@ def test_tasks_that_share_a_lock_lose_no_update(node: dios.Node, lock: Reference
         futures = [spawner.spawn(functions.add_under_lock, lock, counter, 25) for _ in range(4)]
         assert [future.result(SECONDS_MAX) for future in futures] == [25] * 4
         assert int.from_bytes(counter.read_bytes(), "little") == 100
+
+
+def one_call(call: AnyCall) -> Operation[Answer]:
+    """A single call, answered."""
+    return (yield call)
+
+
+def took(lock: Reference, order: Random) -> list[bool]:
+    """Which of two holders took the lock, when their calls reach the node in a random order."""
+    connection = cast("Connection", lock.link)
+    attempts = {place: Mutex(lock).take_op() for place in range(2)}
+    calls = {place: next(attempt) for place, attempt in attempts.items()}
+    found = [False, False]
+    while calls:
+        place = order.choice(sorted(calls))
+        try:
+            try:
+                answer = connection.run(one_call(calls[place]))
+            except dios.DiosError as refusal:
+                calls[place] = attempts[place].throw(refusal)
+            else:
+                calls[place] = attempts[place].send(answer)
+        except StopIteration:
+            found[place] = True
+            del calls[place]
+        except dios.Conflict:
+            del calls[place]
+    return found
+
+
+def test_of_two_at_the_same_time_one_takes_it(node: dios.Node) -> None:
+    """However the calls of two holders mix, at most one of them has the lock; and often one has."""
+    outcomes = []
+    for seed in range(60):
+        with node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS) as lock:
+            outcomes.append(sum(took(lock, Random(seed))))  # noqa: S311 - an order that can be repeated
+    assert set(outcomes) == {0, 1}
 
 
 def test_each_taking_has_a_higher_token(lock: Reference) -> None:

@@ -81,7 +81,7 @@ def rights(reference: Reference) -> int:
 def attempts(reference: Reference) -> list[str]:
     """What a task with one readable reference can do."""
     node = dios.connect()
-    told = [str(len(node.inputs)), reference.read_bytes().decode()]
+    told = [str(len(node.inputs)), str(int(node.inputs[0].permissions)), reference.read_bytes().decode()]
     try:
         reference.write_bytes(b"changed")
     except dios.DiosError as error:
