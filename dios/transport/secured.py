@@ -66,6 +66,7 @@ class Secured:
         self._drained = trio.Event()
         self._drained.set()
         self._closed = False
+        self._stays = False
         self._unwatch = trust.watch(self._reconsider) if trust else lambda: None
 
     @property
@@ -85,9 +86,15 @@ class Secured:
         limit and for bytes that are not TLS: the connection must then be closed.
         """
         await trio.lowlevel.checkpoint()
+        ready = self._readable.poll
+        bodies: list[bytes] = []
+        taken = 0
         while not self._closed:
             try:
-                if not self._readable.poll(0):
+                if not ready(0):
+                    # One read brings one record; what has come meanwhile is taken in the same turn.
+                    if bodies:
+                        return bodies
                     await trio.lowlevel.wait_readable(self._sock)
                 data = self._sock.read(limits.RECEIVE_BYTES)
             except ssl.SSLWantReadError:
@@ -95,13 +102,21 @@ class Secured:
             except ssl.SSLError as error:
                 raise ProtocolError(f"{self.peer.name} sent what is not TLS: {_reason(error)}") from None
             except (trio.ClosedResourceError, OSError, ValueError):
-                return []
+                return bodies
             if not data:
-                return []
-            bodies = self._splitter.feed(data)
-            if bodies:
+                return bodies
+            bodies += self._splitter.feed(data)
+            taken += len(data)
+            if bodies and (taken >= limits.RECEIVE_BYTES or not self._stays):
                 return bodies
         return []
+
+    def stay(self) -> None:
+        """Never give this connection away: ``receive`` then takes all records that have come, not one.
+
+        Where it may be given away, what comes behind a frame need not be frames and is left where it is.
+        """
+        self._stays = True
 
     def send_nowait(self, frame: bytes) -> None:
         """Send one whole frame, length included. Never waits.
@@ -183,9 +198,9 @@ class Secured:
         """Give the connection away, as a socket that blocks, for one thread to read or write.
 
         Whoever takes it closes it, and uses ``cut`` to end a wait in it; it also ends when ``trust`` refuses
-        the peer. Raises ProtocolError when frames are on their way in or out.
+        the peer. Raises ProtocolError when frames are on their way in or out, or the connection stays.
         """
-        if self._closed or self._queue or self._splitter.pending:
+        if self._closed or self._stays or self._queue or self._splitter.pending:
             raise ProtocolError("a connection with unfinished frames cannot be given away")
         self._closed = True
         self._unwatch()

@@ -140,6 +140,33 @@ async def test_a_thread_that_waits_can_be_cut_off(tmp_path: Path) -> None:
                 send_all(theirs, [memoryview(bytes(limits.DATA_PIECE_BYTES * 64))])
 
 
+async def test_what_follows_a_frame_is_left_for_who_takes_over(tmp_path: Path) -> None:
+    """Bytes that come right behind a frame, and are none, are there when the connection is given away."""
+    n1, n2 = make_cluster(tmp_path)
+    async with connected(n2, n1) as (dialled, accepted):
+        dialled.send_nowait(frame_of(b"bytes follow"))
+        with dialled.detach() as out:
+            await trio.to_thread.run_sync(send_all, out, [memoryview(b"no frame at all")])
+            assert await accepted.receive() == [b"bytes follow"]
+            target = bytearray(15)
+            with accepted.detach() as into:
+                await trio.to_thread.run_sync(receive_into, into, memoryview(target))
+            assert target == b"no frame at all"
+
+
+async def test_a_connection_that_stays_takes_all_at_once(tmp_path: Path) -> None:
+    """Frames that have come, each in a record of its own, are received together; it is not given away."""
+    n1, n2 = make_cluster(tmp_path)
+    async with connected(n2, n1) as (dialled, accepted):
+        accepted.stay()
+        sent = [b"%d" % number for number in range(100)]
+        for body in sent:
+            dialled.send_nowait(frame_of(body))
+        assert await accepted.receive() == sent
+        with pytest.raises(ProtocolError):
+            accepted.detach()
+
+
 async def test_unfinished_frames_are_not_given_away(tmp_path: Path) -> None:
     """A connection with half a frame, or with frames that wait, stays where it is; so does a closed one."""
     n1, n2 = make_cluster(tmp_path)
