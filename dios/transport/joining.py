@@ -206,7 +206,6 @@ async def _admitted(
             "release on both machines"
         )
     key = _requested_key(asked.request)
-    check_name(asked.name)
     if taken(asked.name):
         raise name_taken(asked.name)
     # The use is counted before anything is given for it; what fails before that costs none.
