@@ -267,11 +267,13 @@ class Controller:
     def _read(self, running: Running) -> None:
         """Take every report that is here."""
         reader = running.reports.reader
-        while running.listening and reader.readable():
+        while running.listening:
             try:
+                if not reader.readable():
+                    return
                 for message in reader.receive_many(timeout_s=0):
                     self._heard(running, message)
-            except (EndOfStreamError, ClosedError):
+            except (EndOfStreamError, ClosedError, UnreachableError):
                 running.listening = False
             except TimeLimitError:
                 return

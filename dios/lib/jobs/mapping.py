@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final, Protocol, cast
 
-from dios.errors import ClosedError
+from dios.errors import ClosedError, UnreachableError
 from dios.lib.jobs import chunks
 from dios.lib.jobs.collect import Collector, collector_for
 from dios.lib.jobs.functions import Functions, Key, Kind, Pairs, Record
@@ -67,7 +67,7 @@ class Sender:
             return
         try:
             self._outlets[number].send(message)
-        except ClosedError:
+        except (ClosedError, UnreachableError):
             # That reducer died, and the controller will order this again, or it had our pairs already.
             self._outlets.pop(number).close()
 

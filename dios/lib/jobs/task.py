@@ -19,7 +19,14 @@ from msgspec.structs import replace
 
 from dios.client.blocking import Node, Reference, Stream, connect
 from dios.client.status import Delegated, Lost
-from dios.errors import ClosedError, EndOfStreamError, OutOfMemoryError, ProtocolError, TimeLimitError
+from dios.errors import (
+    ClosedError,
+    EndOfStreamError,
+    OutOfMemoryError,
+    ProtocolError,
+    TimeLimitError,
+    UnreachableError,
+)
 from dios.lib.jobs import chunks
 from dios.lib.jobs.fetching import fetch
 from dios.lib.jobs.functions import Functions, functions_of
@@ -72,7 +79,7 @@ class Reporter:
                 self._stream.send(encode_report(Progress(self._amount)))
                 self._amount = 0
             self._stream.send(encode_report(report))
-        except ClosedError:
+        except (ClosedError, UnreachableError):
             raise ControllerGoneError from None
 
     def progress(self, amount: int) -> None:
@@ -247,8 +254,8 @@ def _read(stream: Stream, intake: Intake, reporter: Reporter) -> bool:
     except EndOfStreamError:
         intake.closed(stream.ref)
         return False
-    except ProtocolError:
-        # A mapper that dies within a message leaves a torn one.
+    except (ProtocolError, UnreachableError):
+        # A mapper that dies within a message leaves a torn one, and with its node one that breaks off.
         intake.closed(stream.ref)
         return False
     for message in messages:
