@@ -323,6 +323,8 @@ def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> s
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.SILENCE_MS_MAX // 3_000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.SILENCE_MS_MAX // 3_000)
+        # A peer that has reset the connection already is met here: within wrap_socket that leaves it open.
+        sock.getpeername()
         return context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
     except BaseException:
         sock.close()

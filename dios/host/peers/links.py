@@ -367,7 +367,7 @@ class Links:
         elif reason is not None and not isinstance(reason, DiosError | OSError):
             _log.error("a defect ended a connection with a node", exc_info=reason)
         if link.told == standing.epoch and link.standing is None:
-            refused = await nobody_listens(link.address)
+            refused = await nobody_listens(self._network, link)
             if link.standing is None:
                 self._tell_down(link, str(reason or "the connection is gone"), refused=refused)
 

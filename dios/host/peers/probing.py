@@ -8,18 +8,29 @@ from __future__ import annotations
 import trio
 
 from dios import limits
-from dios.transport.tcp_tls import split_address
+from dios.errors import DiosError
+from dios.host.peers.line import Network
+from dios.host.peers.standing import Link
+
+_BETWEEN_S = limits.PEER_PROBE_MS_MAX / 10_000
 
 
-async def nobody_listens(address: str) -> bool:
-    """Whether the machine at "HOST:PORT" refuses connections there at once, for up to PEER_PROBE_MS_MAX."""
-    host, port = split_address(address)
+async def nobody_listens(network: Network, link: Link) -> bool:
+    """Whether the node's machine refuses connections at its address, asked for up to PEER_PROBE_MS_MAX.
+
+    Again and again: of a process that is killed the connections may end a moment before its port does. Over
+    as soon as there is a connection with the node.
+    """
     with trio.move_on_after(limits.PEER_PROBE_MS_MAX / 1000):
-        try:
-            stream = await trio.open_tcp_stream(host, port)
-        except OSError as error:
-            return _refused(error)
-        await trio.aclose_forcefully(stream)
+        while link.standing is None:
+            try:
+                line = await network.dial(link.address, expect=link.node)
+            except (DiosError, OSError) as error:
+                if _refused(error):
+                    return True
+            else:
+                line.close()
+            await trio.sleep(_BETWEEN_S)
     return False
 
 
