@@ -5,7 +5,7 @@ Not for: what the methods do, which both faces share (``dios.client.logs``).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from dios.client.aio_objects import AsyncReference, awaited, drive
 from dios.client.logs import Entry, LogOps
@@ -25,14 +25,14 @@ class AsyncLog(LogOps, AsyncReference):
         """
         return await drive(self, self.read_op(position, wait=wait))
 
-    async def entries(self, position: int = 0) -> AsyncIterator[Entry]:
+    async def entries(self, position: int = 0) -> AsyncGenerator[Entry, None]:
         """The entries from ``position`` to the end as it is when it is reached."""
         while found := await self.read_entries(position):
             for entry in found:
                 yield entry
             position = found[-1].next
 
-    async def follow(self, position: int = 0) -> AsyncIterator[Entry]:
+    async def follow(self, position: int = 0) -> AsyncGenerator[Entry, None]:
         """The entries from ``position`` on, for ever: at the end it waits for the next one."""
         while True:
             found = await self.read_entries(position, wait=True)

@@ -362,3 +362,26 @@ def test_what_is_no_ring_is_refused() -> None:
     assert made.ring.ring_bytes == RING + mmap.PAGESIZE
     made.close()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - one line for a count
+
+
+def test_bytes_without_messages(ends: Ends) -> None:
+    """``write`` and ``read`` move bytes whatever their bounds; views of what is here wait for nothing."""
+    data = bytes(range(256)) * (RING // 512)
+    ends.writer.write(data)
+    assert ends.reader.read(10) == data[:10]
+    assert ends.reader.read() == data[10:]
+    with pytest.raises(TimeLimitError):
+        ends.reader.read(timeout_s=0)
+    room = ends.writer.acquire_room(RING)
+    assert len(room) == RING - len(data)
+    room[:3] = b"abc"
+    ends.writer.commit_write(3)
+    assert ends.writer.room == RING - 3
+    assert ends.reader.read(100, LIMIT_S) == b"abc"
+    with pytest.raises(TimeLimitError):
+        ends.writer.write(bytes(2 * RING), timeout_s=0)
+    assert ends.writer.room == 0
+    ends.writer.close()
+    assert len(ends.reader.read()) == RING - 3  # the reader had not told of the three that it read
+    with pytest.raises(EndOfStreamError):
+        ends.reader.read()

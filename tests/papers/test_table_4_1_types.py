@@ -33,6 +33,7 @@ PROCESS, NEAR = Proximity.PROCESS, Proximity.NODE
         (ObjectType.TIMER_BLOB, COUNTED, VOLATILE, PROCESS),
         (ObjectType.SHMEM_STREAM, COUNTED, VOLATILE, NEAR),
         (ObjectType.GROUP, IMMEDIATE, DURABLE, NEAR),
+        (ObjectType.DURABLE_STREAM, IMMEDIATE, DURABLE, NEAR),
     ],
 )
 def test_row_of_a_type_that_is_created(
