@@ -33,6 +33,8 @@ SECONDS_MAX: Final = {
     "durable": 60,
     "blobs": 80,
     "streams": 100,
+    "network": 60,
+    "logs": 60,
     "tasks": 100,
     "security": 100,
     "wordcount": 420,
