@@ -1,4 +1,4 @@
-"""``make demo``: a node of its own, a MapReduce job of sandboxed tasks on real files, and a check.
+"""``make demo``: a cluster, a MapReduce job of sandboxed tasks on real files, a killed node, a check.
 
 Not for: measuring (``make bench``). Everything it makes is in a temporary directory, and gone at the end.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 import sysconfig
 import tempfile
@@ -33,7 +34,7 @@ from rich.table import Table
 import dios
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.lib import mapreduce
-from dios.node import daemon
+from dios.node import daemon, local_cluster
 
 JOB: Final = Path(__file__).with_name("demo_words.py")
 WORD: Final = re.compile(rb"[a-z]+(?:'[a-z]+)?")
@@ -48,6 +49,8 @@ def main() -> int:
     parser.add_argument("--input", type=Path, help="a file or directory (default: Python's own library)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="mappers at a time")
     parser.add_argument("--reducers", type=int, default=2, help="how many parts the result has")
+    parser.add_argument("--nodes", type=int, default=3, help="how many nodes the cluster has")
+    parser.add_argument("--spare", action="store_true", help="kill no node in the middle of the job")
     parser.add_argument("--top", type=int, default=15, help="how many words to print")
     options = parser.parse_args()
     console = Console()
@@ -58,14 +61,16 @@ def main() -> int:
         return 2
     total = sum(path.stat().st_size for path in files.values())
     console.print(f"[bold]Counting the words of {len(files):,} files[/] in {place} ({total / 1e6:.1f} MB)")
-    with running_node(console) as node:
-        result = count(console, node, files, options.workers, options.reducers)
+    with running_cluster(console, options.nodes) as (cluster, node):
+        victim = None if options.spare or options.nodes < 2 else Victim(cluster.nodes[-1])
+        result = count(console, node, files, options.workers, options.reducers, victim)
         with result:
             found: Counter[bytes] = Counter()
             for word, number in result:
                 if isinstance(word, bytes) and isinstance(number, int):
                     found[word] = number
             show(console, result, found, options.top)
+            tell_of(console, victim, node, result)
             return check(console, result, found, files)
 
 
@@ -89,40 +94,56 @@ def files_of(place: Path, *, all_kinds: bool) -> dict[str, Path]:
     return found
 
 
-# -- the node -----------------------------------------------------------------------------------------
+# -- the cluster --------------------------------------------------------------------------------------
+class Victim:
+    """A node that is killed, as if its machine lost power, when the job has well begun."""
+
+    def __init__(self, node: local_cluster.LocalNode) -> None:
+        self.name: Final = node.name
+        self.pid = 0
+        self._socket: Final = node.socket
+
+    def strike(self, progress: mapreduce.JobProgress) -> None:
+        """Kill it once a third of the input is mapped."""
+        if not self.pid and 3 * progress.bytes_done >= progress.bytes_total and progress.running:
+            running = daemon.find(self._socket)
+            if running is not None:
+                self.pid = running.pid
+                os.kill(running.pid, signal.SIGKILL)
+
+
 @contextmanager
-def running_node(console: Console) -> Iterator[dios.Node]:
-    """A node in a temporary directory, stopped at the end; says so when anything is left running."""
+def running_cluster(console: Console, nodes: int) -> Iterator[tuple[local_cluster.LocalCluster, dios.Node]]:
+    """Nodes in a temporary directory, stopped at the end; says so when anything is left running."""
     missing = missing_for_pure(probe())
-    flags: dict[str, str] = {}
+    settings: dict[str, str] = {}
     if missing:
         console.print(
             f"[yellow]This machine cannot confine pure tasks fully ({missing}).\n"
-            "The demo's node accepts that, as `dios-node start --accept-weaker-sandbox` would: "
-            "its tasks run in the weaker sandbox."
+            "The demo's nodes accept that, as `dios up --accept-weaker-sandbox` would: "
+            "their tasks run in the weaker sandbox."
         )
-        flags["accept_weaker_sandbox"] = "yes"
+        settings["accept_weaker_sandbox"] = "yes"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-demo-")))
         # The default node of this user, if there is one, stays what it is.
         (folder / "run").mkdir(mode=0o700)
         os.environ["XDG_RUNTIME_DIR"] = str(folder / "run")
         began = time.monotonic()
-        running = daemon.start_detached(folder / "node", flags=flags)
-        stack.callback(stop, console, running)
-        console.print(f"A node runs as process {running.pid}, after {time.monotonic() - began:.2f} s.")
-        yield stack.enter_context(dios.connect(str(running.socket), groups=()))
+        cluster = local_cluster.make(folder / "cluster", nodes=nodes, settings=settings)
+        stack.callback(stop, console, cluster)
+        local_cluster.start(cluster)
+        pids = ", ".join(f"{name}: {running.pid}" for name, running in cluster.running().items())
+        console.print(f"{nodes} nodes run ({pids}), after {time.monotonic() - began:.2f} s.")
+        first = str(cluster.nodes[0].socket)
+        yield cluster, stack.enter_context(dios.connect(first, groups=()))
 
 
-def stop(console: Console, running: daemon.Running) -> None:
-    """Stop the node, and look whether all of its processes have ended."""
-    family = {running.pid, *descendants(running.pid)}
-
-    def ask() -> None:
-        with dios.connect(str(running.socket), groups=()) as node:
-            node.shutdown()
-
-    how = daemon.stop(running, ask=ask, say=console.print)
+def stop(console: Console, cluster: local_cluster.LocalCluster) -> None:
+    """Stop the nodes, and look whether all of their processes have ended."""
+    roots = [running.pid for running in cluster.running().values()]
+    family = {*roots, *(pid for root in roots for pid in descendants(root))}
+    stopped = local_cluster.stop(cluster, say=console.print)
     deadline = time.monotonic() + GONE_SECONDS
     left = family
     while left and time.monotonic() < deadline:
@@ -131,7 +152,7 @@ def stop(console: Console, running: daemon.Running) -> None:
     if left:
         console.print(f"[red]still running: processes {sorted(left)}")
         raise SystemExit(1)
-    console.print(f"The node has stopped ({how}), and none of its {len(family)} processes is left.")
+    console.print(f"{', '.join(stopped)} stopped, and none of the cluster's {len(family)} processes is left.")
 
 
 def alive(pid: int) -> bool:
@@ -163,7 +184,12 @@ def descendants(pid: int) -> set[int]:
 
 # -- the job ------------------------------------------------------------------------------------------
 def count(
-    console: Console, node: dios.Node, files: dict[str, Path], workers: int, reducers: int
+    console: Console,
+    node: dios.Node,
+    files: dict[str, Path],
+    workers: int,
+    reducers: int,
+    victim: Victim | None,
 ) -> mapreduce.JobResult:
     """Run the job under a progress bar."""
     columns = (
@@ -181,6 +207,8 @@ def count(
             if progress.outputs_done == progress.outputs_total:
                 words = "done"
             text = f"{words}, {progress.running} tasks"
+            if victim is not None:
+                victim.strike(progress)
             bar.update(shown, completed=progress.bytes_done, total=progress.bytes_total, description=text)
 
         return mapreduce.run(
@@ -197,26 +225,43 @@ def show(console: Console, result: mapreduce.JobResult, found: Counter[bytes], t
     for word, number in sorted(found.items(), key=lambda item: (-item[1], item[0]))[:top]:
         words.add_row(word.decode(), f"{number:,}")
     console.print(words)
-    console.print("[bold]Where each task ran:")
+    brands = ", ".join(sorted({task.status.brand.name.lower() for task in result.tasks}))
+    console.print(f'[bold]Where each task ran[/] (all of them {brands}; "2." is a second attempt):')
     tasks = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("task", "process", "brand", "read", "pairs", "wall s", "CPU s", "peak", "end"):
-        tasks.add_column(name, justify="left" if name in {"task", "brand", "end"} else "right", no_wrap=True)
+    for name in ("task", "node", "process", "read", "pairs", "wall s", "CPU s", "peak", "end"):
+        tasks.add_column(name, justify="left" if name in {"task", "node", "end"} else "right", no_wrap=True)
     for task in sorted(result.tasks, key=lambda task: (task.role, task.number, task.attempt)):
         tasks.add_row(
-            f"{task.role} {task.number}" + (f", attempt {task.attempt}" if task.attempt > 1 else ""),
-            str(task.status.pid),
-            task.status.brand.name.lower(),
+            f"{task.role} {task.number}" + (f", {task.attempt}." if task.attempt > 1 else ""),
+            task.status.node or "-",
+            str(task.status.pid or "-"),
             f"{task.input_bytes / 1e6:.1f} MB" if task.input_bytes else "",
             f"{task.pairs:,}",
             f"{task.seconds:.2f}",
             f"{task.cpu_seconds:.2f}",
             f"{task.peak_bytes / 1e6:.0f} MB",
-            "ok" if task.ok else task.status.cause.name.lower(),
+            "ok" if task.ok else task.status.cause.name.lower().replace("_", " "),
         )
     console.print(tasks)
     console.print(
         f"[bold]{sum(found.values()):,} words in {result.seconds:.2f} s: "
         f"{result.input_bytes / 1e6 / result.seconds:.1f} MB/s[/], {result.cpu_seconds:.2f} s of CPU time"
+    )
+
+
+def tell_of(console: Console, victim: Victim | None, node: dios.Node, result: mapreduce.JobResult) -> None:
+    """Say what was killed, what was lost with it, and what had to be done twice."""
+    if victim is None:
+        return
+    if not victim.pid:
+        console.print("[yellow]The job was over before a node could be killed; give it more to count.")
+        return
+    lost = [task for task in result.tasks if not task.ok]
+    again = sum(task.input_bytes for task in result.tasks) - result.input_bytes
+    states = ", ".join(f"{member.name} {member.status.name.lower()}" for member in node.nodes())
+    console.print(
+        f"[bold]{victim.name} (process {victim.pid}) was killed in the middle[/]: {len(lost)} tasks were "
+        f"lost or ended with it, {max(again, 0) / 1e6:.1f} MB were mapped a second time. Now: {states}."
     )
 
 

@@ -36,6 +36,9 @@ def claim(step: Step, cluster: Cluster, peer: Peer) -> None:
             own = reference.provenance in _OWN_AUTHORITY
             entry = (reference.id, target.id, int(reference.permissions), own)
             by_task.setdefault(reference.task, []).append(entry)
+    for task in step.state.tasks.values():
+        if peer.node in task.abroad:
+            by_task.setdefault(task, [])  # it holds nothing there, and has its deputy
     epoch = peer.claim_epoch or peer.epoch
     messages_left = 0
 
@@ -64,7 +67,7 @@ def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...
     for task, entries in by_task.items():
         left = sorted(entries)
         first = 0
-        while left:
+        while left or not first:
             now, left = left[:room], left[room:]
             last = now[-1][0] if left else _LAST_ID
             part.append(dcp.Holding(forwarding.caller_of(task), first, last, tuple(now)))
@@ -131,6 +134,9 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
             for reference in deputy.table:
                 if reference.granted_ns <= young:
                     step.drop_reference(reference)
+            busy = len(deputy.table) or deputy.pending or deputy.buffers
+            if not busy and deputy.started_ns <= young:
+                deputies.end(step, peer, deputy)
     for child in body.lost:
         victim = step.state.tasks.get(child)
         if (

@@ -17,7 +17,7 @@ from dios.core.tasks import Task
 from dios.errors import ProtocolError
 from dios.ids import Name, ObjectId, Principal, RefId
 from dios.wire import dcp
-from dios.wire.types import Deletion, ObjectType, Permission, Scope, TaskState
+from dios.wire.types import Brand, Deletion, ObjectType, Permission, Scope, TaskState
 
 if TYPE_CHECKING:
     from dios.core.peers import Peer
@@ -71,7 +71,9 @@ def end(step: Step, peer: Peer, deputy: Task) -> None:
     deputy.state = TaskState.ENDED
     deputy.ended_ns = step.now
     lifecycle.release_everything(step, deputy)
-    lifecycle.end_orphans(step, deputy)
+    if deputy.brand is not Brand.LEGACY:
+        # What a person's process has started lives on, wherever it is.
+        lifecycle.end_orphans(step, deputy)
     peer.deputies.pop(deputy.id, None)
     step.state.deputies.pop(deputy.id, None)
     step.emit(effects.CloseDeputy(deputy.id))

@@ -32,9 +32,8 @@ def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> No
     """Every task of the caller's own principal, sessions left out; those of other nodes as well."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
-    name = "" if step.state.cluster is None else step.state.cluster.here.name
     rows = tuple(
-        other.row(name)
+        other.row(step.state.place)
         for other in step.state.tasks.values()
         if other.principal == task.principal and not other.is_session
     )
@@ -86,7 +85,7 @@ def describe(step: Step, task: Task, seq: int, call: messages.Describe) -> None:
         task,
         seq,
         messages.TaskDetail(
-            status=other.row(),
+            status=other.row(step.state.place),
             usage=other.account.row(other.label),
             memory_limit_bytes=other.bounds.memory_bytes,
             cpu_limit_ms=other.bounds.cpu_ms,

@@ -276,7 +276,9 @@ def _keep_program(step: Step, task: Task) -> None:
         return
     program = task.recipe.executable
     good = task.cause is Cause.EXITED and task.exit_code == 0
-    if good or program.zombie or program.name is not None or program.size > limits.FAILED_PROGRAM_BYTES_MAX:
+    big = program.size > limits.FAILED_PROGRAM_BYTES_MAX
+    # What another node has cannot be kept from here.
+    if good or program.zombie or program.name is not None or big or program.home:
         unpin(step, program)
         return
     step.state.failed_programs.append(program)
@@ -298,8 +300,7 @@ def _tell_parent(step: Step, task: Task) -> None:
         return
     parent.children.pop(task.id, None)
     if parent.alive:
-        here = step.state.cluster.here.name if parent.home and step.state.cluster else ""
-        step.tell(parent, messages.ChildEnded(task.object.id, task.row(here)))
+        step.tell(parent, messages.ChildEnded(task.object.id, task.row(step.state.place)))
 
 
 def end_orphans(step: Step, task: Task) -> None:

@@ -191,6 +191,7 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
     task = step.state.tasks.get(body.task)
     event = body.event
     if task is not None:
+        news = True
         if isinstance(event, messages.Retired):
             reference = task.table.find(event.ref)
             if reference is not None and reference.object.home == peer.node:
@@ -199,8 +200,9 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
                 )
                 stand_ins.lose(step, reference)
         elif isinstance(event, messages.ChildEnded):
-            task.children_away.pop(TaskId(event.object), None)
-        if task.alive:
+            # One that was taken for lost was told of then.
+            news = task.children_away.pop(TaskId(event.object), None) is not None
+        if task.alive and news:
             step.tell(task, event)
     coordination.reply(step, peer, number, messages.Done(1))
 
@@ -213,9 +215,8 @@ def _disband(step: Step, peer: Peer, number: int, body: dcp.Disband) -> None:
 
 
 def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
-    name = coordination.cluster_of(step).here.name
     rows = tuple(
-        task.row(name)
+        task.row(step.state.place)
         for task in step.state.tasks.values()
         if task.principal == body.caller.principal and not task.is_session
     )

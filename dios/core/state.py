@@ -111,6 +111,11 @@ class State:
         return BufferId(number)
 
     # -- accounts -------------------------------------------------------------------------------
+    @property
+    def place(self) -> str:
+        """The name of this node; empty for one that is alone."""
+        return "" if self.cluster is None else self.cluster.here.name
+
     def everybody(self) -> Iterator[Task]:
         """Tasks and sessions of this node, and the deputies of those of others."""
         return chain(self.tasks.values(), self.deputies.values())

@@ -128,7 +128,7 @@ def _bytes_of(step: Step, reference: Reference) -> bytes:
     other = step.state.tasks.get(TaskId(target.id))
     if other is None:
         raise NoSuchTaskError("the node no longer keeps this task's status", fingerprint=target.fingerprint)
-    return encode_status(other.row())
+    return encode_status(other.row(step.state.place))
 
 
 def commit(step: Step, reference: Reference, seq: int, call: messages.CommitWrite) -> None:
