@@ -28,7 +28,7 @@ import dios
 from dios.host.audit_reader import AuditReader
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.lib import mapreduce
-from examples.demo import running_node
+from examples.demo import running_cluster
 from examples.evil_attempts import ALL, CHAPTERS, Attempt, Chapter
 from examples.evil_traps import JOB, Traps
 
@@ -122,7 +122,7 @@ def main() -> int:
         return NOT_HERE
     console.print("[bold]The evil word count\n")
     with ExitStack() as stack:
-        node = stack.enter_context(running_node(console))
+        _, node = stack.enter_context(running_cluster(console, 1))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-evil-"))
         secret = f"SECRET-{secrets.token_hex(16)}".encode()
         traps = stack.enter_context(Traps(Path(folder), b"From: board\nSubject: the offer is " + secret))
