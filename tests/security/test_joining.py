@@ -12,7 +12,7 @@ from cluster_rig import listening, make_cluster
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from dios import limits
@@ -384,18 +384,23 @@ async def test_an_authority_of_the_same_name_is_another(tmp_path: Path) -> None:
 
 
 # -- false answers ----------------------------------------------------------------------------------
-def answers(n1: Identity, other: Identity) -> dict[str, bytes]:
-    """What a false node might say to who joins."""
+def answers(n1: Identity, other: Identity, asked: Ed25519PublicKey) -> dict[str, bytes]:
+    """What a false node might say to who asks with this key."""
     key = Ed25519PrivateKey.generate().public_key()
-    good = (make_node(77, "n9", key, n1.chain[0], n1.key()), *n1.chain)
+    good = (make_node(77, "n9", asked, n1.chain[0], n1.key()), *n1.chain)
     rest = (n1.secret, n1.trust.encode(), ())
+    chains: dict[str, tuple[bytes, ...]] = {
+        "another key's certificate": (make_node(77, "n9", key, n1.chain[0], n1.key()), *n1.chain),
+        "another name's": (make_node(77, "n8", asked, n1.chain[0], n1.key()), *n1.chain),
+        "another cluster's": (make_node(77, "n9", asked, other.chain[0], other.key()), *other.chain),
+        "one that nobody signed": (altered(good[0]), *n1.chain),
+        "no chain": (),
+        "a chain of rubbish": (b"\x30", b"\x30"),
+    }
     return {
+        **{kind: msgspec.msgpack.encode(("admitted", chain, *rest)) for kind, chain in chains.items()},
         "rubbish": os.urandom(100),
         "nothing": b"",
-        "another key's certificate": msgspec.msgpack.encode(("admitted", good, *rest)),
-        "another cluster's": msgspec.msgpack.encode(("admitted", other.chain, *rest)),
-        "no chain": msgspec.msgpack.encode(("admitted", (), *rest)),
-        "a chain of rubbish": msgspec.msgpack.encode(("admitted", (b"\x30", b"\x30"), *rest)),
         "a short secret": msgspec.msgpack.encode(("admitted", good, b"short", *rest[1:])),
         "rubbish for a list": msgspec.msgpack.encode(("admitted", good, rest[0], b"\xc1", ())),
         "a request": msgspec.msgpack.encode(("join", 1, "n9", GOOD)),
@@ -405,17 +410,19 @@ def answers(n1: Identity, other: Identity) -> dict[str, bytes]:
 async def test_a_false_answer_makes_no_node(tmp_path: Path) -> None:
     """Whatever a false node answers to who joins, no identity comes of it."""
     (n1,), (other,) = make_cluster(tmp_path / "a", "n1"), make_cluster(tmp_path / "b", "n1")
-    for kind, answer in answers(n1, other).items():
+    for kind in answers(n1, other, n1.key().public_key()):
         async with listening(n1) as (listener, nursery):
-            nursery.start_soon(_answer_falsely, listener, answer)
+
+            async def answer_falsely(listener: Listener = listener, kind: str = kind) -> None:
+                connection = await listener.accept()
+                (body,) = await connection.receive()
+                read = x509.load_der_x509_csr(msgspec.msgpack.decode(body)[3]).public_key()
+                assert isinstance(read, Ed25519PublicKey)
+                connection.send_nowait(frame_of(answers(n1, other, read)[kind]))
+                await connection.flush()
+                connection.close()
+
+            nursery.start_soon(answer_falsely)
             with pytest.raises(ProtocolError):
                 await join(listener.address, tokens.issue(n1), name="n9", directory=tmp_path / "n9")
         assert not (tmp_path / "n9").exists(), kind
-
-
-async def _answer_falsely(listener: Listener, answer: bytes) -> None:
-    connection = await listener.accept()
-    assert len(await connection.receive()) == 1
-    connection.send_nowait(frame_of(answer))
-    await connection.flush()
-    connection.close()
