@@ -160,10 +160,7 @@ class Membership:
         for row in message.updates:
             self._table.merge(now, row, found, first_hand=False)
         self._answer(now, sender, message, decision)
-        status = self._table.status(sender)
-        wrong = status in {NodeStatus.DEAD, NodeStatus.SUSPECT}
-        if (found.denied or wrong) and all(to != sender for to, _ in decision.send):
-            decision.send.append((sender, self._news(sender)))
+        self._set_right(sender, message, decision, found)
         return self._end(now, decision, found)
 
     # -- what this node says of itself --------------------------------------------------------------
@@ -329,6 +326,20 @@ class Membership:
         if standing is not None and standing.asked == message.number:
             standing.relay = sender
             self.heard(now, message.subject)
+
+    def _set_right(self, sender: NodeId, message: GossipMessage, decision: Decision, found: Findings) -> None:
+        """Tell the sender what it has wrong of this node, or what is said of it here.
+
+        News is answered only where it has changed the own row: two nodes that cannot convince each other
+        must not talk for ever.
+        """
+        about_sender = self._table.status(sender) in {NodeStatus.DEAD, NodeStatus.SUSPECT}
+        if isinstance(message, gossip.News):
+            needed = self.own.node in found.urgent
+        else:
+            needed = found.denied or about_sender
+        if needed and all(to != sender for to, _ in decision.send):
+            decision.send.append((sender, self._news(sender)))
 
     def _vouch(self, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
         updates, forgotten = self._riders(asker, (subject,))

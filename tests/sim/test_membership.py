@@ -10,6 +10,9 @@ import pytest
 from gossip_chaos import heal_everything, stable, times_of_death, unlucky
 from gossip_world import GossipWorld, S
 
+from dios.ids import NodeId
+from dios.wire import gossip
+from dios.wire.gossip import GossipMessage, Member
 from dios.wire.types import NodeStatus
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -136,6 +139,50 @@ def test_a_cluster_at_rest_says_little_and_its_bounds_hold() -> None:
     world.run(60 * S)
     assert (world.messages - before) / 16 / 60 < 25
     assert all(world.view(node).own.incarnation == 0 for node in world.ids())
+
+
+def lie(world: GossipWorld) -> GossipMessage:
+    """Something that the first node says, of which nothing need be true."""
+    rng, ids = world.rng, world.ids()
+
+    def row() -> Member:
+        return Member(
+            rng.choice([*ids, NodeId(rng.randrange(1, 2**63))]),
+            "liar",
+            address="elsewhere:1",
+            epoch=rng.choice((0, 1, 2, 9, 2**62)),
+            incarnation=rng.choice((0, 1, 7, 2**31, 2**32 + 9, 2**62)),
+            status=rng.choice(list(NodeStatus)),
+            version=rng.choice((0, 1, 7, 2**31, 2**62)),
+        )
+
+    rows = tuple(row() for _ in range(rng.randrange(5)))
+    kind = rng.randrange(5)
+    number, about = rng.randrange(2**62), rng.choice(ids)
+    return (
+        gossip.Ping(row(), number, rows),
+        gossip.Ack(row(), number, about, rows),
+        gossip.PingRequest(row(), number, about, rows),
+        gossip.News(row(), rows),
+        gossip.Table(row(), rows, (), answer=rng.random() < 0.5),
+    )[kind]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_liar_does_no_lasting_harm(seed: int) -> None:
+    """A member that tells whatever comes to its mind stops nobody, and when it stops all tables are true."""
+    world = stable(4, seed)
+    liar, *honest = world.ids()
+    before = world.messages
+    for _ in range(300):
+        world.tell(liar, world.rng.choice(honest), lie(world))
+        world.run(world.rng.randrange(S // 10))
+    assert world.messages - before < 50 * 300
+    world.kill(liar)
+    assert world.converges(30 * S), world.differences()
+    for node in honest:
+        rows = world.view(node).members
+        assert all(rows[other] == world.view(other).own for other in honest if other != node)
 
 
 def test_the_same_seed_gives_the_same_run_under_every_hash_seed() -> None:

@@ -330,12 +330,28 @@ def test_a_dead_node_that_speaks_is_told_that_it_is_dead() -> None:
     tick_until(one, NOW + 4 * SUSPECTED)
     assert one.members[B].status is DEAD
     later = NOW + 5 * SUSPECTED
-    decision = one.received(later, B, News(two.own))
+    decision = one.received(later, B, Ping(two.own, 1))
     for message in to(decision, B):
         for back in to(two.received(later, A, message), A):
             one.received(later, B, back)
     assert one.members[B] == two.own
     assert one.members[B].status is ALIVE
+
+
+def test_two_nodes_that_cannot_convince_each_other_do_not_talk_for_ever() -> None:
+    """A node that came back with a lower epoch than it had is not believed, and each word has few answers."""
+    one, two = view(), Membership(row(B), entropy(2))
+    one.connected(NOW, replace(row(B), epoch=99))
+    one.disconnected(NOW, B)
+    two.connected(NOW, row(A))
+    waiting: list[tuple[NodeId, GossipMessage]] = [(A, Ping(two.own, 1)), (A, News(two.own))]
+    for _ in range(10):
+        said, waiting = waiting, []
+        for receiver, message in said:
+            here, sender = (one, B) if receiver == A else (two, A)
+            waiting += here.received(NOW, sender, message).send
+    assert one.members[B].epoch == 99
+    assert waiting == []
 
 
 def test_the_dead_are_asked_now_and_then() -> None:

@@ -193,7 +193,8 @@ def test_a_restart_is_learned_from_others_once_the_connection_is_gone() -> None:
 def test_a_lie_about_the_own_epoch_is_answered() -> None:
     """A row about this node in an epoch that it never had changes nothing here, and the sender is told."""
     membership = view()
-    decision = tell(membership, row(A, epoch=99, status=DEAD))
+    false = row(A, epoch=99, status=DEAD)
+    decision = membership.received(NOW, C, gossip.Table(row(C), (false,)))
     assert membership.own == row(A)
     assert [to for to, _ in decision.send] == [C]
 
