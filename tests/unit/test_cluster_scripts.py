@@ -30,9 +30,8 @@ def told(tmp_path: Path) -> Path:
     """A folder with a ``dios-node`` that writes down what it was told, and says a token."""
     program = tmp_path / "bin" / "dios-node"
     program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n[ "$1" = token ] && echo \'{{"token": "a-token"}}\' || true\n'
-    )
+    says = 'if [ "$1" = token ]; then echo \'{"token": "a-token"}\'; fi'
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n{says}\n')
     program.chmod(0o755)
     return tmp_path
 
