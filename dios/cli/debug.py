@@ -245,7 +245,13 @@ def debug(
     outputs. In a pipe, lines of the standard input are the commands. Exit status as of `dios run`.
     """
     with reporting("dios debug", as_json=as_json), opened(node) as place:
-        handle, _ = place.task(task)
+        handle, status = place.task(task)
+        here = place.here()
+        if here is not None and status.node not in {"", here.name}:
+            raise InvalidError(
+                f"it ran on {status.node}, and a run is repeated where it was; ask that node with --node, or "
+                "run the program here: dios run --local"
+            )
         found = place.node.describe(handle)
         if found.not_repeatable:
             raise InvalidError(f"it cannot be run as it was: {found.not_repeatable}")

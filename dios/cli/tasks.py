@@ -167,7 +167,9 @@ def _attend(task: Task, output: BinaryIO) -> Status:
     """Stream the console until the task has ended; what ends this command kills it first."""
     try:
         with stopped_by_signals():
-            _pour(task.console(), output)
+            # When its node dies, its status says so; the console only that nobody answers.
+            with contextlib.suppress(UnreachableError):
+                _pour(task.console(), output)
             return task.wait()
     except (KeyboardInterrupt, Stopped, OSError) as stopped:
         with contextlib.suppress(OSError):

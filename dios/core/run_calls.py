@@ -209,7 +209,12 @@ def not_repeatable(recipe: Recipe, now: int) -> str:
     ]
     if recipe.program.lost(now):
         gone.insert(0, "its program")
-    return f"these are gone, or were taken back: {', '.join(gone)}" if gone else ""
+    if gone:
+        return f"these are gone, or were taken back: {', '.join(gone)}"
+    if any(given.object.home for given in (recipe.program, *recipe.inputs, *recipe.outputs)):
+        # What it held of them went with it: nobody here may hand them on.
+        return "its program, or something that it was handed, is on another node; run it anew"
+    return ""
 
 
 def _brand_for(step: Step, task: Task, wanted: Brand) -> Brand:

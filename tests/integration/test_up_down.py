@@ -130,10 +130,17 @@ def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
     """A dead node is told with what may be missing, nothing waits for it, and `dios up` starts it again."""
     person.writes("d.txt", "kept")
     name = json.loads(person.types("dios put d.txt --group analytics --node n2 --json").stdout)[0]["name"]
+    person.writes("sleeper.py", "import time\nprint('awake', flush=True)\ntime.sleep(600)\n")
+    begun = person.starts("dios run sleeper.py --host n2")
+    assert begun.stdout is not None
+    assert begun.stdout.readline() == "awake\n"
     os.kill(pid_of(person, "n2"), signal.SIGKILL)
+    said = begun.communicate(timeout=DEADLINE_SECONDS)[1]
+    assert begun.returncode == 137, said
+    assert "node was lost" in said
     wait_until(lambda: nodes(person, "n1")["n2"] == "dead", "n1 knows that n2 is dead")
     assert "does not answer" in person.types("dios node describe n2").stderr
-    assert "EHOSTUNREACH" in person.types("dios run nothing.py --host n2", status=125).stderr
+    assert "EHOSTUNREACH" in person.types("dios run sleeper.py --host n2", status=125).stderr
     told = json.loads(person.types("dios up --json").stdout)
     assert [row["name"] for row in told["nodes"] if row["started"]] == ["n2"]
     assert person.types("dios get", name, "--node", "n1").stdout == "kept"
