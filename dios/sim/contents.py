@@ -93,15 +93,19 @@ class SimContents:
         staged = self._staged.get(target)
         return staged[-1] if staged else self.current(target)
 
-    def _composed(self, source: WriteSource, look: Callable[[ObjectId], bytes], target: ObjectId) -> bytes:
+    def taken(self, source: WriteSource) -> bytes:
+        """The bytes of a source, as they travel to another node."""
+        return self._bytes_of(source, self.current)[: source.length].ljust(source.length, b"\0")
+
+    def _bytes_of(self, source: WriteSource, look: Callable[[ObjectId], bytes]) -> bytes:
         if source.payload:
-            data = self.payloads[source.payload]
-        elif source.buffer:
-            data = self._buffers[source.buffer]
-        elif source.content_of:
-            data = look(source.content_of)
-        else:
-            data = b""
+            return self.payloads[source.payload]
+        if source.buffer:
+            return self._buffers[source.buffer]
+        return look(source.content_of) if source.content_of else b""
+
+    def _composed(self, source: WriteSource, look: Callable[[ObjectId], bytes], target: ObjectId) -> bytes:
+        data = self._bytes_of(source, look)
         whole = source.replace and source.offset == 0
         old = b"" if whole else look(target)
         part = data[: source.length].ljust(source.length, b"\0")

@@ -19,6 +19,7 @@ from dios.core import effects, events
 from dios.core.effects import Outcome
 from dios.core.invariants import check
 from dios.core.machine import Core
+from dios.core.peers import Here
 from dios.core.syscalls import carried_bytes
 from dios.errors import DiosError
 from dios.host import kinds
@@ -56,11 +57,12 @@ class SimHost:
         *,
         now: int,
         read: Callable[[ObjectId], bytes] | None = None,
+        here: Here = Here(),  # noqa: B008 - it is frozen
     ) -> None:
         self._store: Final = store
         self._reply: Final = reply
         self._trace: Final = trace
-        self.core: Final = Core(rng.randbytes, NODE_OWNER)
+        self.core: Final = Core(rng.randbytes, NODE_OWNER, here=here)
         self.buffers: dict[BufferId, bytes] = {}
         self.contents: Final = SimContents(read or partial(read_whole, store), self.buffers)
         self.spawned: list[TaskId] = []
@@ -90,19 +92,26 @@ class SimHost:
     def _step(self, event: events.Event) -> None:
         self._trace.update(msgpack.encode(event))
         outcome = self.core.step(event)
-        check(self.core.state)
+        self._check(event, outcome)
         self._trace.update(msgpack.encode(outcome))
         self._carry_out(outcome)
+
+    def _check(self, event: events.Event, outcome: Outcome) -> None:
+        del event, outcome
+        check(self.core.state)
 
     def call(self, task: TaskId, seq: int, call: messages.AnyCall) -> None:
         """A task's frame arrived."""
         first = PayloadId(self._next_payload)
+        self._keep(call)
+        self.step(events.Called(self.now, task, seq, call, first))
+
+    def _keep(self, call: messages.AnyCall) -> None:
         for part in call.calls if isinstance(call, messages.Vector) else (call,):
             data = None if isinstance(part, messages.Hello) else carried_bytes(part)
             if data is not None:
                 self.contents.payloads[PayloadId(self._next_payload)] = data
                 self._next_payload += 1
-        self.step(events.Called(self.now, task, seq, call, first))
 
     def advance(self, nanoseconds: int) -> None:
         """Let time pass; a deadline on the way is kept."""
