@@ -79,15 +79,19 @@ class Streams:
             elif mode in self._gone.get(target, ()):
                 far.left(mode)
 
-    def close_end(self, target: ObjectId, mode: Mode) -> None:
-        """Tell the other end, now or when it comes; with both gone the rings are let go."""
+    def close_end(self, target: ObjectId, mode: Mode, *, tell: bool = True) -> None:
+        """Tell the other end, now or when it comes; with both gone the rings are let go.
+
+        Without ``tell`` whoever took it by ``local_end`` closes it, when all that is on its way is written.
+        """
         gone = self._gone.setdefault(target, set())
         gone.add(mode)
         taken = False
         for key in ((target, None), (target, mode)):
             ring = self._rings.get(key)
             if ring is not None:
-                ring.mark_closed(mode)
+                if tell:
+                    ring.mark_closed(mode)
                 taken = True
         far = self._far.get(target)
         if far is not None and not taken:

@@ -26,6 +26,7 @@ from dios.host.turns import Owners
 from dios.ids import ObjectId, PayloadId, TaskId
 from dios.wire import dcp
 from dios.wire.messages import Attached, Failure
+from dios.wire.types import Mode
 
 Answer: TypeAlias = fx.AnswerRead | fx.AnswerWrite | fx.AnswerVector
 
@@ -50,6 +51,8 @@ class Peers:
         self._owners: Final = owners
         self._streams: Final = streams
         self._between: Final = between
+        self._written_away: Final[set[tuple[ObjectId, Mode]]] = set()
+        """The ends that tasks of other nodes write at."""
 
     def contact(self, effect: fx.Contact) -> None:
         """Have a connection with a node."""
@@ -113,7 +116,11 @@ class Peers:
                 handlers[fx.AnswerAttach](effect)
 
         def close_stream(effect: fx.CloseStreamEnd) -> None:
-            if not self._between.close_end(effect.object, effect.mode):
+            if (effect.object, effect.mode) in self._written_away:
+                # What its task wrote before it ended may still be on its way here.
+                self._written_away.remove((effect.object, effect.mode))
+                self._streams.close_end(effect.object, effect.mode, tell=False)
+            elif not self._between.close_end(effect.object, effect.mode):
                 handlers[fx.CloseStreamEnd](effect)
 
         found: dict[type, Do] = {
@@ -126,6 +133,8 @@ class Peers:
         node = self._outbox.away(effect.task).node
         end = self._streams.local_end(effect.object, effect.mode, effect.ring_bytes, duplex=effect.duplex)
         ring_bytes = end.ring_bytes
+        if effect.mode is Mode.WRITE:
+            self._written_away.add((effect.object, effect.mode))
         self._between.keep(node, effect.seq, effect.mode, end)
         self._links.send(node, dcp.Reply(effect.seq, Attached(ring_bytes)))
 
