@@ -1,6 +1,7 @@
 """The event-driven web server of Figure 3.3: front-end workers that share one acceptor, and back-ends.
 
-``python examples/httpd.py 127.0.0.1:8080``, then ``curl`` or a browser. Every worker and every back-end is a
+``python examples/httpd.py 127.0.0.1:8080``, then ``curl`` or a browser; names of nodes after the address say
+where its tasks run, in turn. Every worker and every back-end is a
 pure task: a worker holds the acceptor, the page and its channels, and can open nothing else. See
 docs/libraries.md. HTTP itself is parsed by h11 (``pip install dios[examples]``).
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -235,27 +236,31 @@ def front_end(
 
 # -- the server ---------------------------------------------------------------------------------------
 @contextmanager
-def serving(node: dios.Node, address: str, *, workers: int = 3, back_ends: int = 3) -> Iterator[Running]:
-    """A server of so many tasks for the length of a block."""
+def serving(
+    node: dios.Node, address: str, *, hosts: Sequence[str] = ("",), workers: int = 3, back_ends: int = 3
+) -> Iterator[Running]:
+    """A server of so many tasks, on nodes called ``hosts`` in turn, for the length of a block."""
     with ExitStack() as stack:
         acceptor = stack.enter_context(node.listen_tcp(address))
         page = stack.enter_context(node.create(dios.SHMEM_BLOB, data=PAGE, naming=dios.ANONYMOUS))
         group = node.create_group()
         store = create_store(node, group, hosts=("",) * 3, durable=False).name
-        spawner = stack.enter_context(Spawner(node))
-        inside = stack.enter_context(Spawner(node, groups=[group]))
+        spawners = [stack.enter_context(Spawner(node, host=host)) for host in hosts]
+        insides = [stack.enter_context(Spawner(node, groups=[group], host=host)) for host in hosts]
         asks = [[channel(node, Ask) for _ in range(back_ends)] for _ in range(workers)]
         answers = [[channel(node, Answer) for _ in range(back_ends)] for _ in range(workers)]
         futures: list[Future[None]] = []
         for place in range(back_ends):
             heard = [mine[place][1] for mine in asks]
             told = [mine[place][0] for mine in answers]
+            inside = insides[place % len(hosts)]
             futures.append(stack.enter_context(inside.spawn(back_end, store, heard, told)))
         for number in range(workers):
             ask, answer = [pair[0] for pair in asks[number]], [pair[1] for pair in answers[number]]
             name, door, text = f"W{number}", narrowed(acceptor, "read"), narrowed(page, "read")
+            spawner = spawners[number % len(hosts)]
             futures.append(stack.enter_context(spawner.spawn(front_end, name, door, text, ask, answer)))
-        yield Running(spawner, acceptor.address, futures)
+        yield Running(spawners[0], acceptor.address, futures)
 
 
 @dataclass
@@ -276,7 +281,7 @@ class Running:
 def main() -> None:
     """Serve until Ctrl-C."""
     address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8080"
-    with dios.connect() as node, serving(node, address) as server:
+    with dios.connect() as node, serving(node, address, hosts=sys.argv[2:] or [""]) as server:
         print(f"http://{server.address}/ by {len(server.tasks)} tasks; Ctrl-C ends it", flush=True)
         try:
             server.wait()

@@ -16,7 +16,10 @@ from typing import Final, Generic, Self, TypeVar
 import msgspec
 
 from dios.client.blocking import Node, Reference, Stream
-from dios.errors import EndOfStreamError, InvalidError, ProtocolError
+from dios.client.session import expect
+from dios.errors import DiosError, EndOfStreamError, InvalidError, ProtocolError
+from dios.wire import messages
+from dios.wire.types import Permission
 
 T = TypeVar("T")
 
@@ -26,11 +29,23 @@ def channel(node: Node, item: type[T], *, ring_bytes: int = 0) -> tuple[Sender[T
 
     ``ring_bytes`` (0: the node's default) bound what was sent and not yet received: over it, ``send`` waits.
     """
-    stream = node.create_stream(ring_bytes=ring_bytes)
-    other = stream.copy()
-    if not isinstance(other, Stream):
+    with node.create_stream(ring_bytes=ring_bytes) as stream:
+        # Each end can only be that end: once nobody can send any more, the receiver learns of it.
+        return Sender(_narrowed(node, stream, Permission.WRITE), item), Receiver(
+            _narrowed(node, stream, Permission.READ), item
+        )
+
+
+def _narrowed(node: Node, stream: Stream, right: Permission) -> Stream:
+    """A second reference of this task with one right, and that to hand it on."""
+    call = messages.Copy(stream.ref, node.self.ref, int(right | Permission.DELEGATE))
+    (answer,) = node.vector([call])
+    if isinstance(answer, DiosError):
+        raise answer
+    found = node.handle(expect(messages.References, answer).references[0])
+    if not isinstance(found, Stream):
         raise ProtocolError("the node's copy of a stream is no stream")
-    return Sender(stream, item), Receiver(other, item)
+    return found
 
 
 class End(Generic[T]):

@@ -19,7 +19,7 @@ from dios.client.blocking import Node, Reference, Task, ambient, connect
 from dios.client.program import Program, encode_program
 from dios.client.status import Status
 from dios.errors import Code, DiosError, InvalidError
-from dios.lib.spawned import MODULE, decode_result, encode_order, hints_of, ordered_module
+from dios.lib.spawned import MODULE, PROGRAM, decode_result, encode_order, hints_of, ordered_module
 from dios.wire.types import NameKind, ObjectType
 
 if TYPE_CHECKING:
@@ -142,7 +142,12 @@ class Spawner:
             task = self.node.run(
                 executable,
                 groups=self._groups,
-                inputs={"": paper.restrict("read", "write"), **handed},
+                inputs={
+                    "": paper.restrict("read", "write"),
+                    # Its own reference to what it runs may not be handed on, and so not run elsewhere.
+                    PROGRAM: executable.restrict("read", "execute", "delegate"),
+                    **handed,
+                },
                 label=name,
                 limits=self._limits,
                 wait=False,
@@ -168,9 +173,9 @@ class Spawner:
     def _program(self, module: str) -> tuple[Reference, str]:
         """The executable for a module's functions, and the module's name inside of it."""
         own = ordered_module()
-        if own is not None and module == own and not self._modules and self.node.executable is not None:
+        if own is not None and module == own and not self._modules:
             # A spawned function's calls run the program that runs it.
-            return self.node.executable, own
+            return self.node.input(PROGRAM), own
         called = MODULE if module == "__main__" else module
         found = self._programs.get(called)
         if found is None:

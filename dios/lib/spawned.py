@@ -26,6 +26,9 @@ T = TypeVar("T")
 MODULE: Final = "spawned_program"
 """What the task calls a module that the caller ran as its main program."""
 
+PROGRAM: Final = "program"
+"""The label of the input that is the task's own program, for the functions that it spawns."""
+
 _SENDER: Final = 1
 _RECEIVER: Final = 2
 _REFERENCE: Final = 3

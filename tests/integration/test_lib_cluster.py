@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import lib_functions as functions
 import pytest
+from lib_server import web_server
 from running_node import exists, wait_until
 
 import dios
@@ -60,6 +63,15 @@ def test_functions_run_where_they_are_told(node: dios.Node) -> None:
             assert future.result(SECONDS_MAX) == "a b"
 
 
+def test_a_recursion_spreads_over_the_nodes(node: dios.Node) -> None:
+    """Spawned functions that spawn run wherever there is room, and find their program there."""
+    with Spawner(node) as spawner:
+        assert spawner.spawn(functions.fibonacci, 6).result(SECONDS_MAX) == 8
+    ran = [task for task in node.tasks() if task.label == "fibonacci"]
+    assert len(ran) == 25
+    assert {task.node for task in ran} == set(NAMES)
+
+
 def test_tasks_of_all_nodes_share_a_lock_and_lose_no_update(node: dios.Node) -> None:
     """Tasks on three nodes that read, add and write under one lock add up to what each has done."""
     lock = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, host="n2")
@@ -95,12 +107,38 @@ def test_a_clock_of_another_node_ticks_for_all(node: dios.Node) -> None:
 
 
 def test_a_channel_reaches_another_node(node: dios.Node) -> None:
-    """A task on another node sends into a channel of this one."""
-    sender, receiver = channel(node, int)
-    with Spawner(node, host="n2") as spawner, receiver:
-        future = spawner.spawn(functions.numbers, sender, 100)
-        assert [receiver.receive(SECONDS_MAX) for _ in range(100)] == list(range(100))
-        future.result(SECONDS_MAX)
+    """All that a task of another node sent arrives here, also when it ended at once; and then the end."""
+    with Spawner(node, host="n2") as spawner:
+        for _ in range(10):
+            sender, receiver = channel(node, int)
+            future = spawner.spawn(functions.numbers, sender, 100)
+            with receiver:
+                assert list(receiver) == list(range(100))
+            future.result(SECONDS_MAX)
+
+
+def test_a_web_server_spreads_over_the_nodes(node: dios.Node, cluster: LocalCluster) -> None:
+    """Front-end workers on three nodes take connections from the acceptor of one, and share what is kept."""
+    if find_spec("h11") is None:
+        pytest.skip("h11 is not installed: pip install dios[examples]")
+    before = {task.fingerprint for task in node.tasks()}
+    with web_server(str(cluster.nodes[0].socket), cluster.directory, *NAMES) as address:
+        workers = {task.node for task in node.tasks() if task.fingerprint not in before}
+        assert workers == set(NAMES)
+        answered: set[str | None] = set()
+
+        def ask(method: str) -> bytes:
+            connection = http.client.HTTPConnection(*address, timeout=SECONDS_MAX)
+            try:
+                connection.request(method, "/kv/key", b"kept" if method == "PUT" else None)
+                response = connection.getresponse()
+                answered.add(response.getheader("X-Worker"))
+                return response.read()
+            finally:
+                connection.close()
+
+        assert ask("PUT") == b""
+        wait_until(lambda: ask("GET") == b"kept" and len(answered) > 1, "workers of two nodes have answered")
 
 
 def test_replicas_are_told_apart(node: dios.Node) -> None:

@@ -1,23 +1,18 @@
 from __future__ import annotations
 
 import http.client
-import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from lib_server import SECONDS_MAX, web_server
 from running_node import RunningNode, running_node, wait_until
 
 import dios
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "httpd.py"
-SECONDS_MAX = 60
 
 pytestmark = pytest.mark.skipif(
     find_spec("h11") is None, reason="h11 is not installed: pip install dios[examples]"
@@ -31,32 +26,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield started
 
 
-def started_server(node: RunningNode) -> tuple[subprocess.Popen[str], str]:
-    """The example on a free port, and the line it greets with."""
-    process = subprocess.Popen(
-        [sys.executable, str(EXAMPLE), "127.0.0.1:0"],
-        env={"DIOS_NODE": node.place, "PATH": os.environ["PATH"], "HOME": str(node.data.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        _, said = process.communicate(timeout=SECONDS_MAX)
-        raise AssertionError(said)
-    return process, line
-
-
 @pytest.fixture(scope="module")
 def server(node: RunningNode) -> Iterator[tuple[str, int]]:
     """The example's address."""
-    process, line = started_server(node)
-    host, port = line.split()[0].removeprefix("http://").rstrip("/").split(":")
-    yield host, int(port)
-    process.send_signal(signal.SIGINT)
-    said, complaint = process.communicate(timeout=SECONDS_MAX)
-    assert (process.returncode, said, complaint) == (0, "good bye\n", "")
+    with web_server(node.place, node.data.parent) as address:
+        yield address
 
 
 def ask(
@@ -158,13 +132,10 @@ def test_ctrl_c_ends_every_task(node: RunningNode, server: tuple[str, int]) -> N
     """The tasks of a server are pure, and end with it."""
     with dios.connect(node.place, groups=()) as session:
         before = {task.fingerprint for task in session.tasks() if not task.ended}
-        process, _ = started_server(node)
-        mine = [task for task in session.tasks() if not task.ended and task.fingerprint not in before]
-        assert len(mine) == 6
-        assert all(task.brand is dios.Brand.PURE for task in mine)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=SECONDS_MAX)
-        assert said == "good bye\n"
+        with web_server(node.place, node.data.parent):
+            mine = [task for task in session.tasks() if not task.ended and task.fingerprint not in before]
+            assert len(mine) == 6
+            assert all(task.brand is dios.Brand.PURE for task in mine)
         wait_until(
             lambda: {task.fingerprint for task in session.tasks() if not task.ended} == before,
             "its tasks have ended",

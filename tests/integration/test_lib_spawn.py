@@ -95,7 +95,7 @@ def test_a_task_gets_its_arguments_and_nothing_else(node: dios.Node, spawner: Sp
     """A reference among the arguments arrives, narrowed as the caller says; there is no other one."""
     with node.create(dios.SHMEM_BLOB, data=b"text") as blob:
         told = spawner.spawn(functions.attempts, narrowed(blob, "read")).result(SECONDS_MAX)
-        assert told == ["2", "3", "text", "NotPermittedError"]
+        assert told == ["3", "3", "text", "NotPermittedError"]
         assert spawner.spawn(functions.rights, blob).result(SECONDS_MAX) == int(blob.permissions)
         handed_on = spawner.spawn(functions.half_of, narrowed(blob, "read", "delegate")).result(SECONDS_MAX)
         assert handed_on == int(dios.Permission.READ)
@@ -169,6 +169,17 @@ def test_an_end_that_a_task_never_used_is_closed_with_it(node: dios.Node, spawne
     with receiver:
         assert list(receiver) == []
     future.result(SECONDS_MAX)
+
+
+def test_a_task_killed_before_it_used_its_end_closes_it(node: dios.Node, spawner: Spawner) -> None:
+    """The receiver learns that nobody can send any more, also when nobody ever did."""
+    sender, receiver = channel(node, int)
+    with receiver, spawner.spawn(functions.holding, sender) as future:
+        with future.task.console() as console:
+            assert console.receive(SECONDS_MAX) == b"here"
+        future.cancel()
+        with pytest.raises(dios.EndOfStreamError):
+            receiver.receive(SECONDS_MAX)
 
 
 def test_select_finds_the_channel_with_a_value(node: dios.Node) -> None:

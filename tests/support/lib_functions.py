@@ -73,6 +73,13 @@ def silent(sender: Sender[int]) -> None:
     del sender
 
 
+def holding(sender: Sender[int]) -> None:
+    """Have an end, and neither use nor let go of it."""
+    dios.connect().console.send(b"here")
+    dios.connect().next_event()
+    sender.close()
+
+
 def rights(reference: Reference) -> int:
     """What was handed over."""
     return int(reference.permissions)
@@ -92,6 +99,14 @@ def attempts(reference: Reference) -> list[str]:
 def half_of(reference: Reference) -> int:
     """Hand less than one has to a task of one's own."""
     return spawn(rights, narrowed(reference, "read")).result(30)
+
+
+def fibonacci(n: int) -> int:
+    """Each call a task of its own."""
+    if n < 2:
+        return n
+    one, two = spawn(fibonacci, n - 2), spawn(fibonacci, n - 1)
+    return one.result() + two.result()
 
 
 # -- the mutex ----------------------------------------------------------------------------------------
