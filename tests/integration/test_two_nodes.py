@@ -1,0 +1,181 @@
+"""Two real nodes over real connections: bytes of every size, streams, and what a killed node costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from running_node import exists, wait_until
+
+import dios
+from dios import limits
+from dios.node import local_cluster
+from dios.node.local_cluster import LocalCluster, LocalNode
+
+SIZES = (
+    0,
+    1,
+    limits.INLINE_BYTES_MAX,
+    limits.INLINE_BYTES_MAX + 1,
+    limits.DCP_INLINE_BYTES_MAX + 1,
+    limits.DATA_PIECE_BYTES * 3 + 17,
+    20 * limits.MIB + 5,
+)
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two nodes, for all tests of this file."""
+    settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
+    made = local_cluster.make(tmp_path_factory.mktemp("two") / "cluster", nodes=2, settings=settings)
+    try:
+        local_cluster.start(made)
+        yield made
+    finally:
+        local_cluster.stop(made)
+
+
+def at(node: LocalNode) -> dios.Node:
+    """A session there."""
+    return dios.connect(str(node.socket))
+
+
+@pytest.fixture
+def near(cluster: LocalCluster) -> Iterator[dios.Node]:
+    """A session at the first node."""
+    with at(cluster.nodes[0]) as session:
+        yield session
+
+
+@pytest.fixture
+def far(cluster: LocalCluster) -> Iterator[dios.Node]:
+    """A session at the second node."""
+    with at(cluster.nodes[1]) as session:
+        yield session
+
+
+def blob(session: dios.Node, data: bytes, kind: dios.ObjectType = dios.ObjectType.SHMEM_BLOB) -> bytes:
+    """The name of a fresh object with these bytes."""
+    assert session.home is not None
+    made = session.create(kind, data=data, groups=[session.home])
+    assert made.name is not None
+    return made.name
+
+
+def found(session: dios.Node, name: bytes) -> dios.Reference:
+    """The reference to the only object of that name."""
+    (reference,) = session.lookup(name)
+    return reference
+
+
+def pattern(size: int) -> bytes:
+    """Bytes of which no two places look alike."""
+    return (bytes(range(251)) * (size // 251 + 1))[:size]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", [dios.ObjectType.SHMEM_BLOB, dios.ObjectType.DURABLE_BLOB])
+def test_bytes_go_both_ways(near: dios.Node, far: dios.Node, kind: dios.ObjectType, size: int) -> None:
+    """What one node's object holds is read through the other, and what is written there is in it."""
+    name = blob(near, pattern(size), kind)
+    there = found(far, name)
+    assert there.node != near.info().node
+    assert there.read_bytes() == pattern(size)
+    there.write_bytes(pattern(size)[::-1])
+    assert found(near, name).read_bytes() == pattern(size)[::-1]
+    assert there.read_bytes() == pattern(size)[::-1]
+
+
+@pytest.mark.parametrize("size", [1_000, 3 * limits.MIB])
+def test_a_buffer_is_written_and_committed_from_afar(near: dios.Node, far: dios.Node, size: int) -> None:
+    """A writer on another node finds the old bytes in its buffer, changes some, and commits them."""
+    name = blob(near, pattern(size))
+    with found(far, name).write() as buffer:
+        assert bytes(buffer.view[:size]) == pattern(size)
+        buffer.view[10:13] = b"new"
+    expected = pattern(size)[:10] + b"new" + pattern(size)[13:]
+    assert found(near, name).read_bytes() == expected
+    with found(far, name).read() as buffer:
+        assert bytes(buffer.view) == expected
+
+
+def test_many_readers_at_once(near: dios.Node, cluster: LocalCluster) -> None:
+    """Readers on the other node, each with a connection of its own, all get whole bytes."""
+    names = [blob(near, bytes([number]) * (limits.MIB + number)) for number in range(8)]
+
+    def read(number: int) -> bool:
+        with at(cluster.nodes[1]) as session:
+            reference = found(session, names[number])
+            wanted = bytes([number]) * (limits.MIB + number)
+            return all(reference.read_bytes() == wanted for _ in range(5))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(8)))
+
+
+def test_a_stream_between_nodes(near: dios.Node, far: dios.Node) -> None:
+    """One session writes into a stream at its node, another reads it at the other node, to its end."""
+    assert near.home is not None
+    made = near.create(dios.ObjectType.SHMEM_STREAM, groups=[near.home])
+    assert isinstance(made, dios.Stream)
+    assert made.name is not None
+    there = found(far, made.name)
+    assert isinstance(there, dios.Stream)
+    messages = [pattern(size) for size in (0, 1, 5_000, 3 * limits.MIB)] * 3
+
+    def write() -> None:
+        with made.writer as writer:
+            for message in messages:
+                writer.send(message, WAIT_S)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with there.reader as reader:
+        assert [reader.receive(WAIT_S) for _ in messages] == messages
+        with pytest.raises(dios.EndOfStreamError):
+            reader.receive(WAIT_S)
+    thread.join()
+
+
+def test_reading_leaves_nothing_behind(near: dios.Node, far: dios.Node, cluster: LocalCluster) -> None:
+    """However often large objects are read across nodes, neither node holds more descriptors for it."""
+    reference = found(far, blob(near, pattern(limits.MIB)))
+    for _ in range(5):
+        reference.read_bytes()
+    before = [descriptors(node) for node in cluster.nodes]
+    for _ in range(100):
+        reference.read_bytes()
+    for node, held in zip(cluster.nodes, before, strict=True):
+        wait_until(lambda node=node, held=held: descriptors(node) <= held + 2, "no more are held")
+
+
+def descriptors(node: LocalNode) -> int:
+    """How many descriptors a node holds."""
+    return len(list(Path(f"/proc/{pid_of(node)}/fd").iterdir()))
+
+
+def pid_of(node: LocalNode) -> int:
+    """Its process."""
+    return int((node.data / "node.pid").read_text())
+
+
+def test_a_killed_node_is_out_of_reach_until_it_is_back(cluster: LocalCluster, far: dios.Node) -> None:
+    """Calls on objects of a killed node fail as unreachable; what is durable is there when it is back."""
+    node = cluster.nodes[0]
+    with at(node) as session:
+        name = blob(session, b"kept", dios.ObjectType.DURABLE_BLOB)
+    reference = found(far, name)
+    pid = pid_of(node)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not exists(pid), "it is gone")
+    with pytest.raises(dios.UnreachableError):
+        reference.read_bytes()
+    local_cluster.start(cluster)
+    wait_until(lambda: len(far.lookup(name)) == 1, "it is found again")
+    assert found(far, name).read_bytes() == b"kept"
