@@ -30,6 +30,7 @@ from dios.cli.output import (
     write_json,
 )
 from dios.client.blocking import connect
+from dios.client.cluster import Member
 from dios.client.locate import default_socket, resolve_node
 from dios.errors import InvalidError, TimeLimitError
 from dios.node import daemon
@@ -157,7 +158,7 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                 say("next: dios-node start --data ./node0 --detach")
             raise typer.Exit(NOT_RUNNING)
         with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
-            info = connected.info()
+            info, cluster = connected.info(), connected.nodes()
         if as_json:
             write_json(
                 {
@@ -167,6 +168,7 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                     "version": info.version,
                     "counts": info.counts,
                     "guarantees": info.guarantees,
+                    "nodes": {member.name: member.status.name.lower() for member in cluster},
                 }
             )
             return
@@ -174,10 +176,19 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
             [
                 ("node", f"running, process {running.pid}, version {info.version or 'unknown'}"),
                 ("socket", str(running.socket)),
+                *_of_cluster(cluster),
                 *((name, str(count)) for name, count in sorted(info.counts.items())),
                 *((f"{name}:", text) for name, text in sorted(info.guarantees.items())),
             ]
         )
+
+
+def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
+    """One line about the cluster; none for a node that is alone."""
+    if not members:
+        return []
+    usable = sum(member.usable for member in members)
+    return [("cluster", f"this is {members[0].name}; {usable} of {len(members)} nodes answer: dios node ls")]
 
 
 @app.command(epilog="\b\nExamples:\n  dios-node stop\n  dios-node stop --data ./node0")

@@ -49,6 +49,7 @@ def test_every_node_sees_every_other(person: Person) -> None:
     """When `dios up` has returned, each of its nodes, asked by its name, says that all are alive."""
     for name in NAMES:
         assert nodes(person, name) == dict.fromkeys(NAMES, "alive")
+    assert "this is n1; 3 of 3 nodes answer" in person.types("dios-node status").stdout
 
 
 def test_up_again_says_what_runs(person: Person) -> None:
