@@ -77,7 +77,7 @@ class UsageOps(NodeBase):
     """Questions about use and limits, and the one call that sets them."""
 
     def limits_op(self) -> Operation[list[Usage]]:
-        """Use and limits of this principal, its groups and its tasks; of everybody for who runs the node."""
+        """Use and limits of this principal, its groups and its tasks; of all principals for who runs it."""
         found = expect(messages.LimitRows, (yield messages.ListLimits()))
         return [usage_of(row) for row in found.rows]
 

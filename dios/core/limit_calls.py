@@ -24,7 +24,7 @@ _UID_MAX = 2**32 - 2
 
 
 def list_limits(step: Step, task: Task, seq: int, call: messages.ListLimits) -> None:
-    """The accounts that concern the caller's principal; for the node's own user those of everybody."""
+    """The accounts that concern the caller's principal; for the node's own user those of all principals."""
     del call
     access.refuse_pure(task)
     rows = [step.state.account.row(""), *_principals(step, task), *_groups(step, task), *_tasks(step, task)]

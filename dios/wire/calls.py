@@ -329,7 +329,9 @@ class Describe(Call, frozen=True, tag=36):
 
 
 class ListLimits(Call, frozen=True, tag=37):
-    """Use and limits of the caller's principal, groups and tasks; of everybody for the node's own user."""
+    """Use and limits of the node, of the caller's principal, groups and tasks; for the node's own user of all
+    principals.
+    """
 
 
 class Bound(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -162,7 +162,7 @@ class LimitRow(Struct, frozen=True, array_like=True):
 
 
 class LimitRows(Struct, frozen=True, array_like=True, tag=12):
-    """Answer to ListLimits and SetLimits: principals, then groups, then tasks."""
+    """Answer to ListLimits and SetLimits: the node, then principals, then groups, then tasks."""
 
     rows: tuple[LimitRow, ...]
 
