@@ -117,10 +117,18 @@ class Sockets:
 
     async def _connect(self, effect: OpenNetwork) -> None:
         failed: OSError | None = None
-        for place in await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=False):
+        places = await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=False)
+        # One address that nobody answers at leaves time for the others.
+        each = limits.NETWORK_CONNECT_MS_MAX / 1000 / max(len(places), 1)
+        for place in places:
             sock = trio.socket.socket(place.family, socket.SOCK_STREAM)
             try:
-                await sock.connect(place.name)
+                with trio.fail_after(each):
+                    await sock.connect(place.name)
+            except trio.TooSlowError:
+                sock.close()
+                failed = TimeoutError(0, "no answer in time")
+                continue
             except OSError as error:
                 sock.close()
                 failed = error
