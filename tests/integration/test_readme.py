@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from person import DEADLINE_SECONDS, Person
+from person import Person
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 
@@ -32,26 +31,12 @@ def newcomer(tmp_path: Path) -> Iterator[Person]:
     someone.types("dios-node stop")
 
 
-def bash(person: Person, script: str) -> subprocess.CompletedProcess[str]:
-    """Run lines as typed into a shell that ends at the first failure."""
-    return subprocess.run(
-        ["bash", "-eu", "-c", script],
-        cwd=person.home,
-        env=person.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
-
-
 def test_the_quick_start_works_as_written(newcomer: Person) -> None:
     """Every line of the README's quick start succeeds, in order."""
     script = "\n".join(
         line for line in block("dios-node start").splitlines() if not line.startswith("export")
     )
-    done = bash(newcomer, script)
+    done = newcomer.pastes(script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "arguments --top 20" in done.stdout
     assert "data/one.txt" in done.stdout
@@ -61,6 +46,6 @@ def test_the_python_program_works_as_written(newcomer: Person) -> None:
     """The README's Python program runs to its end beside a node."""
     newcomer.types("dios-node start --data ./node0 --detach")
     newcomer.writes("program.py", block("import dios", "python"))
-    done = bash(newcomer, f"{sys.executable} -W error program.py")
+    done = newcomer.pastes(f"{sys.executable} -W error program.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split()[-1] == "3"

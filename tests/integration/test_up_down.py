@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,16 +157,7 @@ def test_the_page_works_as_written(tmp_path: Path) -> None:
     someone.writes("data/one.txt", "one fish two fish\n")
     someone.writes("data/two.txt", "red fish blue fish\n")
     someone.writes("job.py", "import dios\nprint(len(dios.connect().inputs[0].read_bytes()))\n")
-    done = subprocess.run(
-        ["bash", "-eu", "-c", lines],
-        cwd=someone.home,
-        env=someone.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    done = someone.pastes(lines)
     if done.returncode:
         someone.types("dios down")
     assert done.returncode == 0, done.stdout + done.stderr

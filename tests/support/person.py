@@ -48,6 +48,19 @@ class Person:
         assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
+    def pastes(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Give lines to a shell that ends at the first failure."""
+        return subprocess.run(
+            ["bash", "-eu", "-c", script],
+            cwd=self.home,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+
     def starts(self, line: str, *arguments: str) -> subprocess.Popen[str]:
         """Begin a line and let it run."""
         return subprocess.Popen(
