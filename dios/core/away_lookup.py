@@ -154,7 +154,7 @@ def _granted(step: Step, search_of: _Search) -> tuple[messages.Reference, ...]:
                 _let_go(step, task, node, (told,))
                 owner = owners.get(ObjectId(told.object), "")
                 group = groups.known(step, dcp.GroupName(Name(search_of.call.name), owner))
-                if all(group.id != one.object for one in references):
+                if group is not None and all(group.id != one.object for one in references):
                     granted = step.grant(task, group, Permission.ALL, Provenance.RESOLVED)
                     references.append(granted.public())
                 continue

@@ -309,7 +309,7 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     if body.child in step.state.tasks or body.child in step.state.deputies:
         raise ProtocolError("a task with an id that is taken")
     parent = deputies.deputy_of(step, peer, body.caller)
-    names = tuple(group.name for group in (groups.known(step, told) for told in body.groups) if group.name)
+    names = groups.names_known(step, body.groups)
     everything = (body.program, *body.inputs, *body.outputs)
     origins = [
         parent.table.get(one.reference.ref) if one.node == cluster.here.node else None for one in everything

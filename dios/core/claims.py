@@ -82,7 +82,8 @@ def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...
 
 def claim_all(step: Step, cluster: Cluster) -> None:
     """Now and then, whatever has happened."""
-    cluster.claim_at = None
+    # Also where nobody can be asked now: who is taken for dead may live, and its connection stand.
+    cluster.claim_at = step.now + limits.CLAIM_MS * _MS
     for peer in list(cluster.peers.values()):
         if peer.connected and peer.dead_since is None:
             claim(step, cluster, peer)

@@ -55,6 +55,7 @@ def ask(
     number = peer.next_number
     peer.next_number += 1
     question = Question(number, peer, body, then, source, step.now)
+    question.version = _version_of(step.state, source)
     peer.asked[number] = question
     _say(step, cluster, question)
     return question
@@ -80,6 +81,23 @@ def _say(step: Step, cluster: Cluster, question: Question) -> None:
     cluster.repeat_later(question, step.now + pause * _MS)
 
 
+def _version_of(state: State, source: WriteSource | None) -> int:
+    """Of the object whose content goes with a request; -1 when it is gone."""
+    if source is None or not source.content_of:
+        return 0
+    target = state.objects.get(source.content_of)
+    return -1 if target is None else target.v_w
+
+
+def _say_again(step: Step, cluster: Cluster, question: Question) -> None:
+    """Repeat a request, but never with other bytes than those that it was made for."""
+    if _version_of(step.state, question.source) != question.version:
+        said = "the object was written while its bytes were sent again; it may have been copied as it was"
+        _finish(step, question, _failure(Code.ECANCELED, said))
+    else:
+        _say(step, cluster, question)
+
+
 def give_up(step: Step, question: Question) -> None:
     """Nobody waits for the answer any more."""
     del step
@@ -96,7 +114,7 @@ def due(step: Step) -> None:
             _finish(step, question, unreachable(peer))
             continue
         question.repeats += 1
-        _say(step, cluster, question)
+        _say_again(step, cluster, question)
 
 
 def _patience_ms(question: Question) -> int:
@@ -138,7 +156,7 @@ def say_again(step: Step, peer: Peer) -> None:
     cluster = cluster_of(step)
     for question in list(peer.asked.values()):
         question.silent_since = step.now
-        _say(step, cluster, question)
+        _say_again(step, cluster, question)
 
 
 def unreachable(peer: Peer | None, why: str = "") -> messages.Failure:

@@ -5,16 +5,19 @@ Not for: delegation of group references, which is refused in ``dios.core.delegat
 
 from __future__ import annotations
 
+from dios import limits
 from dios.core import access, coordination
 from dios.core.names import home_name, is_signed
 from dios.core.objects import PhysicalObject
+from dios.core.peers import Peer
 from dios.core.state import State
 from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import NotPermittedError
 from dios.ids import Name, ObjectId, Principal
 from dios.limits import NAME_BYTES
-from dios.wire.dcp import Disband, GroupName
+from dios.wire import dcp, messages
+from dios.wire.dcp import GroupName
 from dios.wire.types import Deletion, ObjectType
 
 
@@ -118,9 +121,14 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
 
 
 # -- groups of other nodes --------------------------------------------------------------------------
-def known(step: Step, told: GroupName) -> PhysicalObject:
-    """The group of this name, made known here if it was not: a group is its name, wherever it is."""
+def known(step: Step, told: GroupName) -> PhysicalObject | None:
+    """The group of this name, made known here if it was not: a group is its name, wherever it is.
+
+    None for one that was destroyed: who speaks of it has not heard of that yet.
+    """
     group = step.state.groups.get(told.name)
+    if group is None and _is_disbanded(step, told.name):
+        return None
     if group is None:
         group = PhysicalObject(
             ObjectId(step.state.fresh_id()),
@@ -142,15 +150,59 @@ def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
     return tuple(GroupName(group.name, group.owner) for group in found if group is not None and group.name)
 
 
-def disband(step: Step, group: PhysicalObject) -> None:
+def names_known(step: Step, told: tuple[GroupName, ...]) -> tuple[Name, ...]:
+    """The names of those groups, made known here; without any that was destroyed."""
+    found = (known(step, one) for one in told)
+    return tuple(group.name for group in found if group is not None and group.name is not None)
+
+
+def disband(step: Step, name: Name) -> None:
     """The group was destroyed on another node."""
-    if group.deletion is not Deletion.IMMORTAL and not group.zombie:
+    _remember(step, name)
+    group = step.state.groups.get(name)
+    if group is not None and group.deletion is not Deletion.IMMORTAL and not group.zombie:
         step.destroy(group)
 
 
 def tell_disbanded(step: Step, group: PhysicalObject) -> None:
-    """Every node that lives learns that a group is no more."""
+    """Every other node learns that a group is no more; one that is out of reach when it is back."""
     cluster = step.state.cluster
-    if cluster is not None and group.name is not None:
-        for peer in cluster.living():
-            coordination.tell(step, peer.node, Disband(group.name))
+    if cluster is None or group.name is None:
+        return
+    _remember(step, group.name)
+    for peer in cluster.peers.values():
+        peer.untold[group.name] = None
+        _keep_latest(peer.untold)
+        _tell_one(step, peer, group.name)
+
+
+def tell_again(step: Step, peer: Peer) -> None:
+    """A node is back: of which groups it may not know yet that they are no more."""
+    for name in list(peer.untold):
+        _tell_one(step, peer, name)
+
+
+def _tell_one(step: Step, peer: Peer, name: Name) -> None:
+    def told(later: Step, answer: dcp.Answer) -> None:
+        del later
+        if isinstance(answer, messages.Done):
+            peer.untold.pop(name, None)
+
+    coordination.ask(step, peer.node, dcp.Disband(name), told)
+
+
+def _remember(step: Step, name: Name) -> None:
+    cluster = step.state.cluster
+    if cluster is not None:
+        cluster.disbanded[name] = None
+        _keep_latest(cluster.disbanded)
+
+
+def _keep_latest(names: dict[Name, None]) -> None:
+    while len(names) > limits.DISBANDED_GROUPS_MAX:
+        del names[next(iter(names))]
+
+
+def _is_disbanded(step: Step, name: Name) -> bool:
+    cluster = step.state.cluster
+    return cluster is not None and name in cluster.disbanded

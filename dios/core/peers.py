@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import WriteSource
-from dios.ids import NodeId, ObjectId, RefId, TaskId
+from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp
 from dios.wire.types import Proximity
 
@@ -47,7 +47,17 @@ class Here(Struct, frozen=True):
 class Question:
     """A request that is not answered yet."""
 
-    __slots__ = ("body", "number", "peer", "repeat_at", "repeats", "silent_since", "source", "then")
+    __slots__ = (
+        "body",
+        "number",
+        "peer",
+        "repeat_at",
+        "repeats",
+        "silent_since",
+        "source",
+        "then",
+        "version",
+    )
 
     def __init__(
         self, number: int, peer: Peer, body: dcp.RequestBody, then: Then, source: WriteSource | None, now: int
@@ -57,6 +67,7 @@ class Question:
         self.body: Final = body
         self.then: Final = then
         self.source: Final = source
+        self.version = 0  # of the object whose content is the source
         self.repeats = 0
         self.silent_since = now
         self.repeat_at = now
@@ -85,6 +96,7 @@ class Peer:
         "rack",
         "settled",
         "stand_ins",
+        "untold",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -104,6 +116,7 @@ class Peer:
         self.order_out = 0
         self.deputies: dict[TaskId, Task] = {}
         self.stand_ins: dict[ObjectId, StandIn] = {}
+        self.untold: dict[Name, None] = {}  # groups that were destroyed, of which it may not know
 
 
 class Cluster:
@@ -113,10 +126,12 @@ class Cluster:
         "_moments",
         "cache",
         "claim_at",
+        "disbanded",
         "graces",
         "here",
         "membership",
         "peers",
+        "place",
         "placed",
         "placement",
         "publish_at",
@@ -127,6 +142,7 @@ class Cluster:
 
     def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
         self.here: Final = here
+        self.place: Final = (here.name, here.rack)
         self.placement: Final = placement
         self.membership: Final = membership
         self.peers: Final[dict[NodeId, Peer]] = {}
@@ -134,6 +150,7 @@ class Cluster:
         self.publish_at: int | None = None
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
+        self.disbanded: dict[Name, None] = {}  # groups that were destroyed: no message makes them anew
         self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when each came to be in its status

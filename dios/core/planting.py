@@ -66,7 +66,7 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     if task is None:
         home = cluster.peer(body.home or peer.node)
         task = deputies.deputy_of(step, home, body.caller)
-    names = tuple(group.name for group in (groups.known(step, told) for told in body.groups) if group.name)
+    names = groups.names_known(step, body.groups)
     rules = RULES[body.kind]
     if not rules.bytes_in_host:
         raise ProtocolError("a copy of something without bytes")

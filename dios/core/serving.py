@@ -27,7 +27,7 @@ from dios.core.accounts import require_each
 from dios.core.peers import Peer
 from dios.core.references import Provenance
 from dios.core.step import Step
-from dios.errors import DiosError, NoSuchTaskError, ProtocolError
+from dios.errors import DiosError, NoSuchTaskError, ProtocolError, StaleError
 from dios.ids import ObjectId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.types import ObjectType, Permission, Resource
@@ -104,9 +104,9 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     elif isinstance(call, messages.Create):
         if call.data is not None:
             step.payload_size = len(call.data)
-        names = tuple(
-            group.name for group in (groups.known(step, told) for told in body.groups) if group.name
-        )
+        names = groups.names_known(step, body.groups)
+        if len(names) < len(body.groups):
+            raise StaleError("a group was destroyed; create the object in another")
         object_calls.create_in(step, deputy, number, call, names)
     else:
         syscalls.dispatch(step, deputy, number, call, step.payload, attached)
@@ -208,9 +208,7 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
 
 
 def _disband(step: Step, peer: Peer, number: int, body: dcp.Disband) -> None:
-    group = step.state.groups.get(body.group)
-    if group is not None:
-        groups.disband(step, group)
+    groups.disband(step, body.group)
     coordination.reply(step, peer, number, messages.Done(1))
 
 

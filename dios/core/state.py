@@ -151,6 +151,8 @@ class State:
     # -- objects and references -----------------------------------------------------------------
     def add_object(self, target: PhysicalObject) -> None:
         """Enter a physical object into the node's tables."""
+        if self.cluster is not None:
+            target.place = self.cluster.place
         self.objects[target.id] = target
         charge_all(target.accounts, Resource.OBJECTS, 1)
         self.names.insert(target)

@@ -68,7 +68,7 @@ class Reference(Struct, frozen=True, array_like=True):
     fingerprint: str
     label: str = ""
     expires_ns: int = 0  # when the node takes it back, by the node's clock; 0 for never
-    node: str = ""  # the name and rack of the node that has the object; empty for the one asked
+    node: str = ""  # the name and rack of the node that has the object; empty in no cluster
     rack: str = ""
     address: str = ""  # of a network stream: the peer's of a connection, its own of any other
 

@@ -36,7 +36,7 @@ from dios.lib.jobs.orders import JOB_MODULE, Finished, MapOrder, Progress, Reduc
 from dios.lib.jobs.orders import encode as encode_report
 from dios.lib.jobs.records import Segment
 from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_MS, JOB_WINDOW_BYTES, KIB
-from dios.wire.types import NameKind, ObjectType, Semantics
+from dios.wire.types import NameKind, ObjectType, Proximity, Semantics
 
 _KEPT_BEFORE_COLLECTING: Final = 100_000
 """A job's tables are many containers and hold no cycles; looking for some every 700 objects costs a tenth."""
@@ -140,14 +140,14 @@ def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) 
 def _views(node: Node, order: MapOrder, requests: ExitStack) -> tuple[list[memoryview], MapOrder]:
     """The inputs' bytes: those of this node mapped, of others just the parts that are ordered."""
     blobs = node.inputs[1:]
-    if not any(blob.node for blob in blobs):
+    if not any(_is_away(blob) for blob in blobs):
         return [requests.enter_context(blob.read(Semantics.ANY)).view for blob in blobs], order
     mapped: dict[int, int] = {}
     views: list[memoryview] = []
     segments: list[Segment] = []
     for segment in order.segments:
         blob = blobs[segment.input]
-        if blob.node:
+        if _is_away(blob):
             view, moved = fetch(blob, segment)
             segments.append(replace(moved, input=len(views)))
             views.append(view)
@@ -157,6 +157,10 @@ def _views(node: Node, order: MapOrder, requests: ExitStack) -> tuple[list[memor
             views.append(requests.enter_context(blob.read(Semantics.ANY)).view)
         segments.append(replace(segment, input=mapped[segment.input]))
     return views, replace(order, segments=tuple(segments))
+
+
+def _is_away(blob: Reference) -> bool:
+    return blob.proximity in {Proximity.RACK, Proximity.CLUSTER}
 
 
 class _Pages:
