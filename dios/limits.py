@@ -210,7 +210,9 @@ DCP_MESSAGE_BYTES_MAX: Final = 4 * MIB
 DCP_RECEIVING_BYTES_MAX: Final = 4 * GIB
 PEER_STREAMS_MAX: Final = 256
 STREAM_PIECE_BYTES: Final = 256 * KIB
-DCP_TRANSFERS_QUEUED_MAX: Final = 2_048
+DCP_TRANSFERS_QUEUED_MAX: Final = 8_192
+DCP_SMALL_BYTES_MAX: Final = 4 * KIB
+DCP_CROWDED_BYTES: Final = 2 * MIB
 PEER_RETRY_MS_MIN: Final = 20
 PEER_RETRY_MS_MAX: Final = 1_000
 PEER_PROBE_MS_MAX: Final = 100
@@ -234,6 +236,7 @@ PUBLISH_MS: Final = 2
 GRACE_MS: Final = 30_000
 CLAIM_MS: Final = 20_000
 CLAIM_YOUNG_MS: Final = 10_000
+DISBANDED_GROUPS_MAX: Final = 1_024
 CLAIM_REFERENCES_MAX: Final = 16_384
 CLAIM_TASKS_MAX: Final = 512
 
@@ -296,3 +299,5 @@ assert CONNECTIONS_OF_OTHERS_MAX < CONNECTIONS_MAX, "the node's own user finds a
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "a mapper is handed them"  # noqa: S101
 assert GOSSIP_CUT_OFF_MS < GOSSIP_SUSPECTED_MS, "a broken connection is a stronger hint than silence"  # noqa: S101
 assert GOSSIP_PING_MS + 2 * GOSSIP_ACK_MS + GOSSIP_SUSPECTED_MS < 3_000, "a frozen node is dead within 3 s"  # noqa: S101
+assert DCP_TRANSFERS_QUEUED_MAX >= 2 * DCP_REQUESTS_MAX, "every request that is remembered can be answered"  # noqa: S101
+assert DCP_CROWDED_BYTES + DCP_INLINE_BYTES_MAX < DCP_QUEUE_BYTES_MAX, "what is small finds room"  # noqa: S101
