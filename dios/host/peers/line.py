@@ -33,6 +33,11 @@ class Line(Protocol):
         """Who is at the other end."""
         ...
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the other end to read."""
+        ...
+
     async def receive(self) -> list[bytes]:
         """Wait for frames and return their bodies; [] at the end. Raises ProtocolError."""
         ...

@@ -27,7 +27,7 @@ from dios.errors import (
     WouldBlockError,
 )
 from dios.host.peers import opening
-from dios.host.peers.bulk import Piece, Transfer
+from dios.host.peers.bulk import Piece
 from dios.host.peers.line import Line, Myself, Network
 from dios.host.peers.probing import nobody_listens
 from dios.host.peers.reading import Around, Guard, Reading
@@ -35,11 +35,9 @@ from dios.host.peers.sending import Sending
 from dios.host.peers.standing import Link, Standing
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
-from dios.wire.dcp_frames import Channel, Revoked, encode_frame
+from dios.wire.dcp_frames import Channel, Revoked
 
 _log: Final = logging.getLogger(__name__)
-_FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
-_NOBODY: Final = TaskId(0)
 
 
 class Streamer(Protocol):
@@ -95,10 +93,9 @@ class Links:
 
     def tell_revoked(self) -> None:
         """Tell every node that is connected whose certificates are worth nothing."""
-        frame = encode_frame(Revoked(self._guard.encode()))
         for link in self._links.values():
             if link.standing is not None:
-                self._send_frame(link.standing, frame)
+                link.standing.say(Revoked(self._guard.encode()))
 
     def standing_of(self, node: NodeId) -> Standing | None:
         """The connection with it, while there is one."""
@@ -127,17 +124,8 @@ class Links:
     def send(self, node: NodeId, message: dcp.Message, beside: bytes | None = None) -> None:
         """Say this, with few bytes beside it; nothing when there is no connection."""
         link = self._links.get(node)
-        standing = None if link is None else link.standing
-        if standing is None:
-            return
-        frame = encode_frame(message, beside)
-        if len(frame) > _FRAME_MAX:
-            self._send_transfer(standing, _NOBODY, Transfer(frame[4:], (), _nothing))
-            return
-        counts = self.counts
-        counts["messages_sent"] += 1
-        counts["bytes_sent"] += len(frame)
-        self._send_frame(standing, frame)
+        if link is not None and link.standing is not None:
+            link.standing.say(message, beside)
 
     def send_bulk(
         self,
@@ -151,30 +139,11 @@ class Links:
 
         ``done`` is called once, whatever became of it.
         """
-        link = self._links.get(node)
-        standing = None if link is None else link.standing
+        standing = self.standing_of(node)
         if standing is None:
             done()
-            return
-        self._send_transfer(standing, task, Transfer(encode_frame(message)[4:], pieces, done))
-
-    def _send_transfer(self, standing: Standing, task: TaskId, transfer: Transfer) -> None:
-        if len(transfer.message) > limits.DCP_MESSAGE_BYTES_MAX:
-            _log.error("a message to a node is too long", extra={"bytes": len(transfer.message)})
-            transfer.done()
-            return
-        self.counts["transfers_sent"] += 1
-        self.counts["bytes_sent"] += len(transfer.message) + transfer.size
-        try:
-            standing.sending.send(task, transfer)
-        except WouldBlockError as error:
-            standing.end(error)
-
-    def _send_frame(self, standing: Standing, frame: bytes) -> None:
-        try:
-            standing.line.send_nowait(frame)
-        except WouldBlockError as error:
-            standing.end(error)
+        else:
+            standing.say_bulk(task, message, pieces, done)
 
     # -- accepting ------------------------------------------------------------------------------------
     async def welcome(self, line: Line) -> None:
@@ -335,12 +304,12 @@ class Links:
         self._tell_down(link, "it connected anew")
         node = link.node
         sending = Sending(self._nursery, self._around.owners, lambda: self.open_data(node, Channel()))
-        standing = link.standing = Standing(line, hello.epoch, sending, ours=ours)
+        standing = link.standing = Standing(line, hello.epoch, sending, self.counts, ours=ours)
         link.name, link.address = hello.name, hello.address or link.address
         link.told, link.trouble = hello.epoch, ""
         self.counts["connections"] += 1
         _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
-        self._send_frame(standing, encode_frame(Revoked(self._guard.encode())))
+        standing.say(Revoked(self._guard.encode()))
         self._met.set()
         self._met = trio.Event()
         self._around.driver.feed(
@@ -399,7 +368,3 @@ class Links:
         with trio.move_on_after(limits.TASK_DRAIN_MS_MAX / 1000, shield=True):
             for standing in standings:
                 await standing.wait_ended()
-
-
-def _nothing() -> None:
-    return

@@ -37,6 +37,7 @@ class Sending:
         self._all: Final[set[DataSender]] = set()
         self._task_of: Final[dict[int, TaskId]] = {}
         self._soon: Final = trio.lowlevel.current_trio_token().run_sync_soon
+        self._trouble = ""
         self._queued = 0
         self._closed = False
         self._empty = trio.Event()
@@ -85,7 +86,9 @@ class Sending:
             sock = await self._open_one()
         except (DiosError, OSError) as error:
             # The request it belongs to is repeated later, if it is still wanted.
-            _log.warning("no data connection to a node", extra={"why": str(error)})
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("no data connection to a node", extra={"why": self._trouble})
             self._over(transfer)
             return
         except BaseException:

@@ -5,17 +5,27 @@ Not for: making connections (``dios.host.peers.links``), or what is said over th
 
 from __future__ import annotations
 
+import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from dios import limits
-from dios.errors import ProtocolError
-from dios.host.peers.bulk import Allowance, Arrived, DataReceiver
+from dios.errors import ProtocolError, WouldBlockError
+from dios.host.peers.bulk import Allowance, Arrived, DataReceiver, Piece, Transfer
 from dios.host.peers.line import Line
 from dios.host.peers.sending import Sending
-from dios.ids import NodeId
+from dios.ids import NodeId, TaskId
+from dios.wire import dcp
+from dios.wire.dcp_frames import Revoked, encode_frame
+
+_log: Final = logging.getLogger(__name__)
+_FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
+_SMALL: Final = limits.DCP_SMALL_BYTES_MAX
+_NOBODY: Final = TaskId(0)
 
 
 class Standing:
@@ -24,7 +34,7 @@ class Standing:
     ``ours`` says that this node made it; ``fault`` why it must end, if it must.
     """
 
-    def __init__(self, line: Line, epoch: int, sending: Sending, *, ours: bool) -> None:
+    def __init__(self, line: Line, epoch: int, sending: Sending, counts: Counter[str], *, ours: bool) -> None:
         self.line = line
         self.epoch = epoch
         self.ours = ours
@@ -35,9 +45,65 @@ class Standing:
         self.ends: set[Callable[[], None]] = set()
         """What else ends with it."""
         self.closed = False
+        self._counts = counts
+        self._under_way: set[tuple[type, int]] = set()
         self._quiet = trio.Event()
         self._quiet.set()
 
+    # -- sending --------------------------------------------------------------------------------------
+    def say(self, message: dcp.Message | Revoked, beside: bytes | None = None) -> None:
+        """Say this at once, with few bytes beside it."""
+        frame = encode_frame(message, beside)
+        size = len(frame)
+        if size > _SMALL and (size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_CROWDED_BYTES):
+            # So many wait already: this takes its turn, and what is small need not wait behind it.
+            self._transfer(_NOBODY, Transfer(frame[4:], (), _nothing))
+            return
+        counts = self._counts
+        counts["messages_sent"] += 1
+        counts["bytes_sent"] += size
+        try:
+            self.line.send_nowait(frame)
+        except WouldBlockError as error:
+            self.end(error)
+
+    def say_bulk(
+        self, task: TaskId, message: dcp.Message, pieces: tuple[Piece, ...], done: Callable[[], None]
+    ) -> None:
+        """Say this with many bytes beside it, when it is the turn of ``task``; ``done`` is called once.
+
+        A request or an answer that is repeated while its bytes are still on their way is not sent twice.
+        """
+        if not isinstance(message, dcp.Ask | dcp.Reply):
+            self._transfer(task, Transfer(encode_frame(message)[4:], pieces, done))
+            return
+        key = (type(message), message.number)
+        if key in self._under_way:
+            done()
+            if isinstance(message, dcp.Reply):
+                self.say(dcp.Reply(message.number, dcp.Working()))
+            return
+        self._under_way.add(key)
+
+        def over() -> None:
+            self._under_way.discard(key)
+            done()
+
+        self._transfer(task, Transfer(encode_frame(message)[4:], pieces, over))
+
+    def _transfer(self, task: TaskId, transfer: Transfer) -> None:
+        if len(transfer.message) > limits.DCP_MESSAGE_BYTES_MAX:
+            _log.error("a message to a node is too long", extra={"bytes": len(transfer.message)})
+            transfer.done()
+            return
+        self._counts["transfers_sent"] += 1
+        self._counts["bytes_sent"] += len(transfer.message) + transfer.size
+        try:
+            self.sending.send(task, transfer)
+        except WouldBlockError as error:
+            self.end(error)
+
+    # -- receiving ------------------------------------------------------------------------------------
     def receive_on(
         self,
         sock: socket.socket,
@@ -77,6 +143,10 @@ class Standing:
         """Wait until nothing of it is under way any more, after ``end``."""
         await self.sending.wait_empty()
         await self._quiet.wait()
+
+
+def _nothing() -> None:
+    return
 
 
 class Link:

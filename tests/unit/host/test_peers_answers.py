@@ -102,6 +102,19 @@ async def test_the_same_version_is_not_sent_again(tmp_path: Path) -> None:
         assert sorted(events.values()) == [0, LARGE]
 
 
+async def test_an_answer_under_way_is_not_sent_again(tmp_path: Path) -> None:
+    """A request that is repeated while the bytes of its answer are on their way is told so, and no more."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        other.blob(sealed(bytes(LARGE)))
+        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"), read(1, BLOB, LARGE), read(1, BLOB, LARGE))
+        events = await replies(one, 2)
+        assert [event.message for event in events if not event.attached] == [dcp.Reply(1, dcp.Working())]
+        assert [event.attached for event in events if event.attached] == [LARGE]
+        other.do(read(1, BLOB, LARGE))
+        assert len(await replies(one, 3)) == 3
+
+
 async def test_blank_buffers_bring_no_bytes(tmp_path: Path) -> None:
     """A buffer to write that nothing was filled into needs no bytes sent: it is zero at the task's node."""
     async with two_hosts(tmp_path) as (one, other):

@@ -281,13 +281,23 @@ async def test_a_data_connection_of_another_start_is_refused(tmp_path: Path) -> 
 
 
 async def test_a_peer_that_does_not_read_loses_its_connection(tmp_path: Path) -> None:
-    """What a node does not read is kept for it within a bound; then its connection goes."""
+    """What a node does not read is kept for it within a bound; then its connection goes.
+
+    Before, what is large goes another way, so that who reads slowly is not cut off for it.
+    """
     async with stage(tmp_path) as (villain, target, _):
         line = await villain.control()
-        rest = dcp.Gossip(bytes(limits.DCP_INLINE_BYTES_MAX))
+        standing = target.links.standing_of(villain.node)
+        assert standing is not None
+        large, small = (dcp.Gossip(bytes(size)) for size in (limits.DCP_INLINE_BYTES_MAX, 3_000))
         with trio.fail_after(10):
+            for _ in range(500):
+                target.links.send(villain.node, large)
+                await trio.lowlevel.checkpoint()
+            assert standing.line.queued_bytes < 2 * limits.DCP_CROWDED_BYTES
+            assert target.links.counts["transfers_sent"] > 0
             while target.links.is_up(villain.node):
-                target.links.send(villain.node, rest)
+                target.links.send(villain.node, small)
                 await trio.lowlevel.checkpoint()
         await until(lambda: target.core.seen(PeerDown), "it is down")
         line.close()
