@@ -84,6 +84,7 @@ def up(
             found = local_cluster.read(place)
             if found is not None:
                 _refuse_other(found, nodes, racks, settings)
+                found = local_cluster.keep(found) if keep else found
             with progress("bringing the cluster up") as told:
                 made = found or local_cluster.make(
                     place, nodes=nodes or NODES_DEFAULT, racks=racks, keep=keep, settings=settings

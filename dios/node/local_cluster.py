@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -177,6 +177,14 @@ def _write(made: LocalCluster) -> None:
     rows = [{key: value for key, value in asdict(node).items() if key != "data"} for node in made.nodes]
     told = {"version": _VERSION, "keep": made.keep, "nodes": rows}
     durable.write(made.directory / FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
+
+
+def keep(found: LocalCluster) -> LocalCluster:
+    """From now on the data stay when the nodes are stopped."""
+    kept = replace(found, keep=True)
+    if kept != found:
+        _write(kept)
+    return kept
 
 
 def _free_addresses(count: int) -> list[str]:

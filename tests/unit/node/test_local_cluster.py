@@ -73,6 +73,17 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
         local_cluster.read(tmp_path)
 
 
+def test_a_cluster_can_be_kept_later(tmp_path: Path) -> None:
+    """What was made to be deleted is kept once somebody says so, and nothing else of it changes."""
+    made = local_cluster.make(tmp_path / "c", nodes=1)
+    assert not made.keep
+    local_cluster.keep(made)
+    found = local_cluster.read(tmp_path / "c")
+    assert found is not None
+    assert found.keep
+    assert found.nodes == made.nodes
+
+
 def test_a_lock_leaves_no_empty_directory(tmp_path: Path) -> None:
     """Whoever looks for a cluster that is not there leaves nothing behind."""
     with local_cluster.locked(tmp_path / "c"):
