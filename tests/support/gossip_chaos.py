@@ -8,9 +8,10 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from gossip_world import MS, GossipWorld, S
+from gossip_world import GossipWorld
 
 from dios.ids import NodeId
+from dios.sim.agenda import MS, S
 from dios.wire.types import NodeStatus
 
 KINDS: Final = ("kill", "start", "freeze", "thaw", "part", "one way", "break", "heal", "leave")

@@ -6,7 +6,6 @@ The same arguments give the same run.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -18,12 +17,11 @@ from msgspec.structs import replace
 
 from dios.core.membership import Change, Decision, Membership
 from dios.ids import NodeId
+from dios.sim.agenda import MS, Agenda
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, Member
 from dios.wire.types import NodeStatus
 
-MS: Final = 1_000_000
-S: Final = 1_000 * MS
 SEED_RETRY_NS: Final = 500 * MS
 
 
@@ -48,7 +46,7 @@ class SimNode(Struct):
     timer: int = 0  # which of the scheduled ticks counts
 
 
-class GossipWorld:
+class GossipWorld(Agenda):
     """``size`` nodes, none of them running. Loss is a share of the messages, delays are milliseconds."""
 
     def __init__(
@@ -63,13 +61,13 @@ class GossipWorld:
         drift: float = 0.0,
         closes_dead: bool = False,
     ) -> None:
+        super().__init__()
         self.rng: Final = Random(f"gossip {size} {seed}")  # noqa: S311 - a simulation repeats itself
         self.loss = loss
         self.delay_ms = delay_ms
         self.doubled: Final = doubled
         self.late: Final = late
         self.closes_dead: Final = closes_dead
-        self.now = 0
         self.messages = 0
         self.cut: Final[set[tuple[NodeId, NodeId]]] = set()
         self.seen: Final[list[Seen]] = []
@@ -78,32 +76,7 @@ class GossipWorld:
             for node in (NodeId(self.rng.randrange(1, 2**63)) for _ in range(size))
         }
         self._links: Final[dict[frozenset[NodeId], int]] = {}
-        self._heap: Final[list[tuple[int, int, Callable[[], None]]]] = []
-        self._order: Final = count()
-
-    # -- running ------------------------------------------------------------------------------------
-    def at(self, when: int, action: Callable[[], None]) -> None:
-        """Do something at a moment."""
-        heapq.heappush(self._heap, (when, next(self._order), action))
-
-    def run(self, span_ns: int) -> None:
-        """Let time pass."""
-        end = self.now + span_ns
-        while self._heap and self._heap[0][0] <= end:
-            self.now, _, action = heapq.heappop(self._heap)
-            action()
-        self.now = end
-
-    def run_until(self, ready: Callable[[], bool], within_ns: int) -> bool:
-        """Let time pass until something is so; whether it came to be."""
-        end = self.now + within_ns
-        while not ready():
-            if not self._heap or self._heap[0][0] > end:
-                self.now = end
-                return ready()
-            self.now, _, action = heapq.heappop(self._heap)
-            action()
-        return True
+        self._made: Final = count()
 
     # -- what happens to nodes ----------------------------------------------------------------------
     def ids(self) -> list[NodeId]:
@@ -278,7 +251,7 @@ class GossipWorld:
                 if b in dialer.members:
                     self._call(one, lambda view, now: view.disconnected(now, b))
                 return
-            self._links[link] = next(self._order)
+            self._links[link] = next(self._made)
             # What a hello tells is less than the whole row.
             ours, theirs = (replace(n.own, incarnation=0, version=0) for n in (dialer, two.membership))
             self._call(one, lambda view, now: view.connected(now, theirs))

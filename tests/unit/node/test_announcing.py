@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 from pathlib import Path
 
 import pytest
 import trio
+from multicast import own_group, sender
 from peer_rig import PeerHost, two_hosts, until, ups
 
 from dios import limits
@@ -19,21 +18,13 @@ from dios.transport.announce import Place, Voice
 
 @pytest.fixture
 def place() -> Place:
-    """A multicast group on this machine's own loopback, at a port that nobody uses."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        found = Place(port=probe.getsockname()[1], interface="127.0.0.1")
-    try:
-        say(found, b"anybody?")
-    except OSError as error:
-        pytest.skip(f"no multicast on loopback: {errno.errorcode.get(error.errno or 0, error)}")
-    return found
+    """A network of this machine's own."""
+    return own_group()
 
 
 def say(place: Place, datagram: bytes) -> None:
     """Send one datagram to the group."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(place.interface))
+    with sender(place) as sock:
         sock.sendto(datagram, (place.group, place.port))
 
 

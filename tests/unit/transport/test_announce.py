@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import socket
 from collections.abc import Callable
 
 import pytest
 import trio
+from multicast import own_group, sender
 
 from dios import limits
 from dios.ids import NodeId
@@ -84,24 +83,8 @@ def test_nothing_shows_the_secret() -> None:
 
 @pytest.fixture
 def place() -> Place:
-    """A multicast group on this machine's own loopback, at a port that nobody uses."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    found = Place(port=port, interface="127.0.0.1")
-    try:
-        with sender(found) as sock:
-            sock.sendto(b"anybody?", (found.group, found.port))
-    except OSError as error:
-        pytest.skip(f"no multicast on loopback: {errno.errorcode.get(error.errno or 0, error)}")
-    return found
-
-
-def sender(place: Place) -> socket.socket:
-    """A stranger's socket on the same network."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(place.interface))
-    return sock
+    """A network of this machine's own."""
+    return own_group()
 
 
 class Ear:
