@@ -199,7 +199,9 @@ class Play:
         self.script.extend(_HEAD.pack(kind, len(body)) + body)
 
 
-def _results(parts: Sequence[effects.Answer | _Buffered]) -> messages.Results:
+def _results(
+    parts: Sequence[effects.Answer | effects.AnswerReceived | _Buffered],
+) -> messages.Results:
     """A vector's answers as one message."""
     found: list[messages.PlainResult] = []
     for part in parts:
