@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import platform
 import random
 import statistics
@@ -55,6 +56,8 @@ class Run:
     memory_mb: list[tuple[float, float]] = field(default_factory=list)
     """Minutes, and the sum over all daemons."""
     descriptors: list[int] = field(default_factory=list)
+    load: float = 0.0
+    """The machine's load average before anything was started: what else it had to do."""
     whole_mb: float = 0.0
     """The memory of everything at the end: daemons, zygotes, waiting tasks."""
 
@@ -164,6 +167,7 @@ def report(run: Run) -> str:
         ("slope over the second half", f"{slope(judged):+.2f} MB a minute for all together"),
         ("memory of everything, zygotes and waiting tasks too", f"{run.whole_mb:.0f} MB"),
         ("descriptors of all daemons, first; last", f"{run.descriptors[0]:,}; {run.descriptors[-1]:,}"),
+        ("load of the machine before it began", f"{run.load:.1f} on {len(_cpus())} CPUs"),
         ("verdict", "; ".join(run.troubles) or "nothing grew, nothing was missed"),
     ]
     text = (
@@ -218,7 +222,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="the second half is judged")
     parser.add_argument("--out", type=Path, default=RESULT)
     chosen = parser.parse_args()
-    run = Run(chosen.nodes, chosen.objects, chosen.rate, chosen.seconds)
+    run = Run(chosen.nodes, chosen.objects, chosen.rate, chosen.seconds, load=os.getloadavg()[0])
     with tempfile.TemporaryDirectory(prefix="dios-lab-") as folder:
         try:
             carried_out(run, Path(folder))
