@@ -69,10 +69,6 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
         nearest = replicas[0]
         shown = _attributes(nearest)
         where = [_where(replica) for replica in replicas]
-        here = place.here()
-        for row in where:
-            if here is not None and not row["node"]:
-                row["node"], row["rack"] = here.name, here.rack
         if as_json:
             write_json({**shown, "replicas": where, "incomplete": replicas.incomplete})
             return
@@ -83,7 +79,7 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
                 for key, value in shown.items()
             ]
         )
-        if here is not None or len(replicas) > 1:
+        if nearest.node or len(replicas) > 1:
             _show_replicas(where)
         if replicas.incomplete:
             say(INCOMPLETE)
