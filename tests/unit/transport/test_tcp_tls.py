@@ -262,12 +262,14 @@ async def test_a_crowd_of_strangers_keeps_nobody_out(tmp_path: Path, monkeypatch
         accepted.close()
 
 
-async def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
+async def test_closing_ends_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that is closed serves nobody any more, whose handshake has begun neither."""
+    monkeypatch.setattr(limits, "HANDSHAKE_MS_MAX", 3_600_000)
     (n1,) = make_cluster(tmp_path, "n1")
     async with listening(n1) as (listener, _):
         begun = await plain(listener)
-        await trio.testing.wait_all_tasks_blocked()
+        while not listener._shaking:
+            await trio.lowlevel.checkpoint()
         listener.close()
         assert await ended(begun)
         with pytest.raises(trio.EndOfChannel):
