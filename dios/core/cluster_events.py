@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from dios import limits
-from dios.core import claims, coordination, effects, groups, serving
+from dios.core import claims, coordination, effects, serving
 from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received
 from dios.core.forwarding import lost_row
 from dios.core.membership import Change, Decision
@@ -38,7 +38,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     follow(step, cluster, cluster.membership.connected(step.now, row))
     revive(cluster, peer)
     coordination.say_again(step, peer)
-    groups.tell_again(step, peer)
+    coordination.tell_again(step, peer)
     claims.claim(step, cluster, peer)
 
 

@@ -66,6 +66,32 @@ def tell(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
     ask(step, node, body, nothing)
 
 
+def tell_surely(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
+    """Tell a node of something that it must hear: if not now, when it is back.
+
+    ``key`` is what is told of. What is too old, with many newer, is left out.
+    """
+    peer.untold[key] = body
+    if len(peer.untold) > limits.UNTOLD_MAX:
+        del peer.untold[next(iter(peer.untold))]
+    _tell_of(step, peer, key, body)
+
+
+def tell_again(step: Step, peer: Peer) -> None:
+    """A node is back: it hears what it may not know."""
+    for key, body in list(peer.untold.items()):
+        _tell_of(step, peer, key, body)
+
+
+def _tell_of(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
+    def told(later: Step, answer: dcp.Answer) -> None:
+        del later
+        if not isinstance(answer, messages.Failure):
+            peer.untold.pop(key, None)
+
+    ask(step, peer.node, body, told)
+
+
 def nothing(step: Step, answer: dcp.Answer) -> None:
     """The answer does not matter."""
     del step, answer

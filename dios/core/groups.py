@@ -9,14 +9,13 @@ from dios import limits
 from dios.core import access, coordination
 from dios.core.names import home_name, is_signed
 from dios.core.objects import PhysicalObject
-from dios.core.peers import Peer
 from dios.core.state import State
 from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import NotPermittedError
 from dios.ids import Name, ObjectId, Principal
 from dios.limits import NAME_BYTES
-from dios.wire import dcp, messages
+from dios.wire import dcp
 from dios.wire.dcp import GroupName
 from dios.wire.types import Deletion, ObjectType
 
@@ -171,36 +170,15 @@ def tell_disbanded(step: Step, group: PhysicalObject) -> None:
         return
     _remember(step, group.name)
     for peer in cluster.peers.values():
-        peer.untold[group.name] = None
-        _keep_latest(peer.untold)
-        _tell_one(step, peer, group.name)
-
-
-def tell_again(step: Step, peer: Peer) -> None:
-    """A node is back: of which groups it may not know yet that they are no more."""
-    for name in list(peer.untold):
-        _tell_one(step, peer, name)
-
-
-def _tell_one(step: Step, peer: Peer, name: Name) -> None:
-    def told(later: Step, answer: dcp.Answer) -> None:
-        del later
-        if isinstance(answer, messages.Done):
-            peer.untold.pop(name, None)
-
-    coordination.ask(step, peer.node, dcp.Disband(name), told)
+        coordination.tell_surely(step, peer, group.name, dcp.Disband(group.name))
 
 
 def _remember(step: Step, name: Name) -> None:
     cluster = step.state.cluster
     if cluster is not None:
         cluster.disbanded[name] = None
-        _keep_latest(cluster.disbanded)
-
-
-def _keep_latest(names: dict[Name, None]) -> None:
-    while len(names) > limits.DISBANDED_GROUPS_MAX:
-        del names[next(iter(names))]
+        if len(cluster.disbanded) > limits.DISBANDED_GROUPS_MAX:
+            del cluster.disbanded[next(iter(cluster.disbanded))]
 
 
 def _is_disbanded(step: Step, name: Name) -> bool:

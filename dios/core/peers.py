@@ -116,7 +116,7 @@ class Peer:
         self.order_out = 0
         self.deputies: dict[TaskId, Task] = {}
         self.stand_ins: dict[ObjectId, StandIn] = {}
-        self.untold: dict[Name, None] = {}  # groups that were destroyed, of which it may not know
+        self.untold: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
 
 
 class Cluster:

@@ -203,7 +203,13 @@ class Step:
     def tell(self, task: Task, event: messages.SelfEvent) -> None:
         """Put an event before a task, wherever it is (§4.5.3)."""
         if task.home:
-            coordination.tell(self, task.home, dcp.Tell(task.id, event))
+            body = dcp.Tell(task.id, event)
+            if isinstance(event, messages.ChildEnded):
+                peer = coordination.cluster_of(self).peer(task.home)
+                coordination.tell_surely(self, peer, event.object, body)
+            else:
+                # What else there is to tell comes out when the nodes compare what they hold.
+                coordination.tell(self, task.home, body)
         else:
             task.push_event(event)
             self.changed(task.object)
