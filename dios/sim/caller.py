@@ -84,6 +84,14 @@ class Around(Protocol):
         """A label like which there is no other."""
         ...
 
+    def forget_group(self, name: bytes) -> None:
+        """Nobody comes with this group in the keyring any more."""
+        ...
+
+    def disbanded(self, caller: Caller, name: bytes) -> None:
+        """The caller's node has destroyed the group."""
+        ...
+
     def may_resolve(self, caller: Caller, key: Key) -> bool:
         """Whether the caller is a member of one of the object's groups."""
         ...

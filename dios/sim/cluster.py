@@ -354,6 +354,14 @@ class ClusterWorld:
         self._next_label += 1
         return f"run {self._next_label}"
 
+    def forget_group(self, name: bytes) -> None:
+        """Nobody comes with this group in the keyring any more."""
+        self._keyring[:] = [one for one in self._keyring if one != name]
+
+    def disbanded(self, caller: Caller, name: bytes) -> None:
+        """The caller's node has destroyed the group: it tells the others as long as it lives."""
+        self.ledger.disbanded[name] = (caller.node, self.machines[caller.node].life)
+
     def may_resolve(self, caller: Caller, key: Key) -> bool:
         """Whether the caller is a member of one of the object's groups."""
         return not self._member_of.get(caller.task, set()).isdisjoint(

@@ -151,24 +151,22 @@ class Inhabitant(Caller):
         reference = self._some(Permission.DELEGATE)
         assert self.welcome is not None  # noqa: S101 - act looked
         to = self._rng.choice([self.welcome.self_ref, *self.tasks.values()])
-        if reference is None:
+        if reference is None or reference.object not in self._ledger.keys:
             return
         mask = self._rng.choice((31, 31, 3, 1, 9, 11))
         lifetime_ns = self._rng.choice((0, 0, 0, self._rng.randint(MS, LIFETIME_NS_MAX)))
         call = messages.Copy(reference.ref, to.ref, mask, lifetime_ns=lifetime_ns)
-        key = self._ledger.keys.get(reference.object)
-        given = None
-        if key is not None:
-            given = self._ledger.lend(self._me(), reference.ref, to.object, key, mask & reference.permissions)
+        key = self._ledger.keys[reference.object]
+        given = self._ledger.lend(self._me(), reference.ref, to.object, key, mask & reference.permissions)
         self._ask(call, self._giving(given), about=(reference, to))
 
     def _me(self) -> tuple[int, str]:
         return self.task, self.label
 
-    def _giving(self, given: Grant | None) -> Answered:
+    def _giving(self, given: Grant) -> Answered:
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             del data
-            if given is not None and not isinstance(result, messages.Failure):
+            if not isinstance(result, messages.Failure):
                 given.given_at = self._around.now
             if isinstance(result, messages.References):
                 for reference in result.references:
@@ -191,12 +189,12 @@ class Inhabitant(Caller):
 
     def _run(self) -> None:
         program = self._some(Permission.EXECUTE | Permission.READ)
-        if program is None:
+        if program is None or program.object not in self._ledger.keys:
             return
         handed = [
             one
             for one in (self._some(Permission.DELEGATE) for _ in range(self._rng.randint(0, 3)))
-            if one is not None
+            if one is not None and one.object in self._ledger.keys
         ]
         inputs = tuple(messages.Handed(one.ref, self._rng.choice((31, 3, 1, 9))) for one in handed)
         host = self._rng.choice(("", *self._around.host_names()))
@@ -303,8 +301,9 @@ class Inhabitant(Caller):
             def gone(result: messages.AnyResult, data: list[bytes | None]) -> None:
                 del data
                 if result == messages.Done(1):
-                    self._ledger.disbanded.add(name)
+                    self._around.disbanded(self, name)
 
+            self._around.forget_group(name)
             self._ask(messages.Delete(reference.ref, int(Flag.DESTROY)), gone)
             return
 
