@@ -19,6 +19,7 @@ from dios.errors import (
     ProtocolError,
     TimeLimitError,
     TooLargeError,
+    UnreachableError,
 )
 from dios.transport import rings_trio
 from dios.transport.ring_memory import CLOSED, CONTROL_BYTES, COUNT
@@ -296,7 +297,7 @@ def lie(ring: RingDescriptors, mode: Mode, word: int, value: int) -> None:
         words[word] = value
 
 
-@pytest.mark.parametrize("tail", [0, 3, 10 + RING + 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("tail", [0, 3, 10 + RING + 1, 2**63, 2**64 - 2])
 def test_a_writers_impossible_counter_is_refused(tail: int, ends: Ends) -> None:
     """A tail that went back, or is further ahead than the ring is long, costs the stream."""
     ends.writer.send(b"abcdef")
@@ -385,3 +386,12 @@ def test_bytes_without_messages(ends: Ends) -> None:
     assert len(ends.reader.read()) == RING - 3  # the reader had not told of the three that it read
     with pytest.raises(EndOfStreamError):
         ends.reader.read()
+
+
+def test_a_stream_that_was_broken_off_has_no_good_end(ends: Ends) -> None:
+    """A writer that breaks off leaves a reader that knows that what came is not all."""
+    ends.writer.send(b"half of it")
+    assert ends.reader.receive() == b"half of it"
+    ends.writer.break_off()
+    with pytest.raises(UnreachableError, match="broke off"):
+        ends.reader.receive()
