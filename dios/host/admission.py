@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from dios import limits
 from dios.core.effects import Audit
 from dios.errors import NoSpaceError
 from dios.host.audit import Pressure
-from dios.wire import messages
+from dios.wire import dcp, messages
 from dios.wire.messages import AnyCall, Hello, Vector
-from dios.wire.types import Flag
+from dios.wire.types import Flag, ObjectType
 
 
 class Journal(Protocol):
@@ -55,6 +56,8 @@ _LEAVE_NO_RECORD: Final = frozenset(
     }
 )
 _MAKE_ROOM: Final = frozenset({messages.Lookup, messages.Delete, messages.Shutdown})
+_SOMETHING_NEW: Final = messages.Create(ObjectType.SHMEM_BLOB)
+_A_LOOKUP: Final = messages.Lookup(bytes(limits.NAME_BYTES))
 _ALWAYS: Final = frozenset({messages.ReleaseRead, messages.ReleaseWrite, messages.Cancel, messages.Shutdown})
 
 
@@ -67,6 +70,19 @@ def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
         f"what cannot be recorded is not done, and the audit log cannot be written ({journal.trouble}): "
         "free space on the disk of the node's data directory; what leaves no record goes on"
     )
+
+
+def refusal_of_request(journal: Journal, body: dcp.RequestBody) -> NoSpaceError | None:
+    """As ``refusal``, for what another node asks for."""
+    match body:
+        case dcp.Forward() | dcp.Start() | dcp.Delegate():
+            return refusal(journal, body.call)
+        case dcp.Offer() | dcp.Plant() | dcp.Keep():
+            return refusal(journal, _SOMETHING_NEW)
+        case dcp.Resolve():
+            return refusal(journal, _A_LOOKUP)
+        case _:
+            return None
 
 
 def _may_be_done(call: AnyCall, pressure: Pressure) -> bool:

@@ -17,7 +17,7 @@ from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
 from dios.core.syscalls import carried_bytes
 from dios.errors import DiosError, ProtocolError
-from dios.host.admission import refusal
+from dios.host.admission import refusal, refusal_of_request
 from dios.host.clock import Clock
 from dios.host.contents import Carried, Content, Payloads, size_of
 from dios.host.effector import NO_PAYLOADS, Effector, Rest
@@ -147,10 +147,13 @@ class Driver:
         self._next_payload = number
         return found
 
-    def receive(self, node: NodeId, epoch: int, message: dcp.Message, beside: Content | None) -> None:
+    def receive(
+        self, node: NodeId, epoch: int, message: dcp.Message, beside: Content | None
+    ) -> Failure | None:
         """A message of another node, and the bytes that came beside it, which are the driver's now.
 
-        Raises ProtocolError when the core refuses the message: nothing has changed then.
+        Returns how a request is to be answered that the core never sees. Raises ProtocolError when the core
+        refuses the message: nothing has changed then.
         """
         payloads, first = self._carried(message, beside)
         now = self._now()
@@ -158,20 +161,13 @@ class Driver:
             # What is due is done before, so that a message which is refused takes nothing of it along.
             self.feed(TimerFired(now))
         event = Received(now, node, epoch, message, first, 0 if beside is None else size_of(beside))
-        if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
-            caller, call = message.body.caller, message.body.call
+        if isinstance(message, dcp.Ask):
             journal = self._effector.journal
-            if journal.pressure and self._effector.refuses(caller.task, message.number, call):
-                return
-            if (
-                type(call) in _COMMITS
-                and not beside
-                and not self.settled
-                and self._effector.refuses_early(
-                    caller.task, message.number, call, (held.effects for held in self._held)
-                )
-            ):
-                return
+            refused = refusal_of_request(journal, message.body) if journal.pressure else None
+            if refused is not None:
+                return Failure(int(refused.code), refused.message)
+            if beside is None and not self.settled and self._commits_too_early(message):
+                return None
         self._stepping = True
         try:
             try:
@@ -190,6 +186,14 @@ class Driver:
             self._stepping = False
         if self._posted:
             self._work_off()
+        return None
+
+    def _commits_too_early(self, asked: dcp.Ask) -> bool:
+        body = asked.body
+        if not isinstance(body, dcp.Forward) or type(body.call) not in _COMMITS:
+            return False
+        held = (held.effects for held in self._held)
+        return self._effector.refuses_early(body.caller.task, asked.number, body.call, held)
 
     def _carried(self, message: dcp.Message, beside: Content | None) -> tuple[Payloads, PayloadId]:
         inside: dict[PayloadId, bytes] = {}

@@ -99,7 +99,10 @@ class Reading:
         if isinstance(message, Revoked):
             self._merge(message)
         else:
-            self._around.driver.receive(node, standing.epoch, message, inline if beside is None else beside)
+            came = inline if beside is None else beside
+            failure = self._around.driver.receive(node, standing.epoch, message, came)
+            if failure is not None and isinstance(message, dcp.Ask):
+                standing.say(dcp.Reply(message.number, failure))
 
     def _merge(self, told: Revoked) -> None:
         try:
