@@ -113,10 +113,11 @@ type: setup ## Check the types, strictly.
 imports: setup ## Check that no layer imports a higher one.
 	$(BIN)/lint-imports --no-cache
 
-sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a failing disk, then every fault once.
+sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a failing disk, every fault once, and clusters.
 	$(BIN)/python -m dios.sim --seeds $(SEEDS)
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --faults
 	$(BIN)/python -m dios.sim --seeds 2 --every-operation
+	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster
 
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
 	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))

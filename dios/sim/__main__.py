@@ -2,7 +2,8 @@
 
 With --faults the disk fails at random: writes and syncs that fail, short writes, a full disk, power cuts
 with lost, reordered and torn pages, flipped bits. With --every-operation each seed is a short life that is
-run once for every fault at every operation of its disk. A failure prints the command that repeats it.
+run once for every fault at every operation of its disk. With --cluster each seed is a whole cluster, whose
+network and nodes fail. A failure prints the command that repeats it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 
 from dios.errors import InvariantError
+from dios.sim.cluster import simulate_cluster
 from dios.sim.systematic import systematic
 from dios.sim.world import simulate
 
@@ -24,10 +26,11 @@ def main() -> int:
     """Run the seeds asked for; exit status 1 with the command that repeats a failure, 130 after Ctrl-C."""
     options = _options()
     total: Counter[str] = Counter()
+    run = _cluster if options.cluster else _every_operation if options.every else _seed
     begun = time.perf_counter()
     for seed in range(options.first, options.first + options.seeds):
         try:
-            line = _every_operation(seed, options, total) if options.every else _seed(seed, options, total)
+            line = run(seed, options, total)
         except (AssertionError, InvariantError) as error:
             sys.stdout.write(f"seed {seed} FAILED: {error}\nrepeat it with: {_repeat(seed, options)}\n")
             return 1
@@ -58,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--every-operation", dest="every", action="store_true", help="each fault at each operation in turn"
     )
+    parser.add_argument("--cluster", action="store_true", help="two to five nodes; --steps are ignored")
     options = parser.parse_args()
     if options.steps is None:
         options.steps = STEPS_SHORT if options.every else STEPS_DEFAULT
@@ -86,11 +90,24 @@ def _every_operation(seed: int, options: argparse.Namespace, total: Counter[str]
     return f"{result.operations} disk operations, {result.runs} runs, faults: {_listed(result.faults)}"
 
 
+def _cluster(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
+    del options
+    report = simulate_cluster(seed)
+    total.update(report.mischief)
+    return (
+        f"{report.nodes} nodes, {report.steps} steps, {report.calls} calls,"
+        f" {report.network.get('messages', 0)} messages{', lossy' if report.lossy else ''},"
+        f" faults: {_listed(report.mischief)}, trace {report.digest[:16]}"
+    )
+
+
 def _listed(faults: dict[str, int] | Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(faults.items())) or "none"
 
 
 def _repeat(seed: int, options: argparse.Namespace) -> str:
+    if options.cluster:
+        return f"python -m dios.sim --cluster --first {seed} --seeds 1"
     flags = (" --faults" if options.faults else "") + (" --every-operation" if options.every else "")
     return f"python -m dios.sim --first {seed} --seeds 1 --steps {options.steps}{flags}"
 

@@ -57,7 +57,7 @@ def check_patience(world: ClusterWorld, caller: Caller) -> None:
         )
 
 
-def check_rights(world: ClusterWorld, host: ClusterHost) -> None:
+def check_rights(world: ClusterWorld, host: ClusterHost, *, quiet: bool) -> None:
     """Nobody has a reference, or a right, without a reason."""
     known = set(world.ledger.keys.values())
     for task in host.core.state.everybody():
@@ -69,7 +69,7 @@ def check_rights(world: ClusterWorld, host: ClusterHost) -> None:
             key = target.name if target.name is not None else world.ledger.keys.get(target.id)
             if key is None or key not in known:
                 continue  # nobody was told of it yet
-            mask = world.ledger.mask_of(who, key)
+            mask = world.ledger.mask_of(who, key, quiet=quiet)
             excess = int(reference.permissions) & ~mask
             _require(
                 not excess and bool(mask),
@@ -82,7 +82,7 @@ def check_rights(world: ClusterWorld, host: ClusterHost) -> None:
 def check_agreement(world: ClusterWorld) -> None:
     """Nodes agree on who holds what, on who lives, and keep nothing of what is over."""
     for host in world.hosts():
-        check_rights(world, host)
+        check_rights(world, host, quiet=True)
         _check_members(world, host)
         _check_questions(host)
         for other in world.hosts():

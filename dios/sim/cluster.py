@@ -180,7 +180,7 @@ class ClusterWorld:
         self.agenda.after(S, self._watch)
         self._overdue()
         for host in self.hosts():
-            agreement.check_rights(self, host)
+            agreement.check_rights(self, host, quiet=False)
 
     def _overdue(self) -> None:
         for caller in list(self.callers.values()):

@@ -160,12 +160,15 @@ class Ledger:
                 if grant.source == source and grant.given_at is not None and grant.given_at < since:
                     grant.retired = True
 
-    def mask_of(self, who: Iterable[Who], key: Key) -> int:
-        """The rights that somebody may have on an object."""
+    def mask_of(self, who: Iterable[Who], key: Key, *, quiet: bool) -> int:
+        """The rights that somebody may have on an object.
+
+        What was taken back may be on its way to the holder, unless all is ``quiet``.
+        """
         mask = 0
         for one in who:
             for grant in self.grants.get((one, key), ()):
-                if grant.valid:
+                if grant.valid or not quiet:
                     mask |= grant.mask
         return mask
 
