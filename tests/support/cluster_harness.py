@@ -6,23 +6,50 @@ Messages wait in ``Cluster.wire`` until they are delivered, so that a test can l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from blake3 import blake3
 from core_harness import OWNER, Client, Entropy, Node
+from core_snapshot import snapshot
+from msgspec.structs import replace
 
 from dios.core import effects, events
 from dios.core.effects import Outcome
 from dios.core.invariants import check
 from dios.core.machine import Core
 from dios.core.peers import Here
-from dios.ids import Name, NodeId, PayloadId, TaskId
+from dios.ids import Name, NodeId, PayloadId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message
 from dios.wire.types import Cause
 
 SECRET = blake3(b"a cluster's secret").digest()
 MS = 1_000_000
+
+
+_AnyAnswer: TypeAlias = (
+    effects.Answer
+    | effects.AnswerRead
+    | effects.AnswerWrite
+    | effects.AnswerBytes
+    | effects.AnswerConsole
+    | effects.AnswerReceived
+    | effects.AnswerVector
+)
+_ANSWERS = (
+    effects.Answer,
+    effects.AnswerRead,
+    effects.AnswerWrite,
+    effects.AnswerBytes,
+    effects.AnswerConsole,
+    effects.AnswerReceived,
+    effects.AnswerVector,
+)
+_BOOKS = frozenset({
+    "_moments", "answers", "asked", "membership", "next_number", "order_out", "placement", "publish_at",
+    "questions", "settled", "to_publish",
+})  # fmt: skip
+"""What changes with every request, whatever becomes of it."""
 
 
 class Parcel(NamedTuple):
@@ -52,6 +79,7 @@ class ClusterNode(Node):
         self.buffers: dict[int, bytes] = {}
         self.payloads: dict[int, bytes] = {}
         self.received: dict[tuple[int, int], bytes] = {}
+        self.parts: dict[tuple[int, int], list[tuple[dcp.Answer, bytes]]] = {}
         self.tasks = (number << 50) + (epoch << 40)
 
     def step(self, event: events.Event) -> Outcome:
@@ -92,8 +120,8 @@ class ClusterNode(Node):
 
     def _note(self, effect: object) -> None:
         super()._note(effect)
-        task = getattr(effect, "task", None)
-        away = task in self.core.state.deputies
+        if isinstance(effect, _ANSWERS):
+            self._answered(effect)
         match effect:
             case effects.ApplyWrite():
                 source = effect.source
@@ -106,40 +134,60 @@ class ClusterNode(Node):
             case effects.Send():
                 beside = b"" if effect.source is None else self._source(effect.source)
                 self.cluster.post(self, effect.node, effect.message, beside)
-            case effects.AnswerReceived():
-                self.answers[effect.task, effect.seq] = effect.result
-                inline = effect.result.data
-                if inline is not None:
-                    data = inline
-                else:
-                    beside = self.payloads.get(effect.payload, b"")
-                    data = beside[effect.offset : effect.offset + effect.result.size]
-                self.received[effect.task, effect.seq] = data
-                if effect.result.buffer:
-                    self.buffers[effect.result.buffer] = data.ljust(effect.length, b"\0")
-            case effects.AnswerVector() if away:
-                parts = [self._result(part) for part in effect.parts]
-                beside = b"".join(data for _, data in parts)
-                results = messages.Results(tuple(cast("messages.PlainResult", one) for one, _ in parts))
-                self.cluster.reply(self, effect.task, effect.seq, results, beside)
-            case (
-                effects.Answer() | effects.AnswerRead() | effects.AnswerBytes() | effects.AnswerConsole()
-            ) if away:
-                result, beside = self._result(effect)
-                self.cluster.reply(self, effect.task, effect.seq, result, beside)
             case effects.Contact():
                 self.cluster.wanted.add((self.node, effect.node))
             case effects.Spawn():
                 self.cluster.spawned.append((self, effect.task))
 
-    def _result(self, effect: object) -> tuple[dcp.Answer, bytes]:
-        if isinstance(effect, effects.AnswerRead):
-            content = self.contents.get(effect.object, b"")
-            return effect.result, content[effect.offset : effect.offset + effect.length]
-        if isinstance(effect, effects.AnswerBytes):
-            return messages.Buffer(0, len(effect.data), 0, 0, data=effect.data), b""
-        assert isinstance(effect, effects.Answer | effects.AnswerConsole)
-        return effect.result, b""  # type: ignore[return-value]
+    def _answered(self, effect: _AnyAnswer) -> None:
+        """Give an answer to who waits for it, here or on another node."""
+        parts = effect.parts if isinstance(effect, effects.AnswerVector) else (effect,)
+        found = [self._filled(part) for part in parts]
+        beside = b"".join(data for _, data in found)
+        if effect.task in self.core.state.deputies:
+            result = found[0][0]
+            if isinstance(effect, effects.AnswerVector):
+                result = messages.Results(tuple(cast("messages.PlainResult", one) for one, _ in found))
+            elif isinstance(effect, effects.AnswerBytes):
+                result, beside = replace(effect.result, data=beside), b""
+            self.cluster.reply(self, effect.task, effect.seq, result, beside)
+            return
+        self.parts[effect.task, effect.seq] = found
+        self.received[effect.task, effect.seq] = beside
+        if isinstance(effect, effects.AnswerReceived):
+            self.answers[effect.task, effect.seq] = effect.result
+
+    def _filled(self, effect: object) -> tuple[dcp.Answer, bytes]:
+        """An answer's result and its bytes, which stand in its buffer from now on."""
+        data = b""
+        match effect:
+            case effects.AnswerRead():
+                data = self.contents.get(effect.object, b"")[effect.offset :][: effect.length]
+            case effects.AnswerWrite() if effect.reuse and effect.blank:
+                data = self.buffers[effect.result.buffer]
+            case effects.AnswerWrite():
+                content = b"" if effect.blank else self.contents.get(effect.object, b"")
+                data = content[effect.offset :][: effect.length].ljust(effect.length, b"\0")
+            case effects.AnswerBytes():
+                data = effect.data
+            case effects.Answer(result=messages.Buffer(data=bytes() as inline)):
+                data = inline
+            case effects.AnswerReceived():
+                data = effect.result.data or b""
+                if effect.result.data is None:
+                    data = self.payloads.get(effect.payload, b"")[effect.offset :][: effect.result.size]
+                if effect.reuse and effect.result.size and not data:
+                    data = self.buffers[effect.result.buffer]
+                data = data.ljust(effect.length, b"\0") if effect.writable else data
+        result = cast("_AnyAnswer", effect).result  # type: ignore[union-attr]
+        if isinstance(result, messages.Buffer) and result.buffer:
+            self.buffers[result.buffer] = data
+        return cast("dcp.Answer", result), data
+
+    def session(self, principal: Principal = OWNER, groups: tuple[bytes, ...] = ()) -> Citizen:
+        """Open a session."""
+        found = super().session(principal, groups)
+        return Citizen(self, found.task, found.welcome)
 
     def crash(self) -> None:
         """Be started anew: durable objects and their contents are all that is left."""
@@ -151,6 +199,39 @@ class ClusterNode(Node):
         self.__init__(self.cluster, self.node, self.rack, epoch=self.epoch + 1)  # type: ignore[misc]
         self.stored, self.contents = stored, contents
         self.step(events.Recovered(self.now, records))
+
+
+class Citizen(Client):
+    """A task or session whose calls may concern other nodes."""
+
+    node: ClusterNode
+
+    def call(self, call: messages.AnyCall) -> object:
+        """Make a call and let the nodes speak until it is answered."""
+        return self.node.cluster.call(self, call)
+
+    def read(self, ref: int, size: int = 0, offset: int = 0) -> bytes:
+        """An object's bytes."""
+        seq = self.send(messages.ReadOnce(ref, size, offset))
+        answer = self.node.cluster.wait(self, seq)
+        assert isinstance(answer, messages.Buffer | effects.AnswerBytes), answer
+        return self.node.received[self.task, seq]
+
+    def many(self, *calls: messages.PlainCall) -> list[tuple[dcp.Answer, bytes]]:
+        """The answers to the calls of a vector, with their bytes."""
+        seq = self.send(messages.Vector(calls))
+        self.node.cluster.wait(self, seq)
+        return self.node.parts[self.task, seq]
+
+    def refused(self, call: messages.AnyCall) -> int:
+        """Make a call that must be refused; its error code. Nothing may change on any node."""
+        before = self.node.cluster.snapshot()
+        failure = self.ask(messages.Failure, call)
+        assert failure.message
+        after = self.node.cluster.snapshot()
+        changed = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+        assert after == before, f"a refusal of {call} changed the state: {changed[:5]}"
+        return failure.code
 
 
 class Cluster:
@@ -236,14 +317,18 @@ class Cluster:
         """Make a call and wait for its answer."""
         return self.wait(client, client.send(call))
 
-    def start_spawned(self) -> list[Client]:
+    def snapshot(self) -> list[str]:
+        """Everything that the nodes remember, but for the numbers of requests and when something is told."""
+        return [line for node in self.nodes for line in snapshot(node.core.state, _BOOKS)]
+
+    def start_spawned(self) -> list[Citizen]:
         """Let the processes of new tasks begin; each as a client."""
-        found: list[Client] = []
+        found: list[Citizen] = []
         for node, task in self.spawned:
             welcome = node.answers[task, 0]
             assert isinstance(welcome, messages.Welcome)
             node.step(events.TaskStarted(node.now, task, 100))
-            found.append(Client(node, task, welcome))
+            found.append(Citizen(node, task, welcome))
         self.spawned.clear()
         self.settle()
         return found
@@ -267,6 +352,6 @@ class Cluster:
                         held = deputy is not None and reference.id in deputy.table
                         assert held or target.zombie, "a stand-in's reference is not over there"
 
-    def session(self, node: ClusterNode, groups: tuple[bytes, ...] = ()) -> Client:
+    def session(self, node: ClusterNode, groups: tuple[bytes, ...] = ()) -> Citizen:
         """A person's session on a node."""
         return node.session(OWNER, tuple(Name(name) for name in groups))

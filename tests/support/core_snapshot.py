@@ -24,7 +24,8 @@ _HOLDING_OBJECTS = (Recipe, Given)
 class _Walk:
     """A depth-first walk that writes each object once and its number after that."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: frozenset[str]) -> None:
+        self._left_out = _LEFT_OUT | left_out
         self.lines: list[str] = []
         self._numbers: dict[int, int] = {}
         self._alive: list[object] = []
@@ -61,15 +62,15 @@ class _Walk:
         self._alive.append(value)
         self.lines.append(f"{type(value).__name__}{{")
         for slot in sorted(type(value).__slots__):  # type: ignore[attr-defined]
-            if slot not in _LEFT_OUT:
+            if slot not in self._left_out:
                 self.lines.append(f"{slot}=")
                 self.visit(getattr(value, slot))
         self.lines.append("}")
 
 
-def snapshot(state: State) -> list[str]:
-    """The whole state as lines, the same for the same state."""
-    walk = _Walk()
+def snapshot(state: State, left_out: frozenset[str] = frozenset()) -> list[str]:
+    """The whole state as lines, the same for the same state; without the attributes of these names."""
+    walk = _Walk(left_out)
     walk.visit(state)
     return walk.lines
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from cluster_site import Site
 from core_harness import Node
 
 
@@ -8,3 +11,12 @@ from core_harness import Node
 def node() -> Node:
     """A fresh core."""
     return Node()
+
+
+@pytest.fixture(params=["here", "away"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The same scene with the object on the caller's node, and on another; everything is right at the end."""
+    made = Site(request.param)
+    yield made
+    made.cluster.advance(100)
+    made.cluster.check()
