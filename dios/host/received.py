@@ -39,7 +39,8 @@ def _what_came(effect: AnswerReceived, payload: Content | None) -> Source:
 
 def _read(result: Buffer, came: Source, room: int) -> Answered:
     content, length = came.content, came.length
-    if length <= room and (isinstance(content, bytes) or length <= limits.INLINE_BYTES_MAX):
+    inside = limits.RECEIVED_INLINE_BYTES_MAX if isinstance(content, bytes) else limits.INLINE_BYTES_MAX
+    if length <= min(inside, room):
         return Answered(_inline(result, length, came.read()))
     held = content.retain() if isinstance(content, Memory) else Memory.shadow(length).filled(came.read())
     try:

@@ -17,7 +17,16 @@ from dios.wire.messages import Buffer
 
 BUFFER = BufferId(9)
 FORWARD = dcp.Forward(CALLER, ReadOnce(1))
-SIZES = (0, 1, 4096, limits.INLINE_BYTES_MAX + 1, limits.DCP_INLINE_BYTES_MAX, 100_000, 3_000_001)
+SIZES = (
+    0,
+    1,
+    4096,
+    limits.INLINE_BYTES_MAX + 1,
+    100_000,
+    limits.DCP_INLINE_BYTES_MAX,
+    limits.DCP_INLINE_BYTES_MAX + 1,
+    3_000_001,
+)
 
 
 def pattern(size: int) -> bytes:

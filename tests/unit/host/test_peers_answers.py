@@ -18,7 +18,7 @@ from dios.wire.calls import ReadOnce
 from dios.wire.messages import Buffer, Done, Failure, Results
 
 OTHER_BLOB = ObjectId(50)
-LARGE = 100_000
+LARGE = 400_000
 
 
 def sealed(data: bytes) -> Memory:

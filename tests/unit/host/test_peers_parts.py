@@ -222,7 +222,7 @@ async def test_received_memory_becomes_the_content(tmp_path: Path) -> None:
     """Large bytes of another node are the object's new content, sealed, without a copy."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        size = 200_000
+        size = 400_000
         memory = Memory.shadow(size)
         one.blob(memory)
         other.when_received(
