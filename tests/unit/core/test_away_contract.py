@@ -24,7 +24,7 @@ READ, WRITE = Mode
 # -- rights -------------------------------------------------------------------------------------------
 def calls_that_need(right: Permission, ref: int, to: int) -> list[messages.PlainCall]:
     """The calls on a blob for which a reference must have the right."""
-    return {
+    calls: dict[Permission, list[messages.PlainCall]] = {
         Permission.READ: [messages.ReadOnce(ref), messages.AcquireRead(ref), messages.Select((ref,))],
         Permission.WRITE: [messages.WriteOnce(ref, b"x"), messages.AcquireWrite(ref)],
         Permission.DELEGATE: [messages.Copy(ref, to)],
@@ -32,7 +32,8 @@ def calls_that_need(right: Permission, ref: int, to: int) -> list[messages.Plain
             messages.Delete(ref, int(Flag.DESTROY)),
             messages.Retire(ref, int(Flag.EVERYONE)),
         ],
-    }[right]
+    }
+    return calls[right]
 
 
 @pytest.mark.parametrize("right", [Permission.READ, Permission.WRITE, Permission.DELEGATE, Permission.DELETE])
