@@ -15,7 +15,7 @@ from dios.core.peers import Peer, Then
 from dios.core.references import Provenance
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.errors import InvalidError, ProtocolError
+from dios.errors import InvalidError, NoSuchTaskError, ProtocolError
 from dios.ids import NodeId, ObjectId, PayloadId, Principal
 from dios.wire import dcp, messages
 from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
@@ -63,6 +63,8 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
         raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
     cluster = coordination.cluster_of(step)
     task = step.state.tasks.get(body.caller.task)
+    if task is not None and not task.alive:
+        raise NoSuchTaskError("the task that the copy is for has ended")
     if task is None:
         home = cluster.peer(body.home or peer.node)
         task = deputies.deputy_of(step, home, body.caller)

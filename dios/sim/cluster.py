@@ -19,7 +19,7 @@ from dios.core import effects, events
 from dios.errors import DiosError, InvariantError
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, TaskId
 from dios.sim import agreement
-from dios.sim.agenda import MS, Agenda, S
+from dios.sim.agenda import MS, US, Agenda, S
 from dios.sim.caller import Caller
 from dios.sim.checker import BrokenPromiseError
 from dios.sim.cluster_host import ClusterHost
@@ -34,7 +34,9 @@ from dios.wire.types import Cause, NameKind, ObjectType
 
 STRANGER: Final = Principal("uid:1001")
 SESSIONS_EACH: Final = 3
-MOMENT_NS: Final = (5 * MS, 120 * MS)
+MOMENT_NS: Final = (1 * MS, 40 * MS)
+CALL_NS: Final = 20 * US  # from a caller to its node
+SPAN_NS: Final = 14 * S
 QUIET_NS: Final = 46 * S  # two rounds of claims, and the grace of the dead
 ENDED_NS: Final = 24 * S  # everybody has gone, and a round of claims later nothing is left
 
@@ -99,7 +101,7 @@ class ClusterWorld:
                     self.network.begin(machine.node, other)
 
     # -- the run --------------------------------------------------------------------------------------
-    def run(self, span_ns: int = 20 * S) -> ClusterReport:
+    def run(self, span_ns: int = SPAN_NS) -> ClusterReport:
         """Live through this much time of trouble, heal, and look whether everything is as promised."""
         try:
             self._run(span_ns)
@@ -244,7 +246,6 @@ class ClusterWorld:
         self, machine: Machine, task: TaskId, seq: int, result: messages.AnyResult, data: list[bytes | None]
     ) -> None:
         """A task is answered."""
-        del machine  # a task is at one machine
         if isinstance(result, messages.Welcome):
             if task in self._starting:
                 self._starting[task] = (*self._starting[task][:2], result)
@@ -253,8 +254,8 @@ class ClusterWorld:
                 self.callers[task].begin(result)
             return
         caller = self.callers.get(task)
-        if caller is None:
-            return
+        if caller is None or caller.node != machine.node:
+            return  # its deputy is not open yet, or no longer: the answer is asked for again
         if isinstance(result, messages.Failure):
             self.refusals[result.code] += 1
         if isinstance(result, messages.Created) and result.name is not None:
@@ -325,7 +326,12 @@ class ClusterWorld:
     def call(self, caller: Caller, seq: int, call: messages.AnyCall) -> None:
         """Make a call at the caller's node."""
         self.calls += 1
-        self.machines[caller.node].tell(lambda host: host.call(caller.task, seq, call))
+        # Never at once: what the node does now, it does to the end.
+        self.agenda.after(CALL_NS, partial(self._called, caller, seq, call))
+
+    def _called(self, caller: Caller, seq: int, call: messages.AnyCall) -> None:
+        if caller.task in self.callers:
+            self.machines[caller.node].tell(lambda host: host.call(caller.task, seq, call))
 
     def fill(self, caller: Caller, buffer: BufferId, data: bytes) -> None:
         """Write into a mapped buffer."""
@@ -402,6 +408,6 @@ def _manner(rng: Random) -> Manner:
     )
 
 
-def simulate_cluster(seed: int, span_ns: int = 20 * S, *, manner: Manner | None = None) -> ClusterReport:
+def simulate_cluster(seed: int, span_ns: int = SPAN_NS, *, manner: Manner | None = None) -> ClusterReport:
     """Run one seed; raises BrokenPromiseError where the nodes are wrong."""
     return ClusterWorld(seed, manner=manner).run(span_ns)

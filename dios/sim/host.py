@@ -73,7 +73,7 @@ class SimHost:
         self._queue: deque[Job] = deque()
         self._held: list[tuple[Ticket, list[effects.Effect]]] = []
         self._posted: deque[events.Event] = deque()
-        self._durable = self._issued = Ticket(0)
+        self._durable = self._issued = self._tangled = Ticket(0)
         records = tuple(store.recover())
         self.contents.recovered(record.object for record in records)
         self.step(events.Recovered(now, records))
@@ -166,8 +166,13 @@ class SimHost:
         if outcome.persist:
             self._issued = outcome.ticket
             self._queue.append(self._job(outcome))
-        if outcome.wait_for > self._durable:
-            self._held.append((outcome.wait_for, outcome.after))
+        wait = outcome.wait_for
+        if self._tangled > self._durable and kinds.touches_contents(outcome.after):
+            wait = max(wait, self._tangled)
+        if wait > self._durable:
+            self._held.append((wait, outcome.after))
+            if wait > outcome.wait_for or kinds.tangles(outcome.after):
+                self._tangled = max(self._tangled, wait)
         else:
             self._run(outcome.after)
 
