@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
 import trio
 from host_rig import open_descriptors
 from peer_rig import PeerHost, connected, identities, peer_host, two_hosts, until, ups
@@ -12,7 +13,13 @@ from peer_rig import PeerHost, connected, identities, peer_host, two_hosts, unti
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerDown, PeerUp, Received
+from dios.host.peers.line import Line
+from dios.ids import NodeId
+from dios.transport import identity
+from dios.transport.identity import Identity
+from dios.transport.tcp_tls import dial
 from dios.wire import dcp
+from dios.wire.dcp_frames import encode_frame
 from dios.wire.messages import Buffer, Results
 
 GOSSIP = dcp.Gossip(b"there")
@@ -93,6 +100,56 @@ def audited(host: PeerHost, data: Path) -> str:
     """Everything that a node's audit log holds."""
     host.host._audit.flush()
     return "".join(path.read_text(errors="replace") for path in (data / "audit").iterdir())
+
+
+class Hanging:
+    """A network on which connecting takes for ever."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.given_up = 0
+
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> Line:
+        """Wait until cancelled."""
+        self.begun += 1
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.given_up += 1
+        raise AssertionError(address, expect)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+async def test_who_dials_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lower: bool) -> None:
+    """While both nodes of a pair connect, the connection made by the one with the lower id stays."""
+    paths = sorted(identities(tmp_path, 2), key=lambda path: identity_of(path).node, reverse=lower)
+    me = identity_of(paths[0])
+    async with peer_host(paths[1]) as host, trio.open_nursery() as nursery:
+        assert (host.node < me.node) is lower
+        network = Hanging()
+        monkeypatch.setattr(host.links, "_network", network)
+        host.links.contact(me.node, me.name, "127.0.0.1:1")
+        await until(lambda: network.begun, "it dials")
+        line = await dial(host.address, me, nursery)
+        line.send_nowait(encode_frame(dcp.PeerHello(1, 1, me.node, 1, me.name, "", "127.0.0.1:1")))
+        with trio.fail_after(10):
+            answered = await line.receive()
+        # The host has the lower id: its own connection, on its way, stays.
+        assert bool(answered) is not lower
+        assert (ups(host) == set()) is lower
+        if lower:
+            assert not network.given_up
+        else:
+            await until(lambda: network.given_up, "its own is given up")
+        line.close()
+        nursery.cancel_scope.cancel()
+
+
+def identity_of(path: Path) -> Identity:
+    """A node's identity."""
+    found = identity.load(path)
+    assert found is not None
+    return found
 
 
 async def test_a_node_is_found_by_its_address(tmp_path: Path) -> None:
