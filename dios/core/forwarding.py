@@ -74,6 +74,7 @@ _ON_BUFFERS: Final = (
     messages.CommitAcquireWrite,
 )
 _WRITES: Final = (messages.AcquireWrite, messages.CommitAcquireWrite)
+_ON_WHAT_IS_GONE: Final = (messages.Stat, messages.ReleaseRead, messages.ReleaseWrite)
 _COMMITS: Final = (messages.CommitWrite, messages.CommitAcquireWrite)
 
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
@@ -99,7 +100,7 @@ def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: 
     if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
         step.reply(_told_lost(step, task, seq, task.table.get(call.ref)))
         return
-    if target.zombie and not isinstance(call, messages.Stat):
+    if target.zombie and not isinstance(call, _ON_WHAT_IS_GONE):
         raise StaleError("the object was deleted; drop the reference", fingerprint=target.fingerprint)
     if isinstance(call, messages.Attach):
         _forward_attach(step, task, seq, call, target)

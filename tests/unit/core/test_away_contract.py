@@ -71,6 +71,8 @@ def test_what_was_destroyed_is_stale(site: Site) -> None:
         assert site.me.refused(call) == Code.ESTALE
     failure = site.me.ask(messages.Failure, messages.CommitRead(site.ref, buffer))
     assert failure.code == Code.ESTALE
+    assert site.me.ask(messages.Done, messages.ReleaseRead(site.ref, buffer)).value == 1
+    assert site.me.refused(messages.ReleaseRead(site.ref, buffer)) == Code.EBADF
     assert site.me.ask(messages.Done, messages.Delete(site.ref)).value == 0
     assert site.me.refused(messages.ReadOnce(site.ref)) == Code.EBADF
 
