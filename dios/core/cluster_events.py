@@ -133,7 +133,11 @@ def _changed(step: Step, cluster: Cluster, change: Change) -> None:
         if not peer.epoch:
             peer.epoch = member.epoch
         elif member.epoch == peer.epoch:
+            was_dead = peer.dead_since is not None
             revive(cluster, peer)
+            if was_dead:
+                # Its connection may have stood all the time: no other event tells of this.
+                coordination.tell_again(step, peer)
         if member.address and not peer.connected:
             step.emit(effects.Contact(member.node, member.name, member.address))
     if change.former is None or change.former is not member.status:

@@ -14,7 +14,7 @@ from dios.core import effects
 from dios.core.effects import WriteSource
 from dios.core.peers import Cluster, Peer, Question, Then
 from dios.errors import Code, ProtocolError, UnreachableError
-from dios.ids import NodeId, ObjectId, Ticket
+from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, messages
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Given: TypeAlias = "Reply | effects.AnswerVector | effects.AnswerAttach | effect
 
 _MS: Final = 1_000_000
 _READS: Final = (effects.AnswerRead,)
+_OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
 
 
 class Remembered(NamedTuple):
@@ -226,17 +227,30 @@ def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
 def _answer_again(step: Step, peer: Peer, number: int, remembered: Remembered) -> None:
     # Whatever it told of may still be on its way to the disk.
     step.wait_for_everything()
-    for target, version in remembered.versions:
-        found = step.state.objects.get(target)
-        if found is None or found.v_w != version:
-            said = "the answer was lost, and what it read has changed since; ask again"
-            step.emit(effects.Send(peer.node, dcp.Reply(number, _failure(Code.ECANCELED, said))))
-            return
-    if isinstance(remembered.effect, effects.AnswerAttach):
+    effect = remembered.effect
+    opened = [
+        part
+        for part in (effect.parts if isinstance(effect, effects.AnswerVector) else (effect,))
+        if isinstance(part, _OPENS) and part.result.buffer
+    ]
+    changed = any(
+        (read := step.state.objects.get(target)) is None or read.v_w != version
+        for target, version in remembered.versions
+    )
+    if changed or not all(_is_open(step, part) for part in opened):
+        said = "the answer was lost, and what it read has changed since; ask again"
+        step.emit(effects.Send(peer.node, dcp.Reply(number, _failure(Code.ECANCELED, said))))
+    elif isinstance(effect, effects.AnswerAttach):
         said = "the answer was lost; the end of the stream is closed"
         step.emit(effects.Send(peer.node, dcp.Reply(number, _failure(Code.EPIPE, said))))
     else:
-        step.emit(remembered.effect)
+        step.emit(effect)
+
+
+def _is_open(step: Step, part: effects.AnswerRead | effects.AnswerWrite) -> bool:
+    """Whether the deputy still has the buffer: one that was closed is not made again."""
+    deputy = step.state.deputies.get(part.task)
+    return deputy is not None and BufferId(part.result.buffer) in deputy.buffers
 
 
 def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
