@@ -6,11 +6,11 @@ for people who write jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dios.client.blocking import Node, Reference
-from dios.errors import InvalidError
+from dios.errors import DiosError, InvalidError
 from dios.lib.jobs.controller import Controller, Options
 from dios.lib.jobs.inputs import Inputs, Source, Sources
 from dios.lib.jobs.ledger import Role
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def run(
-    node: Node,
+    node: Node | Sequence[Node],
     job: str | Path | bytes,
     inputs: Sources,
     *,
@@ -65,8 +65,13 @@ def run(
     and reducer (0: the node's default). ``ordered`` sorts each output by key. Outputs are ``durable`` or in
     shared memory, and named in ``groups`` where some are given.
 
+    The job survives the end of any node but the one that controls it, which is ``node``. Give sessions at
+    several, and when the first dies the next begins the job anew; inputs are then files or bytes, and there
+    are no groups, for a reference is one node's.
+
     Raises JobFailedError when a task failed for the last time, InvalidError for arguments that cannot be.
     """
+    sessions = [node] if isinstance(node, Node) else list(node)
     if memory_bytes < JOB_MEMORY_BYTES_MIN or block_bytes < 1 or (splits is not None and splits < 1):
         raise InvalidError(f"a job needs {JOB_MEMORY_BYTES_MIN} bytes of memory, one split, and whole blocks")
     source, label = _source_of(job)
@@ -84,12 +89,56 @@ def run(
         limits=limits,
         label=label,
     )
+    return _run_at_first(sessions, source, inputs, tuple(groups), options, progress)
+
+
+def _run_at_first(
+    sessions: list[Node],
+    source: str,
+    inputs: Sources,
+    groups: tuple[Reference, ...],
+    options: Options,
+    progress: OnProgress | None,
+) -> JobResult:
+    """Run the job at the first node; anew at the next one when that one dies."""
+    if not sessions or (len(sessions) > 1 and (groups or _has_references(inputs))):
+        raise InvalidError("a job that several nodes may control has files or bytes as inputs, and no groups")
+    for session in sessions[:-1]:
+        try:
+            return _run_at(session, source, inputs, groups, options, progress)
+        except DiosError:
+            if _lives(session):
+                raise
+    return _run_at(sessions[-1], source, inputs, groups, options, progress)
+
+
+def _run_at(
+    node: Node,
+    source: str,
+    inputs: Sources,
+    groups: tuple[Reference, ...],
+    options: Options,
+    progress: OnProgress | None,
+) -> JobResult:
     brought = Inputs(node)
     try:
         brought.add_all(inputs)
         return Controller(node, source, brought, groups, options, progress).run()
     finally:
         brought.close()
+
+
+def _lives(node: Node) -> bool:
+    try:
+        node.info()
+    except DiosError:
+        return False
+    return True
+
+
+def _has_references(inputs: Sources) -> bool:
+    found = inputs.values() if isinstance(inputs, Mapping) else inputs
+    return any(not isinstance(source, bytes | str | Path) for source in found)
 
 
 def _source_of(job: str | Path | bytes) -> tuple[str, str]:

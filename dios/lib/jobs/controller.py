@@ -189,14 +189,16 @@ class Controller:
         for reducer, stream in zip(start.partitions, streams, strict=True):
             # A reducer that has just died is noticed by its end; a mapper that nobody heard is stopped then.
             with suppress(DiosError):
-                stream.delegate(self._reducers[reducer].task, "read")
+                if reducer in self._reducers:
+                    stream.delegate(self._reducers[reducer].task, "read")
             stream.close()
 
     def _stream_to(self, reducer: int) -> Stream:
         """A stream where its reader is, so that a pair crosses between nodes once at most."""
-        host = self._reducers[reducer].task.node
+        running = self._reducers.get(reducer)
         size = self._options.stream_bytes
-        if host:
+        if running is not None and running.task.node:
+            host = running.task.node
             # Should that node be dead, its reducer is as well, and is started anew.
             with suppress(UnreachableError):
                 return self._node.create_stream(ring_bytes=size, host=host)

@@ -1,0 +1,85 @@
+"""Claims about MapReduce over three real nodes of which one is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import dios
+from dios.errors import InvalidError
+from dios.lib import mapreduce
+from dios.node import daemon, local_cluster
+from dios.node.local_cluster import LocalCluster
+
+JOB = b"""
+import time
+
+def map_keys(text):
+    if text.startswith(b"word0 "):
+        time.sleep(0.005)  # so that there are moments in the middle
+    return text.split()
+
+def reduce(word, counts):
+    return sum(counts)
+"""
+TEXT = b"".join(b"word%d other%d\n" % (number % 997, number % 13) for number in range(120_000))
+EXPECTED = Counter(TEXT.split())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes for all tests of this file."""
+    folder = tmp_path_factory.mktemp("jobs") / "cluster"
+    found = local_cluster.make(folder, nodes=3, settings={"accept_weaker_sandbox": "yes"})
+    try:
+        yield found
+    finally:
+        local_cluster.stop(found)
+
+
+@pytest.fixture
+def cluster(made: LocalCluster) -> LocalCluster:
+    """All three run, and see each other."""
+    local_cluster.start(made)
+    return made
+
+
+def _kill(cluster: LocalCluster, number: int) -> None:
+    running = daemon.find(cluster.nodes[number].socket)
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("moment", [0.0, 0.4, 0.75])
+def test_any_node_may_be_killed_at_any_moment(cluster: LocalCluster, victim: int, moment: float) -> None:
+    """The counts are right whichever node is killed: at the start, in the middle, or near the end."""
+    struck = False
+
+    def strike(progress: mapreduce.JobProgress) -> None:
+        nonlocal struck
+        if not struck and progress.running and progress.bytes_done >= moment * progress.bytes_total:
+            struck = True
+            _kill(cluster, victim)
+
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(dios.connect(str(one.socket), groups=())) for one in cluster.nodes]
+        result = mapreduce.run(sessions, JOB, [TEXT], splits=6, reducers=3, workers=3, progress=strike)
+        assert dict(result) == EXPECTED
+    assert struck
+
+
+def test_a_job_for_several_nodes_takes_no_references(cluster: LocalCluster) -> None:
+    """A reference is one node's: with several to control the job it is refused at once."""
+    with ExitStack() as stack:
+        sessions = [
+            stack.enter_context(dios.connect(str(one.socket), groups=())) for one in cluster.nodes[:2]
+        ]
+        blob = sessions[0].create(dios.SHMEM_BLOB, data=TEXT, naming=dios.ANONYMOUS)
+        with pytest.raises(InvalidError, match="files or bytes"):
+            mapreduce.run(sessions, JOB, [blob])
