@@ -272,7 +272,8 @@ def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> Non
         tuple(held[1 + inputs :]),
     )
     task.abroad.add(peer.node)
-    task.children_away[start.child.task] = peer.node
+    child = start.child
+    task.children_away[child.task] = (peer.node, child.fingerprint, child.label)
     cluster.note_placed(peer.node)
     step.audit(
         task,

@@ -14,6 +14,7 @@ from dios.core.forwarding import lost_row
 from dios.core.membership import Change, Decision
 from dios.core.peers import Cluster, Peer
 from dios.core.step import Step
+from dios.core.tasks import Task
 from dios.errors import ProtocolError
 from dios.ids import NodeId, ObjectId, TaskId
 from dios.wire import dcp, gossip, messages
@@ -179,23 +180,20 @@ def _lose_requests(step: Step, peer: Peer) -> None:
 def _lose_children(step: Step, peer: Peer) -> None:
     """Tell those who started tasks there that they are lost; should they live, they will be ended."""
     for task in list(step.state.tasks.values()):
-        for child in [child for child, node in task.children_away.items() if node == peer.node]:
-            del task.children_away[child]
-            _lose_child(step, peer, task.id, child)
+        for child in [one for one, told in task.children_away.items() if told[0] == peer.node]:
+            _lose_child(step, peer, task, child)
 
 
-def _lose_child(step: Step, peer: Peer, parent: TaskId, child: TaskId) -> None:
-    task = step.state.tasks[parent]
-    target = peer.stand_ins.get(ObjectId(child))
-    if target is None:
-        return
+def _lose_child(step: Step, peer: Peer, task: Task, child: TaskId) -> None:
+    _, fingerprint, label = task.children_away.pop(child)
     peer.lost.append(child)
-    target.lost = True
-    step.changed(target)
-    label = next((one.label for one in target.references.values() if one.task is task), "")
+    target = peer.stand_ins.get(ObjectId(child))
+    if target is not None:
+        target.lost = True
+        step.changed(target)
     if task.alive:
-        row = lost_row(target, peer.name, label, task)
-        step.tell(task, messages.ChildEnded(target.id, row))
+        # Also who has dropped its reference hears of the end.
+        step.tell(task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
 
 
 def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:

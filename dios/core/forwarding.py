@@ -16,7 +16,6 @@ from dios.core import coordination, effects, stand_ins
 from dios.core.accounts import require_bytes, shadow
 from dios.core.away_buffers import AwayBuffer
 from dios.core.effects import WriteSource
-from dios.core.objects import PhysicalObject
 from dios.core.pending import Pending
 from dios.core.references import Provenance, Reference
 from dios.core.stand_ins import StandIn
@@ -257,15 +256,15 @@ def _lost_child(
 
 def _told_lost(step: Step, task: Task, seq: int, reference: Reference) -> Part:
     peer = coordination.cluster_of(step).peer(reference.object.home)
-    data = encode_status(lost_row(reference.object, peer.name, reference.label, task))
+    data = encode_status(lost_row(reference.object.fingerprint, peer.name, reference.label, task))
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
 
 
-def lost_row(target: PhysicalObject, node: str, label: str, parent: Task) -> messages.TaskRow:
+def lost_row(fingerprint: str, node: str, label: str, parent: Task) -> messages.TaskRow:
     """How a task stands whose node is dead."""
     return messages.TaskRow(
         name=None,
-        fingerprint=target.fingerprint,
+        fingerprint=fingerprint,
         label=label,
         state=TaskState.ENDED,
         brand=Brand.PURE,

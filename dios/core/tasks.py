@@ -109,7 +109,7 @@ class Task:
         self.home = NodeId(0)  # of a deputy: the node that has the task itself
         self.abroad: set[NodeId] = set()  # nodes that know of it
         self.away: dict[BufferId, AwayBuffer] = {}
-        self.children_away: dict[TaskId, NodeId] = {}
+        self.children_away: dict[TaskId, tuple[NodeId, str, str]] = {}  # node, fingerprint, label
         self.events: deque[messages.SelfEvent] = deque()
         self.lost_events = 0
         self.deterministic_count = 0
