@@ -50,7 +50,7 @@ def node_in(
     folder: Path, cpu: int | None = None, *, without: str = "", **settings: str
 ) -> Iterator[BenchNode]:
     """The same in a folder that is there already, and stays; its log is the file ``log`` in it."""
-    with _private_environment(folder) as environment:
+    with private_environment(folder) as environment:
         data = folder / "node"
         ready, far = os.pipe()
         line = command(data, config=None, flags=settings, ready=far)
@@ -88,7 +88,7 @@ def node_in(
 
 
 @contextlib.contextmanager
-def _private_environment(folder: Path) -> Iterator[Mapping[str, str]]:
+def private_environment(folder: Path) -> Iterator[Mapping[str, str]]:
     """Keep the person's own default node and keyring out of it."""
     own = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CONFIG_HOME": str(folder / "config")}
     before = {key: os.environ.get(key) for key in own}

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -38,8 +38,18 @@ SECONDS_MAX: Final = {
     "tasks": 100,
     "security": 100,
     "wordcount": 420,
+    "cluster_calls": 180,
+    "cluster_reads": 180,
+    "cluster_life": 180,
+    "cluster_work": 420,
 }
 """The sections in their order, and the time after which one is killed."""
+
+PAGES: Final = {
+    "one-machine": tuple(name for name in SECONDS_MAX if not name.startswith("cluster_")),
+    "many-machines": tuple(name for name in SECONDS_MAX if name.startswith("cluster_")),
+}
+"""The files of results, and whose figures stand in each."""
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -47,30 +57,43 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 def main() -> int:
     """Run the sections named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="sections, with commas: " + ", ".join(SECONDS_MAX))
+    parser.add_argument(
+        "--only", default="", help="sections, with commas: cluster (all of them), " + ", ".join(SECONDS_MAX)
+    )
     parser.add_argument("--section", default="", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--out", type=Path, default=RESULTS, help="the folder for one-machine.md and one-machine.json"
+        "--out", type=Path, default=RESULTS, help="the folder for the results, as .md and .json"
     )
     options = parser.parse_args()
     if options.section:
         return run_here(options.section, options.out)
     chosen = [name for name in options.only.replace(" ", "").split(",") if name] or list(SECONDS_MAX)
+    if "cluster" in chosen:
+        chosen += PAGES["many-machines"]
+        chosen.remove("cluster")
     unknown = [name for name in chosen if name not in SECONDS_MAX]
     if unknown:
-        parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECONDS_MAX)}")
+        parser.error(f"no section {', '.join(unknown)}; there are cluster, {', '.join(SECONDS_MAX)}")
     adopt_orphans()
+    for page, sections in PAGES.items():
+        if any(name in chosen for name in sections):
+            _fill(options.out / f"{page}.md", sections, chosen)
+    return 0
+
+
+def _fill(markdown: Path, sections: Sequence[str], chosen: Sequence[str]) -> None:
+    """Run those of a page's sections that were chosen; the others' last results stay on it."""
     found = report.begin()
-    before = report.load(options.out / "one-machine.json")
+    json = markdown.with_suffix(".json")
+    before = report.load(json)
     kept = {} if before is None else {section.name: section for section in before.sections}
-    for name in SECONDS_MAX:
+    for name in sections:
         if name in chosen:
             kept[name] = run_apart(name)
             _show(kept[name])
-        found.sections = [kept[key] for key in SECONDS_MAX if key in kept]
-        report.save(found, options.out / "one-machine.md", options.out / "one-machine.json")
+        found.sections = [kept[key] for key in sections if key in kept]
+        report.save(found, markdown, json)
     print(report.as_markdown(found).partition("\n## ")[0])
-    return 0
 
 
 def adopt_orphans() -> None:

@@ -1,0 +1,205 @@
+"""Remote reads: one at a time, in vectors, pipelined; beside Ray's second node and a bare TLS stream.
+
+Not for: calls without bytes (``benchmarks.cluster_calls``). A MB is a million bytes, 4 KB are 4096.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+
+from benchmarks.cluster import (
+    BenchCluster,
+    Pipeline,
+    blobs,
+    bytes_of,
+    found,
+    processor_ns,
+    running_cluster,
+)
+from benchmarks.measure import clock, median, once
+from benchmarks.nodes import workspace
+from benchmarks.peers.ray_cluster import RayNodes, ray_cluster
+from benchmarks.peers.redis_server import MissingPeerError
+from benchmarks.peers.tls_stream import BulkClient, Ends, at_once, ends, tls_bulk
+from benchmarks.report import Row, Section, judge, number, times
+from dios.limits import KIB, MIB
+from dios.wire.messages import PlainCall, ReadOnce
+
+IN_FLIGHT = 16
+SIZES = {"100 B": 100, "4 KB": 4 * KIB, "64 KB": 64 * KIB, "2 MB": 2 * MIB}
+TIMES = {"100 B": 1500, "4 KB": 1500, "64 KB": 400, "2 MB": 60}
+STREAM_BYTES = 128 * MIB
+ROUNDS = 5
+NAN = float("nan")
+
+Rates = dict[str, dict[str, float]]
+"""MB a second: of a size, of a way to read."""
+
+
+def run(section: Section) -> None:
+    """Measure and judge."""
+    ours = _ours(section)
+    ray = _ray(section)
+    for size, rates in ours.items():
+        for way, value in {**rates, **ray.get(size, {})}.items():
+            section.figure(f"{size}, {way}", value, "MB/s")
+    _rows(section, ours, ray)
+
+
+# -- ours and bare TLS, in turns ----------------------------------------------------------------------
+def _ours(section: Section) -> Rates:
+    rates: Rates = {}
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster(2, pool_size="0"))
+        other = stack.enter_context(cluster.at(1))
+        shown = ends(stack.enter_context(workspace()))
+        port = stack.enter_context(tls_bulk(shown))
+        pipe = Pipeline(cluster.made.nodes[0].socket)
+        stack.callback(pipe.node.close)
+        for name, size in SIZES.items():
+            datas = [os.urandom(size) for _ in range(IN_FLIGHT)]
+            references = found(pipe.node, blobs(other, datas))
+            calls: list[PlainCall] = [ReadOnce(each.ref) for each in references]
+            assert [each.read_bytes() for each in references] == datas
+            ways = _ways(pipe, calls, size, shown, port, stack)
+            rates[name] = _in_turns(ways, size, TIMES[name])
+            _processor_time(section, cluster, pipe, calls, name)
+            for each in references:
+                each.delete()
+    return rates
+
+
+def _ways(
+    pipe: Pipeline, calls: Sequence[PlainCall], size: int, shown: Ends, port: int, stack: contextlib.ExitStack
+) -> dict[str, Callable[[], int]]:
+    """How bytes can be read; each gives how many it has read."""
+    bare = [BulkClient(shown, port, size) for _ in range(2)]
+    for client in bare:
+        stack.callback(client.close)
+    place = 0
+
+    def one() -> int:
+        nonlocal place
+        place = (place + 1) % len(calls)
+        return pipe.reads([calls[place]])
+
+    def two_streams() -> int:
+        at_once([lambda client=client: client.fetch(STREAM_BYTES // 2) for client in bare])  # type: ignore[misc]
+        return STREAM_BYTES
+
+    ways: dict[str, Callable[[], int]] = {
+        "one at a time": one,
+        "vector of 16": lambda: sum(bytes_of(each) for each in pipe.node.vector(calls)),
+        "16 pipelined": lambda: pipe.reads(calls),
+        "bare TLS, one at a time": lambda: bare[0].fetch(size),
+        "bare TLS, 16 asked for at once": lambda: bare[0].fetch_many(size, IN_FLIGHT),
+    }
+    if size >= 64 * KIB:
+        ways["bare TLS, one stream"] = lambda: bare[0].fetch(STREAM_BYTES)
+        ways["bare TLS, two streams"] = two_streams
+    return ways
+
+
+def _in_turns(ways: dict[str, Callable[[], int]], size: int, count: int) -> dict[str, float]:
+    """The median MB a second of each way."""
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(ROUNDS + 1):
+        for way, read in ways.items():
+            taken: list[float] = []
+            left = count * size // ROUNDS
+            while left > 0:
+                before = clock()
+                got = read()
+                taken.append(got / (clock() - before) * 1e3)
+                left -= got
+            if turn:
+                rates[way] += taken
+    return {way: median(values) for way, values in rates.items()}
+
+
+def _processor_time(
+    section: Section, cluster: BenchCluster, pipe: Pipeline, calls: Sequence[PlainCall], name: str
+) -> None:
+    """What a read costs each node, however busy the machine is."""
+    for way, groups in (("one at a time", [[call] for call in calls]), ("16 pipelined", [list(calls)])):
+        turns = max(1, TIMES[name] // len(calls))
+        before = [processor_ns(pid) for pid in cluster.pids()]
+        for _ in range(turns):
+            for group in groups:
+                pipe.reads(group)
+        for who, pid, was in zip(("near", "far"), cluster.pids(), before, strict=True):
+            spent = (processor_ns(pid) - was) / turns / len(calls) / 1e3
+            section.figure(f"{name}, {way}, processor time of the {who} node", spent, "µs each")
+
+
+# -- Ray ----------------------------------------------------------------------------------------------
+def _ray(section: Section) -> Rates:
+    rates: Rates = {}
+    try:
+        with ray_cluster() as nodes:
+            section.figure("start of two Ray nodes", nodes.start_seconds, "s")
+            for name, count in (("4 KB", 96), ("64 KB", 96), ("2 MB", 32)):
+                rates[name] = _ray_rates(nodes, SIZES[name], count)
+    except MissingPeerError as missing:
+        section.trouble.append(str(missing))
+    return rates
+
+
+def _ray_rates(nodes: RayNodes, size: int, count: int) -> dict[str, float]:
+    array = size >= MIB
+    ray = nodes.ray
+    for reference in nodes.fresh(size, 4, array=array):
+        ray.get(reference)
+    alone = [once(lambda each=each: ray.get(each)) for each in nodes.fresh(size, count, array=array)]  # type: ignore[misc]
+    together: list[float] = []
+    for _ in range(max(2, count // IN_FLIGHT)):
+        fresh = nodes.fresh(size, IN_FLIGHT, array=array)
+        together.append(once(lambda fresh=fresh: ray.get(fresh)) / IN_FLIGHT)  # type: ignore[misc]
+    return {
+        "Ray, one at a time": size / median(alone) / 1e6,
+        "Ray, 16 at once": size / median(together) / 1e6,
+    }
+
+
+# -- the table ----------------------------------------------------------------------------------------
+def _rows(section: Section, ours: Rates, ray: Rates) -> None:
+    mine, theirs = ours["4 KB"], ray.get("4 KB", {})
+    alone, together = theirs.get("Ray, one at a time", NAN), theirs.get("Ray, 16 at once", NAN)
+    one, flying = mine["one at a time"], min(mine["vector of 16"], mine["16 pipelined"])
+    section.rows += [
+        Row(
+            "remote read of 4 KB, one at a time",
+            f"{number(4096 / one)} µs, {number(one)} MB/s",
+            f"Ray {number(4096 / alone)} µs, {number(alone)} MB/s",
+            f"{times(one / alone)} Ray",
+            judge("10 x Ray", one / alone, 10, below=False),
+            judge("25 x Ray", one / alone, 25, below=False),
+            f"a bare TLS stream, one thread at each end: {number(mine['bare TLS, one at a time'])} MB/s",
+        ),
+        Row(
+            "remote read of 4 KB, 16 in flight",
+            f"{number(mine['vector of 16'])} MB/s in vectors, {number(mine['16 pipelined'])} pipelined",
+            f"Ray {number(together)} MB/s",
+            f"{times(flying / together)} Ray (the slower of ours)",
+            judge("10 x Ray", flying / together, 10, below=False),
+            judge("20 x Ray", flying / together, 20, below=False),
+        ),
+    ]
+    for name, least, wanted in (("64 KB", 8.0, 0.6), ("2 MB", 1.2, 0.9)):
+        rates, peer = ours[name], ray.get(name, {}).get("Ray, one at a time", NAN)
+        rate, bare = rates["one at a time"], rates["bare TLS, one at a time"]
+        section.rows.append(
+            Row(
+                f"remote read of {name}, one at a time",
+                f"{number(rate)} MB/s",
+                f"Ray {number(peer)} MB/s; bare TLS {number(bare)} MB/s, "
+                f"{number(rates['bare TLS, one stream'])} without asking in between",
+                f"{times(rate / peer)} Ray, {times(rate / bare)} bare TLS",
+                judge(f"{number(least)} x Ray", rate / peer, least, below=False),
+                judge(f"{number(wanted)} of bare TLS", rate / bare, wanted, below=False),
+                f"16 in flight: {number(rates['16 pipelined'])} MB/s; bare TLS on two streams "
+                f"{number(rates['bare TLS, two streams'])} MB/s",
+            )
+        )

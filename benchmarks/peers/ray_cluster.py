@@ -1,0 +1,103 @@
+"""A Ray cluster of our own on this machine: several of its nodes, of which the last makes objects.
+
+Not for: one Ray node (``benchmarks.peers.ray_session``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from benchmarks.measure import once
+from benchmarks.peers.ray_session import Ray, Remote
+from benchmarks.peers.redis_server import MissingPeerError
+
+FAR = "far"
+
+
+class _Cluster(Protocol):
+    """What we use of Ray's local clusters."""
+
+    address: str
+
+    def add_node(self, **options: object) -> object: ...
+    def shutdown(self) -> None: ...
+
+
+class _Clusters(Protocol):
+    def __call__(self, **options: object) -> _Cluster: ...
+
+
+class _Maker(Protocol):
+    @property
+    def make(self) -> Remote: ...
+
+
+class Maker:
+    """An actor that puts objects into its own node's store."""
+
+    def make(self, size: int, count: int, *, array: bool) -> list[object]:
+        """References to so many fresh objects."""
+        ray = cast("Ray", importlib.import_module("ray"))
+        if not array:
+            return [ray.put(os.urandom(size)) for _ in range(count)]
+        import numpy as np
+
+        return [ray.put(np.frombuffer(os.urandom(size), dtype=np.uint8)) for _ in range(count)]
+
+
+class RayNodes:
+    """A running cluster, seen from its first node."""
+
+    def __init__(self, ray: Ray, start_seconds: float) -> None:
+        self.ray = ray
+        self.start_seconds = start_seconds
+        self._maker: _Maker | None = None
+
+    def fresh(self, size: int, count: int, *, array: bool = False) -> list[object]:
+        """References to objects of the last node that nobody has fetched yet; ``array``: numpy's."""
+        if self._maker is None:
+            made = self.ray.remote(Maker).options(resources={FAR: 1}).remote()
+            self._maker = cast("_Maker", made)
+        return cast(
+            "list[object]",
+            self.ray.get(cast("_KeywordRemote", self._maker.make).remote(size, count, array=array)),
+        )
+
+
+class _KeywordRemote(Protocol):
+    def remote(self, *arguments: object, array: bool) -> object: ...
+
+
+@contextlib.contextmanager
+def ray_cluster(nodes: int = 2, store_bytes: int = 300_000_000) -> Iterator[RayNodes]:
+    """So many Ray nodes with a processor each, ended with the body."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ["PYTHONPATH"] = os.getcwd()  # noqa: PTH109 - a string for the environment
+    try:
+        import ray
+        from ray.cluster_utils import Cluster
+    except ImportError:
+        raise MissingPeerError("ray is not installed (pip install ray)") from None
+    made: list[_Cluster] = []
+
+    def start() -> None:
+        head = {"num_cpus": 1, "object_store_memory": store_bytes, "include_dashboard": False}
+        made.append(cast("_Clusters", Cluster)(initialize_head=True, head_node_args=head))
+        for number in range(1, nodes):
+            own = {FAR: 1} if number == nodes - 1 else {}
+            made[0].add_node(num_cpus=1, resources=own, object_store_memory=store_bytes)
+        ray.init(address=made[0].address, log_to_driver=False, logging_level=logging.ERROR)
+
+    try:
+        seconds = once(start)
+        yield RayNodes(cast("Ray", ray), seconds)
+    finally:
+        ray.shutdown()
+        for cluster in made:
+            cluster.shutdown()
