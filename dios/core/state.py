@@ -12,6 +12,7 @@ from typing import Final
 
 from dios.core.accounts import Account, Defaults, charge_all
 from dios.core.expiries import ExpiryTable
+from dios.core.names import logs_group
 from dios.core.nametable import NameTable
 from dios.core.objects import PhysicalObject
 from dios.core.peers import Cluster
@@ -177,6 +178,8 @@ class State:
         if self.homes.get(target.owner) is target:
             # The store refused it: the next session of the principal makes another.
             del self.homes[target.owner]
+            for task in self.tasks.values():
+                task.leave(logs_group(target.name or Name(b"")))
             self.account_of(target.owner).rebind(self.defaults.principal)
 
     def add_reference(
