@@ -217,16 +217,19 @@ class Links:
                 # The other's connection would stay: give it the time to come.
                 await trio.sleep(opening.jittered_s(2 * wait_ms))
             while True:
+                began = trio.current_time()
                 if link.standing is not None:
                     await link.lost.wait()
-                    wait_ms = limits.PEER_RETRY_MS_MIN
-                elif link.dialling is None and await self._dial(link):
+                elif link.dialling is None:
+                    await self._dial(link)
+                # A connection that ends as soon as it stands is made as seldom as one that cannot be made.
+                if (trio.current_time() - began) * 1000 > 2 * limits.PEER_RETRY_MS_MAX:
                     wait_ms = limits.PEER_RETRY_MS_MIN
                 await trio.sleep(opening.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
 
-    async def _dial(self, link: Link, line: Line | None = None) -> bool:
-        """Make the connection, if it is not made yet, and serve it to its end; whether it stood."""
+    async def _dial(self, link: Link, line: Line | None = None) -> None:
+        """Make the connection, if it is not made yet, and serve it to its end."""
         opened: opening.Opened | None = None
         try:
             link.dialling = trio.CancelScope()
@@ -242,13 +245,11 @@ class Links:
                     self._not_reached(link, error)
                 finally:
                     link.dialling = None
-            if line is None or opened is None:
-                return False
-            await self._serve(link, self._stand(link, line, opened, ours=True), opened.rest)
+            if line is not None and opened is not None:
+                await self._serve(link, self._stand(link, line, opened, ours=True), opened.rest)
         finally:
             if line is not None:
                 line.close()
-        return True
 
     def _not_reached(self, link: Link, error: DiosError | OSError) -> None:
         if isinstance(error, ProtocolError):
