@@ -34,6 +34,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     if event.epoch > peer.epoch and peer.epoch:
         _started_anew(step, cluster, peer)
     peer.epoch, peer.connected = event.epoch, True
+    coordination.heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     row = gossip.Member(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
@@ -72,6 +73,7 @@ def received(step: Step, event: Received) -> None:
     if peer is None or event.epoch != peer.epoch:
         return
     cluster.membership.heard(step.now, event.node)
+    coordination.heard(step, peer)
     step.payload, step.payload_size = event.payload, event.attached
     message = event.message
     match message:

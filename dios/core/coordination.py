@@ -47,7 +47,7 @@ def ask(
     """
     cluster = cluster_of(step)
     peer = cluster.peers.get(node)
-    if peer is None or not peer.epoch or peer.dead_since is not None:
+    if peer is None or not peer.epoch or peer.dead_since is not None or peer.cut_off:
         then(step, unreachable(peer))
         return None
     if len(peer.asked) >= limits.DCP_REQUESTS_MAX:
@@ -137,11 +137,36 @@ def due(step: Step) -> None:
     for question in cluster.due(step.now):
         peer = question.peer
         silent_ms = (step.now - question.silent_since) // _MS
-        if silent_ms >= _patience_ms(question):
+        if _is_cut_off(step, question):
+            peer.cut_off = True
+        if peer.cut_off or silent_ms >= _patience_ms(question):
             _finish(step, question, unreachable(peer))
             continue
         question.repeats += 1
         _say_again(step, cluster, question)
+
+
+def _is_cut_off(step: Step, question: Question) -> bool:
+    """Whether nothing at all was heard of a node for so long that the way between the two must be cut: other
+    nodes may well reach it.
+    """
+    bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
+    quiet_since = max(question.silent_since, question.peer.heard_ns)
+    return step.now - quiet_since >= (limits.DCP_SILENCE_MS + bulk_ms) * _MS
+
+
+def heard(step: Step, peer: Peer) -> None:
+    """Something came from a node."""
+    peer.heard_ns = step.now
+    peer.cut_off = False
+
+
+def excuse(step: Step, cluster: Cluster) -> None:
+    """This node itself was away for a while: nobody else was silent."""
+    for peer in cluster.peers.values():
+        peer.heard_ns = step.now
+        for question in peer.asked.values():
+            question.silent_since = step.now
 
 
 def _patience_ms(question: Question) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from graphlib import TopologicalSorter
 from typing import Final
 
+from dios import limits
 from dios.core import cluster_events, coordination, effects, events, groups, lifecycle, logs
 from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
@@ -73,6 +74,9 @@ class Core:
             expire(step)
         cluster = self.state.cluster
         if cluster is not None:
+            if event.now - cluster.seen_ns > limits.AWAY_MS * 1_000_000:
+                coordination.excuse(step, cluster)
+            cluster.seen_ns = event.now
             moment = cluster.next_moment()
             if moment is not None and moment <= event.now:
                 cluster_events.time_passed(step, cluster)
@@ -209,6 +213,9 @@ class Core:
         buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
         if buffer is not None:
             step.close_buffer(buffer)
+        away = next((found for found in task.away.values() if found.id == event.buffer), None)
+        if away is not None:
+            step.close_away(away)
 
     # -- the rest -----------------------------------------------------------------------------------
     def _console_arrived(self, step: Step, event: events.ConsoleArrived) -> None:

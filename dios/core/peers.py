@@ -85,9 +85,11 @@ class Peer:
         "asked",
         "claim_epoch",
         "connected",
+        "cut_off",
         "dead_since",
         "deputies",
         "epoch",
+        "heard_ns",
         "lost",
         "name",
         "next_number",
@@ -107,6 +109,8 @@ class Peer:
         self.epoch = 0
         self.claim_epoch = 0
         self.connected = False
+        self.cut_off = False  # it may live, but nothing of it is heard here
+        self.heard_ns = 0
         self.dead_since: int | None = None
         self.lost: list[TaskId] = []  # tasks there that were taken for lost
         self.asked: dict[int, Question] = {}
@@ -135,6 +139,7 @@ class Cluster:
         "placed",
         "placement",
         "publish_at",
+        "seen_ns",
         "since",
         "to_publish",
         "to_release",
@@ -154,6 +159,7 @@ class Cluster:
         self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when each came to be in its status
+        self.seen_ns = 0  # of the last event
         self.claim_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []
 

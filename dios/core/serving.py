@@ -66,6 +66,10 @@ def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
     """Act on a request, once."""
     body = message.body
     _require_sense(step, peer, body)
+    if isinstance(body, dcp.Forward) and message.number not in peer.answers:
+        known = step.state.deputies.get(body.caller.task)
+        if known is not None and message.number in known.pending:
+            raise ProtocolError(f"request {message.number} waits already")
     if not coordination.is_new(step, peer, message):
         return
     try:
@@ -96,8 +100,6 @@ def _require_sense(step: Step, peer: Peer, body: dcp.RequestBody) -> None:
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     deputy = deputies.deputy_of(step, peer, body.caller)
     call = body.call
-    if number in deputy.pending:
-        raise ProtocolError(f"request {number} waits already")
     attached = step.payload_size
     if isinstance(call, messages.Vector):
         syscalls.dispatch_vector(step, deputy, number, call, step.payload, attached)
