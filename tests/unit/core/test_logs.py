@@ -9,7 +9,7 @@ from core_harness import Client, Node
 from dios import limits
 from dios.core import effects, events
 from dios.core.names import log_name
-from dios.ids import Name, PayloadId
+from dios.ids import Name, PayloadId, Principal
 from dios.wire import messages
 from dios.wire.types import Cause, ObjectType, Persistence, Resource
 
@@ -43,7 +43,7 @@ def test_another_principal_finds_none() -> None:
     node = Node()
     task = node.session().run()
     _ends(node, task, 3)
-    stranger = node.session(events.Principal("uid:2000"))
+    stranger = node.session(Principal("uid:2000"))
     assert stranger.lookup(log_name(Name(task.welcome.name))) == ()
 
 
@@ -72,9 +72,9 @@ def test_without_room_the_task_ends_all_the_same() -> None:
     session = node.session()
     task = session.run()
     bound = messages.Bound(
-        Resource.OBJECTS, session.node.core.state.account_of(events.Principal("uid:1000")).used[0]
+        Resource.OBJECTS, session.node.core.state.account_of(Principal("uid:1000")).used[0]
     )
-    node.core.state.account_of(events.Principal("uid:1000")).bind((bound,))
+    node.core.state.account_of(Principal("uid:1000")).bind((bound,))
     _ends(node, task, 5)
     assert session.lookup(log_name(Name(task.welcome.name))) == ()
     assert node.core.state.tasks[task.task].cause is Cause.EXITED
