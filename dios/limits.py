@@ -226,6 +226,7 @@ SHELL_HISTORY_MAX: Final = 1_000
 
 # -- other nodes, as the core sees them -------------------------------------------------------------
 DCP_REQUESTS_MAX: Final = 4_096
+REQUESTS_PER_EPOCH: Final = 2**36
 DCP_REPEAT_MS: Final = 250
 DCP_REPEAT_MS_MAX: Final = 2_000
 DCP_PATIENCE_MS: Final = 8_000

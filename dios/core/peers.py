@@ -168,6 +168,8 @@ class Cluster:
         found = self.peers.get(node)
         if found is None:
             found = self.peers[node] = Peer(node)
+            # An answer to an earlier start of this node may still be on its way: it must fit nothing.
+            found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
         return found
 
     def living(self) -> Iterator[Peer]:

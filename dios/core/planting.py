@@ -63,7 +63,8 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
         raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
     cluster = coordination.cluster_of(step)
     task = step.state.tasks.get(body.caller.task)
-    if task is not None and not task.alive:
+    own = task is not None or body.home == cluster.here.node
+    if own and (task is None or not task.alive):
         raise NoSuchTaskError("the task that the copy is for has ended")
     if task is None:
         home = cluster.peer(body.home or peer.node)
