@@ -121,8 +121,20 @@ def _say_again(step: Step, cluster: Cluster, question: Question) -> None:
     if _version_of(step.state, question.source) != question.version:
         said = "the object was written while its bytes were sent again; it may have been copied as it was"
         _finish(step, question, _failure(Code.ECANCELED, said))
+    elif not _has_its_buffer(step.state, question):
+        said = "the buffer was closed while its bytes were sent again; they may have been written"
+        _finish(step, question, _failure(Code.EHOSTUNREACH, said))
     else:
         _say(step, cluster, question)
+
+
+def _has_its_buffer(state: State, question: Question) -> bool:
+    """Whether the bytes of a commit are still there."""
+    source, body = question.source, question.body
+    if source is None or not source.buffer or not isinstance(body, dcp.Forward):
+        return True
+    task = state.tasks.get(body.caller.task)
+    return task is not None and source.buffer in task.away
 
 
 def give_up(step: Step, question: Question) -> None:

@@ -150,9 +150,11 @@ def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
 
 def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
     giver = deputies.deputy_of(step, peer, body.caller)
+    epoch = peer.epoch
 
     def answer(later: Step, result: dcp.Answer) -> None:
-        coordination.reply(later, peer, number, result)
+        if peer.epoch == epoch:  # a later start of it has another request of this number, or none
+            coordination.reply(later, peer, number, result)
 
     delegation.delegate_away(step, giver, body.call, body.node, body.receiver, answer, asker=peer.node)
 
