@@ -296,9 +296,10 @@ def _fit_buffer(
     if isinstance(call, messages.AcquireWrite) and call.size > answer.size:
         # Only the bytes that there are came; the buffer goes on behind them, for an object that grows.
         answer = replace(answer, size=call.size)
-    buffer = next((one for one in task.away.values() if one.remote == answer.buffer), None)
-    known = buffer is not None and buffer.reference.object.home == target.home
-    if buffer is None or not known:
+    # A call that names a buffer goes on with that one; the other node's numbers mean nothing here.
+    buffer = task.away.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
+    known = buffer is not None
+    if buffer is None:
         mode = Mode.WRITE if writable else Mode.READ
         start = call.offset if isinstance(call, messages.AcquireRead | messages.AcquireWrite) else 0
         held = shadow(task.account, answer.size)
