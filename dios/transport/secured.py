@@ -85,10 +85,10 @@ class Secured:
         The end is the peer's, the network's or our own closing. Raises ProtocolError for a frame over the
         limit and for bytes that are not TLS: the connection must then be closed.
         """
-        await trio.lowlevel.checkpoint()
         ready = self._readable.poll
         bodies: list[bytes] = []
         taken = 0
+        waited = False
         while not self._closed:
             try:
                 if not ready(0):
@@ -96,6 +96,10 @@ class Secured:
                     if bodies:
                         return bodies
                     await trio.lowlevel.wait_readable(self._sock)
+                elif not waited:
+                    # Something is here already: the others get their turn all the same.
+                    await trio.lowlevel.checkpoint()
+                waited = True
                 data = self._sock.read(limits.RECEIVE_BYTES)
             except ssl.SSLWantReadError:
                 continue
