@@ -108,7 +108,7 @@ def _up(section: Section) -> None:
 
 
 def _dios(*arguments: str) -> None:
-    subprocess.run([_PROGRAM, *arguments], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([_PROGRAM, *arguments], check=True, capture_output=True)
 
 
 def _ray(section: Section) -> tuple[float, float]:
