@@ -8,14 +8,25 @@ a default, and a receiver leaves out what it does not know.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from dios import limits
 from dios.ids import InternalName, Name, NodeId, ObjectId, RefId, TaskId
-from dios.wire.calls import Copy, PlainCall, Run, Text, Vector
+from dios.wire.calls import U64, Copy, PlainCall, Run, Text, Vector
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
 from dios.wire.types import Brand, Buffering, ObjectType
+
+_U63: Final = Meta(ge=0, le=2**63 - 1)
+_NAME: Final = Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)
+
+Node: TypeAlias = Annotated[NodeId, _U63]
+Object: TypeAlias = Annotated[ObjectId, _U63]
+Ref: TypeAlias = Annotated[RefId, _U63]
+Task: TypeAlias = Annotated[TaskId, _U63]
+External: TypeAlias = Annotated[Name, _NAME]
+Internal: TypeAlias = Annotated[InternalName, _NAME]
 
 
 class Body(Struct, frozen=True, array_like=True):
@@ -25,7 +36,7 @@ class Body(Struct, frozen=True, array_like=True):
 class Caller(Struct, frozen=True, array_like=True):
     """For whom a node asks: one of its tasks or sessions, and whom that acts for."""
 
-    task: TaskId
+    task: Task
     principal: Text
     fingerprint: Text
     brand: Brand
@@ -35,24 +46,24 @@ class Caller(Struct, frozen=True, array_like=True):
 class Held(Struct, frozen=True, array_like=True):
     """A reference as it will be in a task's table, and the node that has the object."""
 
-    node: NodeId
+    node: Node
     reference: Reference
 
 
 class GroupName(Struct, frozen=True, array_like=True):
     """A group that a task is a member of, or that an object shall be in, and whose it is."""
 
-    name: Name
+    name: External
     owner: Text
 
 
 class Sharing(Struct, frozen=True, array_like=True):
     """One reference to be handed on, narrowed to ``permissions``."""
 
-    ref: RefId
-    permissions: int
+    ref: Ref
+    permissions: U64
     label: Text = ""
-    lifetime_ns: int = 0
+    lifetime_ns: U64 = 0
 
 
 class Holding(Struct, frozen=True, array_like=True):
@@ -61,9 +72,9 @@ class Holding(Struct, frozen=True, array_like=True):
     """
 
     caller: Caller
-    first: int
-    last: int
-    references: tuple[tuple[RefId, ObjectId, int, bool], ...]
+    first: U64
+    last: U64
+    references: tuple[tuple[Ref, Object, U64, bool], ...]
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -83,8 +94,8 @@ class Resolve(Body, frozen=True, tag=3):
     """References for the caller to the objects that stand under any of these internal names (§4.3.3)."""
 
     caller: Caller
-    names: tuple[InternalName, ...]
-    limit: int
+    names: tuple[Internal, ...]
+    limit: U64
 
 
 class Offer(Body, frozen=True, tag=4):
@@ -93,7 +104,7 @@ class Offer(Body, frozen=True, tag=4):
     caller: Caller
     shared: tuple[Sharing, ...]
     receiver: Caller
-    node: NodeId
+    node: Node
 
 
 class Delegate(Body, frozen=True, tag=5):
@@ -106,13 +117,13 @@ class Delegate(Body, frozen=True, tag=5):
     caller: Caller
     call: Copy
     receiver: Caller
-    node: NodeId
+    node: Node
 
 
 class Give(Body, frozen=True, tag=6):
     """A task of yours was delegated this reference, by the task with fingerprint ``giver``."""
 
-    receiver: TaskId
+    receiver: Task
     giver: Text
     held: Held
 
@@ -124,8 +135,8 @@ class Start(Body, frozen=True, tag=7):
     """
 
     caller: Caller
-    child: TaskId
-    name: Name
+    child: Task
+    name: External
     call: Run
     groups: tuple[GroupName, ...]
     program: Held
@@ -140,34 +151,34 @@ class Plant(Body, frozen=True, tag=8):
     """
 
     caller: Caller
-    name: Name | None
+    name: External | None
     groups: tuple[GroupName, ...]
     owner: Text
     kind: ObjectType
     buffering: Buffering
-    v_r: int
-    v_w: int
-    size: int
-    home: NodeId = NodeId(0)
+    v_r: U64
+    v_w: U64
+    size: U64
+    home: Node = NodeId(0)
 
 
 class Release(Body, frozen=True, tag=9):
     """The task has dropped these references, or was never given them."""
 
-    task: TaskId
-    refs: tuple[RefId, ...]
+    task: Task
+    refs: tuple[Ref, ...]
 
 
 class Gone(Body, frozen=True, tag=10):
     """These tasks of the asking node are over."""
 
-    tasks: tuple[TaskId, ...]
+    tasks: tuple[Task, ...]
 
 
 class Tell(Body, frozen=True, tag=11):
     """An event for a task's self-reference: its child has ended, or a reference was taken back."""
 
-    task: TaskId
+    task: Task
     event: SelfEvent
 
 
@@ -181,16 +192,16 @@ class Claim(Body, frozen=True, tag=12):
     object is still there. ``lost`` are tasks there that were taken for lost; they shall end.
     """
 
-    epoch: int
+    epoch: U64
     holdings: tuple[Holding, ...]
-    lost: tuple[TaskId, ...] = ()
-    tasks: tuple[TaskId, ...] | None = None
+    lost: tuple[Task, ...] = ()
+    tasks: tuple[Task, ...] | None = None
 
 
 class Disband(Body, frozen=True, tag=13):
     """The group was destroyed."""
 
-    group: Name
+    group: External
 
 
 class Rows(Body, frozen=True, tag=14):
@@ -203,9 +214,9 @@ class Keep(Body, frozen=True, tag=15):
     """What a task of yours has started here and is over has written; its bytes come beside the message."""
 
     principal: Text
-    name: Name
-    group: Name
-    size: int
+    name: External
+    group: External
+    size: U64
 
 
 RequestBody: TypeAlias = (
@@ -237,14 +248,14 @@ class Found(Struct, frozen=True, array_like=True, tag=31):
     """Answer to Resolve. ``groups`` are the ids of those among the objects that are groups, with owners."""
 
     references: tuple[Reference, ...]
-    owners: tuple[tuple[ObjectId, Text], ...] = ()
+    owners: tuple[tuple[Object, Text], ...] = ()
 
 
 class Unknown(Struct, frozen=True, array_like=True, tag=32):
     """Answer to Claim: the references that are not there, and of those the objects that are gone."""
 
-    refs: tuple[RefId, ...]
-    objects: tuple[ObjectId, ...]
+    refs: tuple[Ref, ...]
+    objects: tuple[Object, ...]
 
 
 class Planted(Struct, frozen=True, array_like=True, tag=34):
@@ -264,30 +275,30 @@ Answer: TypeAlias = PlainResult | Results | Offered | Found | Unknown | Working 
 class Ask(Struct, frozen=True, array_like=True, tag=40):
     """A request. Everything numbered below ``settled`` was answered: its answers need not be kept."""
 
-    number: int
-    settled: int
+    number: U64
+    settled: U64
     body: RequestBody
 
 
 class Reply(Struct, frozen=True, array_like=True, tag=41):
     """The answer to a request."""
 
-    number: int
+    number: U64
     result: Answer
 
 
 class Published(Struct, frozen=True, array_like=True, tag=42):
     """The counters of an object that tasks of the receiving node refer to (§4.5.1)."""
 
-    object: ObjectId
-    size: int
-    v_r: int
-    v_w: int
-    a_r: int
-    a_w: int
-    dirty: int
+    object: Object
+    size: U64
+    v_r: U64
+    v_w: U64
+    a_r: U64
+    a_w: U64
+    dirty: U64
     zombie: bool
-    order: int  # counts up with each message to this node: an older one changes nothing
+    order: U64  # counts up with each message to this node: an older one changes nothing
 
 
 class Gossip(Struct, frozen=True, array_like=True, tag=43):
