@@ -27,7 +27,7 @@ from dios.core.references import Provenance, Reference, narrowed
 from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import BadReferenceError, DiosError, InvalidError, ProtocolError, WouldBlockError
-from dios.ids import Name, NodeId, RefId, TaskId
+from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Flag, Permission, Resource
@@ -287,8 +287,12 @@ def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> Non
         waits = later.state.pending.has(start.row)
         if isinstance(answer, messages.Created) and waits:
             later.state.pending.remove(start.row)
-            reference = stand_ins.adopt(later, task, peer.node, answer.reference, Provenance.CREATED)
-            later.answer(task, start.seq, messages.Created(answer.name, reference.public()))
+            try:
+                reference = stand_ins.adopt(later, task, peer.node, answer.reference, Provenance.CREATED)
+            except DiosError as error:
+                later.refuse(task, start.seq, error)
+            else:
+                later.answer(task, start.seq, messages.Created(answer.name, reference.public()))
             return
         task.children_away.pop(start.child.task, None)
         if not isinstance(answer, messages.Created):
@@ -307,7 +311,7 @@ def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> Non
 def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     """Start a task for one of another node: with exactly what it was offered."""
     cluster = coordination.cluster_of(step)
-    if body.child in step.state.tasks or body.child in step.state.deputies:
+    if ObjectId(body.child) in step.state.objects or body.child in step.state.deputies:
         raise ProtocolError("a task with an id that is taken")
     parent = deputies.deputy_of(step, peer, body.caller)
     names = groups.names_known(step, body.groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, sensible
 from dios.core.effects import WriteSource
 from dios.core.peers import Cluster, Peer, Question, Then
 from dios.errors import Code, ProtocolError, UnreachableError
@@ -200,6 +200,7 @@ def answered(step: Step, peer: Peer, reply: dcp.Reply) -> None:
         question.silent_since = step.now
         cluster_of(step).repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
         return
+    sensible.require_answer(step.state, cluster_of(step), question, reply.result)
     _finish(step, question, reply.result)
 
 

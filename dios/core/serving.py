@@ -20,6 +20,7 @@ from dios.core import (
     logs,
     object_calls,
     planting,
+    sensible,
     stand_ins,
     syscalls,
 )
@@ -34,38 +35,11 @@ from dios.wire.types import ObjectType, Permission, Resource
 
 Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
 
-_FORWARDED: Final = (
-    messages.Create,
-    messages.Delete,
-    messages.Pause,
-    messages.Resume,
-    messages.AcquireRead,
-    messages.CommitRead,
-    messages.ReleaseRead,
-    messages.AcquireWrite,
-    messages.CommitWrite,
-    messages.ReleaseWrite,
-    messages.Select,
-    messages.ReadOnce,
-    messages.WriteOnce,
-    messages.CommitAcquireRead,
-    messages.CommitAcquireWrite,
-    messages.Attach,
-    messages.Retire,
-    messages.Stat,
-    messages.ConsoleOf,
-    messages.Describe,
-    messages.SetLimits,
-    messages.NodeInfo,
-    messages.SetNode,
-    messages.Cancel,
-)
-
 
 def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
     """Act on a request, once."""
     body = message.body
-    _require_sense(step, peer, body)
+    sensible.require_request(step.state, coordination.cluster_of(step), peer, body)
     if isinstance(body, dcp.Forward) and message.number not in peer.answers:
         known = step.state.deputies.get(body.caller.task)
         if known is not None and message.number in known.pending:
@@ -79,22 +53,6 @@ def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
             raise
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
         coordination.reply(step, peer, message.number, failure)
-
-
-def _require_sense(step: Step, peer: Peer, body: dcp.RequestBody) -> None:
-    """What costs the peer its connection, looked for before anything changes."""
-    caller = getattr(body, "caller", None)
-    if caller is not None:
-        known = step.state.deputies.get(caller.task)
-        home = body.home if isinstance(body, dcp.Plant) and body.home else peer.node
-        foreign = known is not None and known.home != home
-        if foreign or (caller.task in step.state.tasks and not isinstance(body, dcp.Plant)):
-            raise ProtocolError("a request for a task that is not the asking node's")
-    if isinstance(body, dcp.Forward):
-        calls = body.call.calls if isinstance(body.call, messages.Vector) else (body.call,)
-        for call in calls:
-            if not isinstance(call, _FORWARDED):
-                raise ProtocolError(f"a {type(call).__name__} is not for another node")
 
 
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:

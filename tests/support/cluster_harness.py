@@ -46,8 +46,8 @@ _ANSWERS = (
     effects.AnswerVector,
 )
 _BOOKS = frozenset({
-    "_moments", "answers", "asked", "membership", "next_number", "order_out", "placement", "publish_at",
-    "questions", "settled", "to_publish",
+    "_moments", "answers", "asked", "heard_ns", "membership", "next_number", "order_out", "placement",
+    "publish_at", "questions", "settled", "to_publish",
 })  # fmt: skip
 """What changes with every request, whatever becomes of it."""
 
@@ -134,6 +134,8 @@ class ClusterNode(Node):
             case effects.Send():
                 beside = b"" if effect.source is None else self._source(effect.source)
                 self.cluster.post(self, effect.node, effect.message, beside)
+            case effects.AnswerAttachAway():
+                self.answers[effect.task, effect.seq] = messages.Attached(effect.ring_bytes)
             case effects.Contact():
                 self.cluster.wanted.add((self.node, effect.node))
             case effects.Spawn():
