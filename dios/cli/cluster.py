@@ -52,7 +52,7 @@ def up(
     context: typer.Context,
     *,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes; default: 3.")
+        int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many nodes; default: 3.")
     ] = None,
     racks: Annotated[
         int, typer.Option("--racks", metavar="N", min=0, help="Spread them over so many racks.")

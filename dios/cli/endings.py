@@ -120,6 +120,9 @@ def explain(task: Status) -> list[str]:
     advice = _advice(task, first)
     if advice:
         lines.append(f"  try:  {advice}")
+    if task.cause is Cause.NODE_LOST:
+        # What it wrote, and what it was given, went with its node.
+        return lines
     lines.append(f"  logs: dios logs {task.fingerprint}")
     lines.append(f"  more: dios describe {task.fingerprint}, dios debug {task.fingerprint}")
     return lines

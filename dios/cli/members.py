@@ -55,7 +55,7 @@ UsesOption = Annotated[
 
 @app.command(
     epilog="\b\nExamples:\n  dios-node init --data ./node0 --listen 10.0.0.1:7400\n"
-    "  dios-node init --data /var/lib/dios --listen 0.0.0.0:7400 --advertise n1.example:7400"
+    "  dios-node init --data /var/lib/dios --listen 0.0.0.0:7400 \\\n      --advertise n1.example:7400"
 )
 def init(
     *,
@@ -204,6 +204,10 @@ def join_first(
     text = cluster.read_token(text=token, file=token_file)
     wanted = cluster.prepare_join(settings, checked, tokens.read(text))
     if wanted is None:
+        say(
+            f"{settings.data} is a node of this cluster already, and the token is not used; "
+            "a node that was forgotten joins again with an empty --data"
+        )
         return {}
     with waiting(f"joining the cluster at {plain(checked)}"):
         try:

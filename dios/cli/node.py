@@ -59,9 +59,9 @@ MaybeData = Annotated[
     epilog="\b\nSettings, each also in DIR/node.toml or the environment (docs/settings.md):\n"
     + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items())
     + "\n\n\b\nExamples:\n  dios-node start --data ./node0 --detach\n"
-    "  dios-node start --data /var/lib/dios --log-format json   (for a service manager)\n"
+    "  dios-node start --data /var/lib/dios --log-format json  (for services)\n"
     "  DIOS_POOL_SIZE=16 dios-node start --data ./node0 --detach\n"
-    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 --token-file token --rack r2",
+    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 \\\n      --token-file token --rack r2",
 )
 def start(
     context: typer.Context,

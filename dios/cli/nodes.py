@@ -72,6 +72,11 @@ def status_text(member: Member) -> str:
     return f"{status}, draining" if member.draining else status
 
 
+def silent(members: list[Member]) -> str:
+    """Who did not answer, for a sentence: the nodes that are not alive now, else some node."""
+    return ", ".join(member.name for member in members if not member.usable) or "a node"
+
+
 def _since(member: Member) -> str:
     return span_text(time.time_ns() - member.since_ns) if member.since_ns else "-"
 
@@ -177,7 +182,7 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
         facts(
             [
                 ("node", f"{member.name}{', the one asked' if member.here else ''}"),
-                ("id", f"{member.node:016x}, started {member.epoch} times"),
+                ("id", f"{member.node:016x}, epoch {member.epoch}"),
                 ("rack", member.rack or "-"),
                 ("address", member.address or "-"),
                 ("status", status_text(member) + when),
@@ -250,7 +255,7 @@ def forget(
         if as_json:
             write_json([described(each) for each in left])
         else:
-            say(f"{name} is forgotten; {len(left)} nodes are left")
+            say(f"{name} is forgotten; left are {', '.join(each.name for each in left)}")
 
 
 def _confirmed(member: Member) -> bool:

@@ -48,7 +48,7 @@ NodeOption: TypeAlias = Annotated[
 
 _NEXT: Final[dict[type[DiosError], str]] = {
     errors.UnreachableError: "`dios-node status` says whether a node runs; "
-    "`dios-node start --data ./node0 --detach` starts one",
+    "`dios-node start --data ./node0 --detach` starts one, `dios up` those of your local cluster",
     errors.NotPermittedError: "`dios group ls` shows the groups in your keyring; "
     "`dios audit --outcome denied` shows what was refused",
     errors.StaleError: "it was deleted; `dios ls` shows what there is",
@@ -204,8 +204,13 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 def next_step(error: BaseException) -> str:
     """What to do about an error; empty when its message says it all."""
     if isinstance(error, errors.UnreachableError) and error.call:
+        if "`dios node ls`" in error.message:
+            return ""
         # A node said so, which runs therefore: it is another one that does not.
         return "`dios node ls` shows which nodes there are, and `dios stat` where else the object is"
+    if isinstance(error, errors.NotPermittedError) and not error.call:
+        # No node refused a call: it is about sockets, files or tokens, and groups have no part in it.
+        return ""
     for kind in type(error).__mro__:
         if issubclass(kind, DiosError) and kind in _NEXT:
             return _NEXT[kind]

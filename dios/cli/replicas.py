@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.nodes import silent
 from dios.cli.output import (
     JsonOption,
     NodeOption,
@@ -29,7 +30,6 @@ app: Final = typer.Typer(rich_markup_mode=None)
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="A name, the file it was put as, or a fingerprint.")
 ]
-INCOMPLETE: Final = "a node did not answer, and may have more of them: `dios node ls` shows which"
 
 
 def _where(replica: Reference) -> dict[str, object]:
@@ -82,7 +82,7 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
         if nearest.node or len(replicas) > 1:
             _show_replicas(where)
         if replicas.incomplete:
-            say(INCOMPLETE)
+            say(f"{silent(place.node.nodes())} did not answer, and may have more of them: `dios node ls`")
 
 
 def _show_replicas(rows: list[dict[str, object]]) -> None:

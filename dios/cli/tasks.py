@@ -15,6 +15,7 @@ import typer
 
 from dios import limits
 from dios.cli.endings import cause_text, explain
+from dios.cli.nodes import silent
 from dios.cli.output import (
     FAILED,
     INTERRUPTED,
@@ -76,9 +77,9 @@ HostOption = Annotated[
     epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
-    "  dios run job.py --limit tasks=10 --limit objects=100      (for it and all it starts)\n"
+    "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
-    "  dios run job.py --host n2         (on that node; --local: on the one that is asked)\n\n"
+    "  dios run job.py --host n2         (--local: on the node that is asked)\n\n"
     "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
     "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
 )
@@ -244,7 +245,8 @@ def ps(
         else:
             say("no task runs" + ("" if everything else "; `dios ps --all` shows those that ended"))
         if found.incomplete:
-            say("a node did not answer; tasks that run there are not shown: `dios node ls`")
+            who = silent(place.node.nodes())
+            say(f"{who} did not answer; tasks that run there are not shown: `dios node ls`")
 
 
 def _row(task: Status, where: str) -> tuple[str, ...]:

@@ -283,7 +283,11 @@ def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
     reason = error.reason or ""
     if "ALERT" in reason:
         why = _reason(error)
-        hint = "its token may have expired" if "EXPIRED" in reason else "this node may be of another cluster"
+        hint = (
+            "the token has expired: make a new one there with `dios-node token`"
+            if "EXPIRED" in reason
+            else "this node may be of another cluster"
+        )
         return NotPermittedError(f"{address} refuses us: {why}; {hint}")
     return ProtocolError(f"{address} does not speak TLS 1.3 as nodes do: {_reason(error)}")
 

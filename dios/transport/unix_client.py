@@ -139,7 +139,10 @@ def connect(path: Path) -> socket.socket:
             sock.connect(address)
     except PermissionError as error:
         sock.close()
-        raise NotPermittedError(f"this user may not connect to the node at {path}") from error
+        raise NotPermittedError(
+            f"this user may not connect to the node at {path}; whoever runs it lets others in with "
+            "its setting allowed_uids"
+        ) from error
     except OSError as error:
         sock.close()
         raise UnreachableError(

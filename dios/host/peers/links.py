@@ -22,6 +22,7 @@ from dios.core.events import PeerDown, PeerUp
 from dios.errors import (
     DiosError,
     InvalidError,
+    NotPermittedError,
     ProtocolError,
     UnreachableError,
     WouldBlockError,
@@ -262,13 +263,19 @@ class Links:
     async def seek(self, address: str) -> None:
         """Look for whoever is at an address, until somebody of the cluster answers there."""
         wait_ms = limits.PEER_RETRY_MS_MIN
+        refused = ""
         while address not in self.addresses:
             try:
                 line = await self._network.dial(address)
             except InvalidError:
                 return  # this node itself
             except (DiosError, OSError) as error:
-                _log.debug("nobody of the cluster is there", extra={"address": address, "why": str(error)})
+                why = str(error)
+                _log.debug("nobody of the cluster is there", extra={"address": address, "why": why})
+                if isinstance(error, NotPermittedError) and why != refused:
+                    # Silence may end by itself; this wants people, who are told once.
+                    refused = why
+                    _log.warning("a node refuses this one", extra={"address": address, "why": why})
                 await trio.sleep(opening.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
                 continue

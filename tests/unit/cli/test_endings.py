@@ -57,6 +57,13 @@ def test_a_failure_tells_cause_and_what_to_try() -> None:
     assert told[3:] == ["  more: dios describe 00aa11bb22cc, dios debug 00aa11bb22cc"]
 
 
+def test_what_went_with_its_node_is_not_offered() -> None:
+    """A task whose node was lost has no log and no description any more: only running it again is advised."""
+    told = explain(row(Cause.NODE_LOST, detail="node n2, which ran it, is dead"))
+    assert "run it again" in told[-1]
+    assert len(told) == 2
+
+
 @pytest.mark.parametrize(
     ("detail", "word"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from dios.cli import node
+from dios.cli import members, node
 from dios.transport import identity, tokens
 
 LISTEN = ("--listen", "127.0.0.1:7400")
@@ -104,6 +104,18 @@ def test_a_member_keeps_its_name_and_listens(tmp_path: Path) -> None:
     start = ("start", "--data", str(tmp_path), "--detach")
     assert "cannot be called n2" in " ".join(typed(*start, "--name", "n2", status=1).output.split())
     assert "must listen" in " ".join(typed(*start, "--listen", "", status=1).output.split())
+
+
+def test_a_member_is_told_that_it_does_not_join_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start with a token of its own cluster spends none, and says so: a forgotten node needs to know."""
+    made = json.loads(typed("init", "--data", str(tmp_path), *LISTEN, "--json").stdout)
+    token = str(made["token"])
+    assert not members.join_first(
+        tmp_path, config=None, flags={}, address="127.0.0.1:1", token=token, token_file=None
+    )
+    assert "is a node of this cluster already" in capsys.readouterr().err
 
 
 def test_a_member_does_not_join_another_cluster(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from dios.cli.nodes import described, status_text
+from dios.cli.nodes import described, silent, status_text
 from dios.client.cluster import Member
 from dios.wire.types import NodeStatus
 
@@ -43,3 +45,13 @@ def test_programs_get_every_field() -> None:
         "memory": 1024,
         "id": "00000000000000a1",
     }
+
+
+def test_who_did_not_answer_is_named() -> None:
+    """An incomplete answer names the nodes that are not alive; when all are again, it was some node."""
+    alive, dead, left = map(member, (NodeStatus.ALIVE, NodeStatus.DEAD, NodeStatus.LEFT))
+    assert (
+        silent([alive, dataclasses.replace(dead, name="n2"), dataclasses.replace(left, name="n3")])
+        == "n2, n3"
+    )
+    assert silent([alive]) == "a node"

@@ -27,6 +27,15 @@ def test_a_node_that_does_not_run_is_to_be_started(capsys: pytest.CaptureFixture
     assert "dios-node start" in capsys.readouterr().err.replace("\n", " ")
 
 
+def test_advice_that_the_message_gives_is_not_repeated() -> None:
+    """Where the message names the command already, or groups have no part in a refusal, nothing is added."""
+    assert not output.next_step(
+        errors.UnreachableError("no 'n9' here; `dios node ls` lists them", call="run")
+    )
+    assert not output.next_step(errors.NotPermittedError("the token is used up"))
+    assert output.next_step(errors.NotPermittedError("no right to write", call="acquire"))
+
+
 def test_an_error_as_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """With --json an error is one JSON object on the error stream, and the result stream stays empty."""
     with pytest.raises(typer.Exit), output.reporting("dios get", as_json=True):

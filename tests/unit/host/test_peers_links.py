@@ -96,6 +96,25 @@ async def test_a_revoked_node_is_refused_by_all(tmp_path: Path) -> None:
         await heard(one, other)
 
 
+async def test_a_revoked_node_is_told_why_nobody_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that was revoked and starts again says in its log, once, that the others refuse it."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one:
+        async with peer_host(second) as bad:
+            await connected(one, bad)
+            one.do(fx.HangUp(bad.node, "it was stolen", revoked=True))
+            await until(lambda: not bad.links.is_up(one.node), "it is let go")
+        async with peer_host(second) as again, trio.open_nursery() as nursery:
+            nursery.start_soon(again.links.seek, one.address)
+            await until(lambda: "a node refuses this one" in caplog.text, "it is told")
+            before = audited(one, first).count("was revoked")
+            await until(lambda: audited(one, first).count("was revoked") > before, "it is refused again")
+            assert caplog.text.count("a node refuses this one") == 1
+            nursery.cancel_scope.cancel()
+
+
 def audited(host: PeerHost, data: Path) -> str:
     """Everything that a node's audit log holds."""
     host.host._audit.flush()
