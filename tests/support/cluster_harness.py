@@ -73,7 +73,8 @@ class ClusterNode(Node):
         self.epoch = epoch
         here = Here(self.node, epoch, f"n{number}", rack, f"10.0.0.{number}:7117", SECRET, 2)
         self.core = Core(Entropy(number * 1_000 + epoch), OWNER, here=here)
-        self.now = cluster.now
+        self.drift = cluster.drifts.get(number, 0)
+        self.now = cluster.now + self.drift
         self.seq = number * 1_000_000
         self.contents: dict[int, bytes] = {}
         self.buffers: dict[int, bytes] = {}
@@ -239,8 +240,11 @@ class Citizen(Client):
 class Cluster:
     """Some nodes, each connected with each, and what is under way between them."""
 
-    def __init__(self, racks: tuple[str, ...] = ("r1", "r1", "r2")) -> None:
-        self.now = 1_000 * MS
+    def __init__(
+        self, racks: tuple[str, ...] = ("r1", "r1", "r2"), drifts: dict[int, int] | None = None
+    ) -> None:
+        self.now = 10_000_000 * MS
+        self.drifts = drifts or {}  # how far the clock of a node is off, in ns
         self.wire: list[Parcel] = []
         self.wanted: set[tuple[NodeId, NodeId]] = set()
         self.spawned: list[tuple[ClusterNode, TaskId]] = []
@@ -288,8 +292,8 @@ class Cluster:
         for _ in range(max(milliseconds // grain, 1)):
             self.now += grain * MS
             for node in self.nodes:
-                node.now = self.now
-                node.step(events.TimerFired(self.now))
+                node.now = self.now + node.drift
+                node.step(events.TimerFired(node.now))
             self.settle()
 
     def part(self, one: ClusterNode, other: ClusterNode) -> None:
