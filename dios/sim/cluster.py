@@ -366,7 +366,8 @@ class ClusterWorld:
 
     def disbanded(self, caller: Caller, name: bytes) -> None:
         """The caller's node has destroyed the group: it tells the others as long as it lives."""
-        self.ledger.disbanded[name] = (caller.node, self.machines[caller.node].life)
+        life = self.machines[caller.node].life
+        self.ledger.disbanded[name] = (caller.node, life, self.agenda.now)
 
     def may_resolve(self, caller: Caller, key: Key) -> bool:
         """Whether the caller is a member of one of the object's groups."""

@@ -98,7 +98,7 @@ class Ledger:
         self.registers: Final[dict[int, Register]] = {}
         self.keys: Final[dict[int, Key]] = {}
         self.groups_of: Final[dict[Key, tuple[bytes, ...]]] = {}
-        self.disbanded: Final[dict[bytes, tuple[NodeId, int]]] = {}
+        self.disbanded: Final[dict[bytes, tuple[NodeId, int, int]]] = {}
         self.grants: Final[dict[tuple[Who, Key], list[Grant]]] = {}
         self.children: Final[list[Child]] = []
         self.told: Final[Counter[tuple[int, int]]] = Counter()

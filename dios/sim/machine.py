@@ -81,6 +81,7 @@ class Machine:
         self.frozen = False
         self.stalled_until = 0
         self.thawed_at = 0
+        self.started_at = 0
         self.late: list[Callable[[ClusterHost], None]] = []
         self._wake = 0
         self._syncing = False
@@ -142,6 +143,7 @@ class Machine:
     def start(self) -> None:
         """The node starts with what its disk has."""
         self.life += 1
+        self.started_at = self._agenda.now
         self._wake, self._syncing, self.frozen = 0, False, False
         self.late.clear()
         self.store = ModelStore(self.device, self._rng, inline_bytes=STORED_INLINE_BYTES)

@@ -1,0 +1,125 @@
+"""Cores with one rule of a cluster broken, each as somebody might break it.
+
+Not for: being right. ``tests/sim/test_cluster.py`` shows that the simulator finds every one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dios.core import claims, coordination, delegation, io_steps, lifecycle, retirement, serving
+from dios.core.effects import Outcome
+from dios.core.machine import Core
+from dios.core.peers import Cluster, Peer
+from dios.core.references import Reference
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.ids import TaskId, Ticket
+from dios.wire import dcp, messages
+from dios.wire.types import Permission
+
+
+def answers_early(patch: pytest.MonkeyPatch) -> None:
+    """An answer is sent before the disk has what it vouches for."""
+    honest = Core.step
+
+    def hasty(self: Core, event: object) -> Outcome:
+        outcome = honest(self, event)  # type: ignore[arg-type] # it takes whatever the host gives
+        outcome.wait_for = Ticket(0)
+        return outcome
+
+    patch.setattr(Core, "step", hasty)
+
+
+def acts_twice(patch: pytest.MonkeyPatch) -> None:
+    """A repeated request is done again."""
+
+    def forgetful(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
+        del step
+        peer.answers[asked.number] = None
+        return True
+
+    patch.setattr(coordination, "is_new", forgetful)
+
+
+def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Nobody gives up on a node that does not answer, or is dead."""
+
+    def patient(question: object) -> int:
+        del question
+        return 10**9
+
+    def silent(step: Step, peer: Peer, why: str = "") -> None:
+        del step, peer, why
+
+    patch.setattr(coordination, "_patience_ms", patient)
+    patch.setattr(coordination, "fail_all", silent)
+
+
+def compares_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What a node hears of another's holdings changes nothing."""
+
+    def idle(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
+        del body
+        coordination.reply(step, peer, number, dcp.Unknown((), ()))
+
+    patch.setitem(serving._HANDLERS, dcp.Claim, idle)
+
+
+def gives_everything(patch: pytest.MonkeyPatch) -> None:
+    """A delegation has every right of the giver."""
+
+    def whole(held: Permission, wanted: int) -> Permission:
+        del wanted
+        return held
+
+    patch.setattr(delegation, "narrowed", whole)
+
+
+def takes_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    """Retiring answers, and leaves what was delegated."""
+
+    def none(reference: Reference) -> list[Reference]:
+        del reference
+        return []
+
+    patch.setattr(retirement, "descendants", none)
+
+
+def tells_twice(patch: pytest.MonkeyPatch) -> None:
+    """The end of a task that was taken for lost is told once more."""
+    honest = serving._HANDLERS[dcp.Tell]
+
+    def talkative(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
+        task = step.state.tasks.get(body.task)
+        if task is not None and isinstance(body.event, messages.ChildEnded):
+            task.children_away[TaskId(body.event.object)] = (peer.node, "", "")
+        honest(step, peer, number, body)  # type: ignore[arg-type] # each handler takes its own request
+
+    patch.setitem(serving._HANDLERS, dcp.Tell, talkative)
+
+
+def two_have_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """EXCL admits whoever comes, and every commit holds."""
+    patch.setattr(io_steps, "admits", lambda target, level: True)  # noqa: ARG005 - whoever comes
+    patch.setattr(io_steps, "holds", lambda buffer: True)  # noqa: ARG005 - likewise
+
+
+def keeps_silent(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told that a task which they started has ended."""
+
+    def silent(step: Step, task: Task) -> None:
+        del step
+        if task.parent is not None:
+            task.parent.children.pop(task.id, None)
+
+    patch.setattr(lifecycle, "_tell_parent", silent)
+
+
+def keeps_what_the_dead_held(patch: pytest.MonkeyPatch) -> None:
+    """When the grace of a dead node is over, everything stays."""
+
+    def never(step: Step, cluster: Cluster, peer: Peer) -> None:
+        del step, cluster, peer
+
+    patch.setattr(claims, "end_deputies", never)
