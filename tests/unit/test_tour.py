@@ -44,7 +44,7 @@ def test_the_steps_follow_each_other_in_the_code() -> None:
         ("dios/core/coordination.py", "effects.Send("),
         ("dios/host/peers/effects.py", "self._links.send("),
         ("dios/transport/tcp_tls.py", "dios.transport.secured"),
-        ("dios/host/peers/reading.py", "Received("),
+        ("dios/host/peers/links.py", "dios.host.peers.reading"),
         ("dios/core/cluster_events.py", "serving.asked"),
         ("dios/core/serving.py", "coordination.is_new"),
         ("dios/host/peers/outlets.py", "dcp.Reply"),
