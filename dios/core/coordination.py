@@ -27,6 +27,9 @@ Given: TypeAlias = "Reply | effects.AnswerVector | effects.AnswerAttach | effect
 _MS: Final = 1_000_000
 _READS: Final = (effects.AnswerRead,)
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
+_STALE: Final = messages.Failure(
+    int(Code.ECANCELED), "the answer was lost, and what it read has changed since; ask again"
+)
 
 
 class Remembered(NamedTuple):
@@ -266,18 +269,20 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: Remembered) -
     # Whatever it told of may still be on its way to the disk.
     step.wait_for_everything()
     effect = remembered.effect
-    opened = [
-        part
-        for part in (effect.parts if isinstance(effect, effects.AnswerVector) else (effect,))
-        if isinstance(part, _OPENS) and part.result.buffer
-    ]
-    changed = any(
-        (read := step.state.objects.get(target)) is None or read.v_w != version
+    changed = {
+        target
         for target, version in remembered.versions
-    )
-    if changed or not all(_is_open(step, part) for part in opened):
-        said = "the answer was lost, and what it read has changed since; ask again"
-        step.emit(effects.Send(peer.node, dcp.Reply(number, _failure(Code.ECANCELED, said))))
+        if (read := step.state.objects.get(target)) is None or read.v_w != version
+    }
+    if isinstance(effect, effects.AnswerVector):
+        # What its other calls did was done, and must not be taken for refused.
+        parts = tuple(
+            effects.Answer(effect.task, effect.seq, _STALE) if _is_stale(step, part, changed) else part
+            for part in effect.parts
+        )
+        step.emit(effects.AnswerVector(effect.task, effect.seq, parts))
+    elif _is_stale(step, effect, changed):
+        step.emit(effects.Send(peer.node, dcp.Reply(number, _STALE)))
     elif isinstance(effect, effects.AnswerAttach):
         said = "the answer was lost; the end of the stream is closed"
         step.emit(effects.Send(peer.node, dcp.Reply(number, _failure(Code.EPIPE, said))))
@@ -285,10 +290,14 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: Remembered) -
         step.emit(effect)
 
 
-def _is_open(step: Step, part: effects.AnswerRead | effects.AnswerWrite) -> bool:
-    """Whether the deputy still has the buffer: one that was closed is not made again."""
+def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
+    """Whether its bytes are others now, or its buffer was closed, which is not made again."""
+    if isinstance(part, _READS) and part.object in changed:
+        return True
+    if not isinstance(part, _OPENS) or not part.result.buffer:
+        return False
     deputy = step.state.deputies.get(part.task)
-    return deputy is not None and BufferId(part.result.buffer) in deputy.buffers
+    return deputy is None or BufferId(part.result.buffer) not in deputy.buffers
 
 
 def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
