@@ -20,13 +20,22 @@ from dios.core import (
     run_calls,
     stand_ins,
 )
+from dios.core.object_types.rules import RULES
+from dios.core.objects import PhysicalObject
 from dios.core.peers import Cluster, Peer
 from dios.core.pending import Pending
 from dios.core.recipes import Given, Recipe
 from dios.core.references import Provenance, Reference, narrowed
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.errors import BadReferenceError, DiosError, InvalidError, ProtocolError, WouldBlockError
+from dios.errors import (
+    BadReferenceError,
+    DiosError,
+    InvalidError,
+    NotExecutableError,
+    ProtocolError,
+    WouldBlockError,
+)
 from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
@@ -314,7 +323,6 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     if ObjectId(body.child) in step.state.objects or body.child in step.state.deputies:
         raise ProtocolError("a task with an id that is taken")
     parent = deputies.deputy_of(step, peer, body.caller)
-    names = groups.names_known(step, body.groups)
     everything = (body.program, *body.inputs, *body.outputs)
     origins = [
         parent.table.get(one.reference.ref) if one.node == cluster.here.node else None for one in everything
@@ -322,10 +330,9 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     for origin in origins[1:]:
         if origin is not None:
             delegation.delegable(parent, origin.id)
-    targets = [
-        stand_ins.known(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
-        for one, origin in zip(everything, origins, strict=True)
-    ]
+    brand = run_calls.brand_for(step, parent, body.call.brand)
+    targets = _targets(step, cluster, parent, everything, origins)
+    names = groups.names_known(step, body.groups)
     given = [
         Given(
             target, one.reference.permissions, one.reference.label, one.reference.expires_ns, target.v_w, 0, 0
@@ -339,11 +346,17 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
         tuple(given[1 : 1 + inputs]),
         tuple(given[1 + inputs :]),
         body.call.arguments,
-        body.call.brand,
+        brand,
         body.call.limits,
     )
     order = run_calls.Order(recipe, (), body.call.label, None)
-    reserved = run_calls.admit(step, parent, order)
+    try:
+        reserved = run_calls.admit(step, parent, order)
+        step.state.pending.require_room(parent)
+    except DiosError:
+        for target in targets:
+            step.maybe_collect(target)
+        raise
     child = run_calls.begin(step, parent, order, reserved, task_id=body.child, name=body.name)
     granted = [_handed(step, child, one, origin) for one, origin in zip(everything, origins, strict=True)]
     run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
@@ -353,6 +366,34 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
         step.answer(parent, number, messages.Created(child.name, stand_ins.abroad(step, reference)))
     else:
         step.wait(Pending(parent, number, body.call, (child.object,)))
+
+
+def _targets(
+    step: Step,
+    cluster: Cluster,
+    parent: Task,
+    everything: tuple[dcp.Held, ...],
+    origins: list[Reference | None],
+) -> list[PhysicalObject]:
+    """What the child will be handed, once nothing of it can be refused any more."""
+    foreign = [one.reference for one, origin in zip(everything, origins, strict=True) if origin is None]
+    if len({told.ref for told in foreign}) < len(foreign) or not all(told.ref for told in foreign):
+        raise ProtocolError("two references with one id, or none")
+    for one, origin in zip(everything, origins, strict=True):
+        if origin is None:
+            stand_ins.require_unknown(step, deputies.home_of(cluster, one.node), one.reference)
+        else:
+            delegation.end_of(step, one.reference.expires_ns)
+            parent.table.require_room()
+    program, origin = everything[0].reference, origins[0]
+    if origin is not None:
+        run_calls.executable(parent, origin.id)
+    elif not RULES[program.type].executable:
+        raise NotExecutableError(f"a {program.type.name} cannot be run")
+    return [
+        stand_ins.known(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
+        for one, origin in zip(everything, origins, strict=True)
+    ]
 
 
 def _handed(step: Step, child: Task, one: dcp.Held, origin: Reference | None) -> messages.Reference:

@@ -17,7 +17,7 @@ from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.ids import ObjectId, RefId
 from dios.wire import dcp, messages
-from dios.wire.types import ObjectType, Permission, Persistence
+from dios.wire.types import ObjectType, Permission
 
 _MS: Final = 1_000_000
 _LAST_ID: Final = 2**63 - 1
@@ -110,7 +110,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
     young = step.now - limits.CLAIM_YOUNG_MS * _MS
-    restarted = body.epoch != coordination.cluster_of(step).here.epoch
+    restarted = body.epoch < coordination.cluster_of(step).here.epoch
     for holding in body.holdings:
         deputy = deputies.deputy_of(step, peer, holding.caller)
         named = {entry[0] for entry in holding.references}
@@ -125,8 +125,9 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
             if target is None:
                 objects[object_id] = None
                 refs.append(ref)
-            elif restarted and own and target.persistence is Persistence.DURABLE:
-                deputies.grant_again(step, deputy, target, ref, Permission(permissions))
+            elif restarted and own and deputies.may_have_again(deputy, target, ref):
+                rights = Permission(permissions) & Permission.ALL
+                deputies.grant_again(step, deputy, target, ref, rights)
             else:
                 refs.append(ref)
     if body.tasks is not None:

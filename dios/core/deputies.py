@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dios import limits
 from dios.core import effects, lifecycle
-from dios.core.accounts import Account
+from dios.core.accounts import Account, require_all
 from dios.core.objects import PhysicalObject
 from dios.core.references import Provenance, Reference
 from dios.core.tasks import Task
-from dios.errors import ProtocolError
-from dios.ids import Name, ObjectId, Principal, RefId
+from dios.errors import DiosError, OutOfMemoryError, ProtocolError, UnreachableError
+from dios.ids import Name, NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
-from dios.wire.types import Brand, Deletion, ObjectType, Permission, Scope, TaskState
+from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
 
 if TYPE_CHECKING:
-    from dios.core.peers import Peer
+    from dios.core.peers import Cluster, Peer
+    from dios.core.state import State
     from dios.core.step import Step
 
 
@@ -35,6 +37,7 @@ def deputy_of(step: Step, peer: Peer, caller: dcp.Caller) -> Task:
     if caller.task in state.tasks:
         raise ProtocolError("a task of this node is said to be on another")
     principal = Principal(caller.principal)
+    _require_room(state, peer, principal)
     own = PhysicalObject(
         ObjectId(caller.task),
         ObjectType.TASK,
@@ -64,6 +67,36 @@ def deputy_of(step: Step, peer: Peer, caller: dcp.Caller) -> Task:
     peer.deputies[deputy.id] = deputy
     step.emit(effects.OpenDeputy(deputy.id, peer.node, principal))
     return deputy
+
+
+def _require_room(state: State, peer: Peer, principal: Principal) -> None:
+    if len(peer.deputies) >= limits.DEPUTIES_PER_NODE_MAX:
+        raise OutOfMemoryError(
+            f"{len(peer.deputies)} tasks of node {peer.name} hold something here; end some"
+        )
+    if principal not in state.principals and len(state.principals) >= limits.PRINCIPALS_MAX:
+        raise OutOfMemoryError(f"this node knows {len(state.principals)} principals, and takes no more")
+
+
+def home_of(cluster: Cluster, node: NodeId) -> Peer:
+    """The node that another one says a task is on; EHOSTUNREACH for one that nobody has heard of."""
+    peer = cluster.peers.get(node)
+    if peer is None:
+        raise UnreachableError("no such node is known here; see `dios node ls`")
+    return peer
+
+
+def may_have_again(deputy: Task, target: PhysicalObject, ref: RefId) -> bool:
+    """Whether a reference of before a new start can be granted again, as it was, and counted."""
+    if target.persistence is not Persistence.DURABLE or not ref or ref in target.references:
+        return False
+    try:
+        deputy.table.require_room()
+        deputy.account.require(Resource.REFERENCES, 1)
+        require_all(target.sharing, Resource.REFERENCES, 1)
+    except DiosError:
+        return False
+    return True
 
 
 def end(step: Step, peer: Peer, deputy: Task) -> None:

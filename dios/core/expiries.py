@@ -6,13 +6,20 @@ Not for: taking them away (``dios.core.retirement``).
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from dios import limits
+from dios.ids import RefId, TaskId
 
 if TYPE_CHECKING:
     from dios.core.references import Reference
-    from dios.ids import RefId
+
+_Key: TypeAlias = tuple[TaskId, RefId]
+
+
+def _key(reference: Reference) -> _Key:
+    # Another node chose the ids of references to its objects: alone they need not be unique here.
+    return reference.task.id, reference.id
 
 
 class ExpiryTable:
@@ -21,20 +28,20 @@ class ExpiryTable:
     __slots__ = ("_living", "_moments")
 
     def __init__(self) -> None:
-        self._living: dict[RefId, Reference] = {}
-        self._moments: list[tuple[int, RefId]] = []
+        self._living: dict[_Key, Reference] = {}
+        self._moments: list[tuple[int, _Key]] = []
 
     def add(self, reference: Reference) -> None:
         """Note a reference's end."""
-        self._living[reference.id] = reference
-        heapq.heappush(self._moments, (reference.expires_ns, reference.id))
+        self._living[_key(reference)] = reference
+        heapq.heappush(self._moments, (reference.expires_ns, _key(reference)))
         if len(self._moments) > 2 * len(self._living) + limits.STALE_MOMENTS_MAX:
             self._moments = [entry for entry in self._moments if entry[1] in self._living]
             heapq.heapify(self._moments)
 
     def forget(self, reference: Reference) -> None:
         """The reference is gone already."""
-        self._living.pop(reference.id, None)
+        self._living.pop(_key(reference), None)
 
     def next(self) -> int | None:
         """When the next one goes."""

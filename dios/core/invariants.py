@@ -43,8 +43,8 @@ def _check_references(state: State) -> None:
     for task in state.everybody():
         slots: set[int] = set()
         for reference in task.table:
-            _require(reference.id not in seen, "a reference stands in two tables")
-            seen.add(reference.id)
+            _require(id(reference) not in seen, "a reference stands in two tables")
+            seen.add(id(reference))
             _require(reference.task is task, "a reference stands in a foreign table")
             _require(reference.slot not in slots, "two references share a slot")
             slots.add(reference.slot)

@@ -167,10 +167,20 @@ class Cluster:
         """What is known of a node; a fresh one where nothing is."""
         found = self.peers.get(node)
         if found is None:
+            if len(self.peers) >= limits.PEERS_MAX:
+                self._clear_out()
             found = self.peers[node] = Peer(node)
             # An answer to an earlier start of this node may still be on its way: it must fit nothing.
             found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
         return found
+
+    def _clear_out(self) -> None:
+        """Forget the nodes that have no row any more, and hold nothing here, nor anybody here of them."""
+        for node, peer in list(self.peers.items()):
+            busy = peer.connected or peer.deputies or peer.stand_ins or peer.asked
+            if not busy and node not in self.membership.members:
+                for table in (self.peers, self.since, self.placed, self.graces):
+                    table.pop(node, None)
 
     def living(self) -> Iterator[Peer]:
         """The nodes that are not known to be dead, by id."""

@@ -15,7 +15,7 @@ from dios.core.peers import Peer, Then
 from dios.core.references import Provenance
 from dios.core.step import Step
 from dios.core.tasks import Task
-from dios.errors import InvalidError, NoSuchTaskError, ProtocolError
+from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError
 from dios.ids import NodeId, ObjectId, PayloadId, Principal
 from dios.wire import dcp, messages
 from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
@@ -61,18 +61,20 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     """Make the object here, and grant the caller a reference, whosever task it is."""
     if body.size != step.payload_size:
         raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
+    rules = RULES[body.kind]
+    if not rules.bytes_in_host:
+        raise ProtocolError("a copy of something without bytes")
     cluster = coordination.cluster_of(step)
     task = step.state.tasks.get(body.caller.task)
     own = task is not None or body.home == cluster.here.node
     if own and (task is None or not task.alive):
         raise NoSuchTaskError("the task that the copy is for has ended")
+    if task is not None and not _is_asked_for(peer, task):
+        raise NotPermittedError("the task has asked for no copy; nothing is put into its table unasked")
     if task is None:
-        home = cluster.peer(body.home or peer.node)
+        home = deputies.home_of(cluster, body.home or peer.node)
         task = deputies.deputy_of(step, home, body.caller)
     names = groups.names_known(step, body.groups)
-    rules = RULES[body.kind]
-    if not rules.bytes_in_host:
-        raise ProtocolError("a copy of something without bytes")
     accounts = (task.account, *step.state.accounts_of_groups(names))
     task.table.require_room()
     require_all(accounts, Resource.OBJECTS, 1)
@@ -101,3 +103,9 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     step.audit(task, "replicate", "ok", made.fingerprint, f"from node {peer.name}")
     held = dcp.Held(cluster.here.node, stand_ins.abroad(step, reference))
     coordination.reply(step, peer, number, dcp.Planted(held))
+
+
+def _is_asked_for(peer: Peer, task: Task) -> bool:
+    """Whether a task of this node waits for a copy of what that node has."""
+    asked = (question.body for question in peer.asked.values())
+    return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in asked)

@@ -112,12 +112,12 @@ def _is_handed_from_elsewhere(order: Order) -> bool:
 
 # -- what is ordered --------------------------------------------------------------------------------
 def _ordered(step: Step, task: Task, call: messages.Run) -> Order:
-    brand = _brand_for(step, task, call.brand)
-    executable = _executable(task, call.executable)
+    brand = brand_for(step, task, call.brand)
+    program = executable(task, call.executable)
     names = groups.names_for_child(task, call.groups)
     inputs, outputs = _delegable(task, call.inputs), _delegable(task, call.outputs)
     recipe = Recipe(
-        _program(executable),
+        _program(program),
         names,
         tuple(map(_given, inputs, call.inputs)),
         tuple(map(_given, outputs, call.outputs)),
@@ -125,10 +125,11 @@ def _ordered(step: Step, task: Task, call: messages.Run) -> Order:
         brand,
         call.limits,
     )
-    return Order(recipe, (*inputs, *outputs), call.label, executable)
+    return Order(recipe, (*inputs, *outputs), call.label, program)
 
 
-def _executable(task: Task, ref_id: int) -> Reference:
+def executable(task: Task, ref_id: int) -> Reference:
+    """A reference to something that the caller may run."""
     reference = access.living(access.held(task, ref_id, Permission.EXECUTE))
     if not RULES[reference.object.type].executable:
         raise NotExecutableError(f"a {reference.object.type.name} cannot be run")
@@ -184,13 +185,13 @@ def _repeated(step: Step, task: Task, call: messages.Run) -> Order:
     origins: Origins = (*(None for _ in recipe.inputs), *added)
     program, program_origin = recipe.program, None
     if call.executable:
-        program_origin = _executable(task, call.executable)
+        program_origin = executable(task, call.executable)
         inputs = (*inputs, recipe.program)
         origins = (*origins, None)
         program = _program(program_origin)
     if len(inputs) > limits.ARGUMENTS_MAX:
         raise TooLargeError(f"more than {limits.ARGUMENTS_MAX} inputs")
-    brand = _brand_for(step, task, recipe.brand)
+    brand = brand_for(step, task, recipe.brand)
     again = Recipe(program, recipe.groups, inputs, recipe.outputs, recipe.arguments, brand, recipe.limits)
     origins = (*origins, *(None for _ in recipe.outputs))
     return Order(again, origins, call.label or former.label, program_origin)
@@ -217,7 +218,7 @@ def not_repeatable(recipe: Recipe, now: int) -> str:
     return ""
 
 
-def _brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
+def brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
     """Table 4.7: what may be started by run, and what restricted mode makes of it."""
     if wanted is Brand.LEGACY:
         raise InvalidError("a legacy program is started by the host, not by run")

@@ -49,7 +49,9 @@ def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
     try:
         _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
     except DiosError as error:
-        if isinstance(error, ProtocolError):
+        if isinstance(error, ProtocolError) and not (step.after or step.persist):
+            # Nothing was done but to remember the number.
+            peer.answers.pop(message.number, None)
             raise
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
         coordination.reply(step, peer, message.number, failure)
@@ -76,7 +78,7 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     deputy = deputies.deputy_of(step, peer, body.caller)
     every = {target.id: target for name in body.names for target in step.state.names.find(name)}
     found = [target for target in every.values() if target.type is not ObjectType.PRIVMEM_BLOB]
-    found = found[: max(body.limit, 0)]
+    found = found[: min(body.limit, limits.LOOKUP_REFERENCES_MAX)]
     deputy.table.require_room(len(found))
     deputy.account.require(Resource.REFERENCES, len(found))
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
@@ -96,7 +98,7 @@ def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     """Delegate to a task that is about to be started on another node."""
     giver = deputies.deputy_of(step, peer, body.caller)
     references = [delegation.delegable(giver, one.ref) for one in body.shared]
-    home = coordination.cluster_of(step).peer(body.node)
+    home = deputies.home_of(coordination.cluster_of(step), body.node)
     receiver = deputies.deputy_of(step, home, body.receiver)
     receiver.table.require_room(len(references))
     told = [
@@ -153,17 +155,21 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
     task = step.state.tasks.get(body.task)
     event = body.event
     if task is not None:
-        news = True
+        news = False
         if isinstance(event, messages.Retired):
             reference = task.table.find(event.ref)
             if reference is not None and reference.object.home == peer.node:
+                news = True
                 event = messages.Retired(
                     event.ref, event.object, event.fingerprint, reference.label, event.expired
                 )
                 stand_ins.lose(step, reference)
         elif isinstance(event, messages.ChildEnded):
-            # One that was taken for lost was told of then.
-            news = task.children_away.pop(TaskId(event.object), None) is not None
+            # One that was taken for lost was told of then; of a child on a third node only that one tells.
+            place = task.children_away.get(TaskId(event.object))
+            if place is not None and place[0] == peer.node:
+                del task.children_away[TaskId(event.object)]
+                news = True
         if task.alive and news:
             step.tell(task, event)
     coordination.reply(step, peer, number, messages.Done(1))

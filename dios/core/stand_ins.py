@@ -79,6 +79,15 @@ def known(step: Step, peer: Peer, told: messages.Reference) -> StandIn:
     return target
 
 
+def require_unknown(step: Step, peer: Peer, told: messages.Reference) -> None:
+    """It can be entered into a table: neither reference nor object have the id of another one."""
+    held = peer.stand_ins.get(ObjectId(told.object))
+    if not told.ref or (held is not None and told.ref in held.references):
+        raise ProtocolError("a reference to another node's object has the id of one that is here, or none")
+    if told.object in step.state.objects:
+        raise ProtocolError("an object of another node has the id of one that is here")
+
+
 def adopt(
     step: Step,
     task: Task,
@@ -92,6 +101,7 @@ def adopt(
     peer = cluster.peer(node)
     if told.ref in task.table:
         raise ProtocolError("a reference to another node's object has the id of one that is here")
+    require_unknown(step, peer, told)
     target = known(step, peer, told)
     if target.references:
         target.learn(told)
@@ -101,7 +111,7 @@ def adopt(
     reference = step.state.add_reference(
         task,
         target,
-        Permission(told.permissions),
+        Permission(told.permissions) & Permission.ALL,
         provenance,
         told.label if label is None else label,
         expires_ns=expires_ns,
