@@ -134,10 +134,10 @@ class Pipeline:
         return total
 
 
-def blobs(node: dios.Node, datas: Sequence[bytes]) -> list[bytes]:
+def blobs(node: dios.Node, contents: Sequence[bytes]) -> list[bytes]:
     """The names of fresh objects of this session's node, which live as long as the session."""
     assert node.home is not None
-    made = [node.create(dios.SHMEM_BLOB, data=data, groups=[node.home]) for data in datas]
+    made = [node.create(dios.SHMEM_BLOB, data=data, groups=[node.home]) for data in contents]
     return [blob.name for blob in made if blob.name is not None]
 
 

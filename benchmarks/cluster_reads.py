@@ -59,10 +59,10 @@ def _ours(section: Section) -> Rates:
         pipe = Pipeline(cluster.made.nodes[0].socket)
         stack.callback(pipe.node.close)
         for name, size in SIZES.items():
-            datas = [os.urandom(size) for _ in range(IN_FLIGHT)]
-            references = found(pipe.node, blobs(other, datas))
+            contents = [os.urandom(size) for _ in range(IN_FLIGHT)]
+            references = found(pipe.node, blobs(other, contents))
             calls: list[PlainCall] = [ReadOnce(each.ref) for each in references]
-            assert [each.read_bytes() for each in references] == datas
+            assert [each.read_bytes() for each in references] == contents
             ways = _ways(pipe, calls, size, shown, port, stack)
             rates[name] = _in_turns(ways, size, TIMES[name])
             _processor_time(section, cluster, pipe, calls, name)

@@ -23,6 +23,7 @@ from dios.lib.mapreduce import JobProgress, Role
 
 NODES = 3
 TURNS = 2
+SPLITS = 8
 MOMENT = 0.5
 _LABEL = {"mapper": "a mapper", "reducer": "a reducer"}
 NAN = float("nan")
@@ -60,8 +61,8 @@ def run(section: Section) -> None:
             judge("1.1 x", ratio, 1.1),
         )
     )
-    for role in ("mapper", "reducer"):
-        _killed(section, path, count, role)
+    for role, splits in (("mapper", None), ("mapper", SPLITS), ("reducer", SPLITS)):
+        _killed(section, path, count, role, splits)
 
 
 def over(nodes: int) -> Contender:
@@ -81,13 +82,15 @@ def over(nodes: int) -> Contender:
 
 
 # -- a node dies --------------------------------------------------------------------------------------
-def _killed(section: Section, path: Path, count: int, role: str) -> None:
+def _killed(section: Section, path: Path, count: int, role: str, splits: int | None) -> None:
     """Kill the node where such a task runs when half the input is mapped; what was mapped twice."""
     with running_cluster(NODES) as cluster, cluster.at(0) as node:
         time.sleep(0.5)
         victim = _Victim(cluster, role)
         before = time.monotonic()
-        result = mapreduce.run(node, MAP_KEYS, inputs=[path], reducers=2, workers=2, progress=victim.strike)
+        result = mapreduce.run(
+            node, MAP_KEYS, inputs=[path], reducers=2, workers=2, splits=splits, progress=victim.strike
+        )
         taken = time.monotonic() - before
         with result:
             right = sum(int(str(found)) for _, found in result) == count
@@ -96,13 +99,14 @@ def _killed(section: Section, path: Path, count: int, role: str) -> None:
             return
         mapped = sum(report.input_bytes for report in result.tasks if report.role is Role.MAPPER)
     twice = mapped / path.stat().st_size - 1
-    section.figure(f"word count with the node of {_LABEL[role]} killed, wall", taken, "s")
+    cut = "as many mappers as processes" if splits is None else f"{splits} mappers"
+    section.figure(f"word count with the node of {_LABEL[role]} killed, {cut}, wall", taken, "s")
     section.figure(f"the same, input mapped twice ({victim.told})", 100 * twice, "%")
     if not right:
         section.trouble.append(f"the counts are wrong after the node of {_LABEL[role]} was killed")
     section.rows.append(
         Row(
-            f"word count, node of {_LABEL[role]} killed in the middle: work done twice",
+            f"word count of {cut}, node of {_LABEL[role]} killed in the middle: work done twice",
             f"{number(100 * twice)} %",
             "",
             "",

@@ -41,7 +41,7 @@ SECONDS_MAX: Final = {
     "cluster_calls": 180,
     "cluster_reads": 180,
     "cluster_life": 180,
-    "cluster_work": 420,
+    "cluster_work": 600,
 }
 """The sections in their order, and the time after which one is killed."""
 
