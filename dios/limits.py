@@ -244,6 +244,10 @@ DISBANDED_GROUPS_MAX: Final = 1_024
 UNTOLD_MAX: Final = 1_024
 CLAIM_REFERENCES_MAX: Final = 16_384
 CLAIM_TASKS_MAX: Final = 512
+DEPUTIES_PER_NODE_MAX: Final = 16_384
+PRINCIPALS_MAX: Final = 4_096
+GROUPS_TOLD_OF_MAX: Final = 65_536
+PEERS_MAX: Final = 2 * NODES_MAX
 
 # -- the audit log --------------------------------------------------------------------------------
 AUDIT_SEGMENT_BYTES: Final = 16 * MIB
