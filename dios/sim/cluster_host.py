@@ -165,17 +165,17 @@ class ClusterHost(SimHost):
         self._run(list(effect.parts))
         parts, self._parts = self._parts, None
         results = messages.Results(tuple(cast("messages.PlainResult", result) for result, _ in parts))
-        datas = [data for _, data in parts]
+        contents = [data for _, data in parts]
         node = self._deputies.get(effect.task)
         if node is None:
-            self._around.answered(effect.task, effect.seq, results, datas)
+            self._around.answered(effect.task, effect.seq, results, contents)
         else:
             bare = messages.Results(
-                tuple(_bare(result, data) for result, data in zip(results.results, datas, strict=True))
+                tuple(_bare(result, data) for result, data in zip(results.results, contents, strict=True))
             )
             beside = b"".join(
                 data or b""
-                for result, data in zip(bare.results, datas, strict=True)
+                for result, data in zip(bare.results, contents, strict=True)
                 if isinstance(result, messages.Buffer) and result.data is None
             )
             self._around.send(node, dcp.Reply(effect.seq, bare), beside)
