@@ -172,6 +172,7 @@ class Cluster:
             found = self.peers[node] = Peer(node)
             # An answer to an earlier start of this node may still be on its way: it must fit nothing.
             found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
+            found.untold.update((name, dcp.Disband(name)) for name in self.disbanded)
         return found
 
     def _clear_out(self) -> None:
