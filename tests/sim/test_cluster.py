@@ -32,6 +32,8 @@ FOUND = {
     309: "who had dropped its reference to a task never heard that it was lost",
     36: "a copy made a node a deputy of its own, for a session that was over",
     465: "a commit was repeated when its buffer was closed",
+    414: "of a vector that was answered again the writes were said to be refused, and had been done",
+    470: "a node that was met after a group was destroyed was not told of it",
     621: "an answer that waited for the disk came to a later start of the asker, whose number fitted",
 }
 
