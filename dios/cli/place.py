@@ -77,14 +77,18 @@ class Place:
             if group.fingerprint == mark:
                 return group
         raise InvalidError(
-            f"this node knows no group {text!r} of yours; `dios group ls` shows which it knows"
+            f"this node knows no group {text!r} of yours; `dios group ls` shows which it knows, "
+            "`dios group create` makes one"
         )
 
     def make_group(self, alias: str) -> Group:
         """A new group, its name kept in the keyring under ``alias``."""
         check_alias(alias)
         if alias in self.keyring.groups:
-            raise ExistsError(f"your keyring has a group {alias!r} already; choose another alias")
+            raise ExistsError(
+                f"your keyring has a group {alias!r} already; choose another alias, or "
+                f"`dios group forget {alias}` when its node is no more"
+            )
         group = self.node.create_group()
         self.keyring.add(alias, Name(group.name or b""))
         self._made.append(group)

@@ -42,6 +42,18 @@ def test_the_quick_start_works_as_written(newcomer: Person) -> None:
     assert "data/one.txt" in done.stdout
 
 
+def test_the_cluster_works_as_written(newcomer: Person) -> None:
+    """Every line about several nodes succeeds after the quick start, in order, and leaves nothing."""
+    newcomer.environment["DIOS_POOL_SIZE"] = "1"
+    newcomer.types("dios-node start --data ./node0 --detach")
+    done = newcomer.pastes(block("dios up"))
+    if done.returncode:
+        newcomer.types("dios down")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "one fish two fish\n" in done.stdout
+    assert "arguments" in done.stdout
+
+
 def test_the_python_program_works_as_written(newcomer: Person) -> None:
     """The README's Python program runs to its end beside a node."""
     newcomer.types("dios-node start --data ./node0 --detach")

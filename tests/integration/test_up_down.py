@@ -154,9 +154,6 @@ def test_the_page_works_as_written(tmp_path: Path) -> None:
     assert "dios down" in lines
     someone = Person(tmp_path)
     someone.environment["DIOS_POOL_SIZE"] = "1"
-    someone.writes("data/one.txt", "one fish two fish\n")
-    someone.writes("data/two.txt", "red fish blue fish\n")
-    someone.writes("job.py", "import dios\nprint(len(dios.connect().inputs[0].read_bytes()))\n")
     done = someone.pastes(lines)
     if done.returncode:
         someone.types("dios down")

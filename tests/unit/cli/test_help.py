@@ -14,6 +14,7 @@ COMMANDS = [
     (main.app, command)
     for command in (
         "group create",
+        "group forget",
         "group ls",
         "put",
         "ls",

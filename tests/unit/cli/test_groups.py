@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dios.cli import groups
+from dios.cli.place import CATALOGUE_ALIAS
+from dios.client.keyring import Keyring
+from dios.ids import Name
+
+
+@pytest.fixture
+def _keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keyring with two groups, one with a catalogue."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    keyring = Keyring.load()
+    keyring.add("old", Name(b"\x01" * 32))
+    keyring.add(CATALOGUE_ALIAS + "old", Name(b"\x02" * 32), section="objects")
+    keyring.add("other", Name(b"\x03" * 32))
+
+
+@pytest.mark.usefixtures("_keyring")
+def test_an_alias_can_be_free_again() -> None:
+    """A forgotten group goes from the keyring with its catalogue, and no other does; no node need run."""
+    done = CliRunner().invoke(groups.app, ["forget", "old", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert list(Keyring.load().groups) == ["other"]
+    assert not Keyring.load().objects
+
+
+@pytest.mark.usefixtures("_keyring")
+@pytest.mark.parametrize(("words", "told"), [(["old"], "--yes"), (["none", "--yes"], "has no 'none'")])
+def test_a_group_is_not_forgotten_by_mistake(words: list[str], told: str) -> None:
+    """Without a terminal to ask at it takes --yes, and an alias that there is."""
+    done = CliRunner().invoke(groups.app, ["forget", *words])
+    assert done.exit_code == 1
+    assert told in done.output
+    assert list(Keyring.load().groups) == ["old", "other"]
