@@ -19,7 +19,7 @@ from dios.core.tasks import Task
 from dios.errors import Code, DiosError, InvalidError, ProtocolError, UnreachableError
 from dios.ids import NodeId, RefId, TaskId
 from dios.wire import dcp, messages
-from dios.wire.types import Flag, NameKind, ObjectType, Permission, Resource
+from dios.wire.types import Brand, Flag, NameKind, ObjectType, Permission, Resource
 
 _UNREACHABLE: Final = int(Code.EHOSTUNREACH)
 
@@ -302,7 +302,7 @@ def receiver_of(step: Step, cluster: Cluster, task: Task, ref_id: int) -> tuple[
     target = reference.object
     if target.home:
         # The principal is the receiver's own node's to say; nobody is asked for it before it gets something.
-        return target.home, dcp.Caller(TaskId(target.id), "", target.fingerprint, task.brand)
+        return target.home, dcp.Caller(TaskId(target.id), "", target.fingerprint, Brand.PURE)
     found = access.receiving(step.state, reference)
     return cluster.here.node, forwarding.caller_of(found)
 

@@ -175,7 +175,7 @@ def delegate_away(
     known = dcp.Caller(
         receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
     )
-    deputy = deputies.deputy_of(step, deputies.home_of(cluster, node), known)
+    deputy = deputies.deputy_of(step, deputies.home_of(cluster, node), known, guessed=not receiver.principal)
     fresh = delegate(step, giver, deputy, _without_place(call))
     told = stand_ins.abroad(step, fresh)
     if node == asker:

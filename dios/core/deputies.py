@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dios import limits
 from dios.core import effects, lifecycle
-from dios.core.accounts import Account, require_all
+from dios.core.accounts import Account, charge_all, require_all
 from dios.core.objects import PhysicalObject
 from dios.core.references import Provenance, Reference
 from dios.core.tasks import Task
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
     from dios.core.step import Step
 
 
-def deputy_of(step: Step, peer: Peer, caller: dcp.Caller) -> Task:
-    """The deputy of another node's task; made when it is needed first."""
+def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> Task:
+    """The deputy of another node's task; made when it is needed first.
+
+    ``guessed``: whom the task acts for is not known yet; its own node will say it.
+    """
     state = step.state
     found = state.deputies.get(caller.task)
     if found is not None:
         if found.home != peer.node:
             raise ProtocolError("a task is said to be on two nodes")
+        if found.guessed and not guessed:
+            _recognise(step, found, caller)
         return found
     if caller.task in state.tasks:
         raise ProtocolError("a task of this node is said to be on another")
@@ -62,11 +67,26 @@ def deputy_of(step: Step, peer: Peer, caller: dcp.Caller) -> Task:
         now=step.now,
     )
     deputy.home = peer.node
+    deputy.guessed = guessed
     deputy.state = TaskState.RUNNING
     state.deputies[deputy.id] = deputy
     peer.deputies[deputy.id] = deputy
     step.emit(effects.OpenDeputy(deputy.id, peer.node, principal))
     return deputy
+
+
+def _recognise(step: Step, deputy: Task, caller: dcp.Caller) -> None:
+    """Its own node says for whom the task acts: what it holds is counted with that principal from now on."""
+    principal = Principal(caller.principal)
+    held = len(deputy.table)
+    account = Account(Scope.TASK, caller.fingerprint, (), step.state.account_of(principal))
+    account.require(Resource.REFERENCES, held)
+    charge_all((deputy.account,), Resource.REFERENCES, -held)
+    charge_all((account,), Resource.REFERENCES, held)
+    deputy.account, deputy.principal = account, principal
+    deputy.brand, deputy.label = caller.brand, caller.label
+    deputy.guessed = False
+    step.emit(effects.OpenDeputy(deputy.id, deputy.home, principal))
 
 
 def _require_room(state: State, peer: Peer, principal: Principal) -> None:

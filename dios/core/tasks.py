@@ -46,6 +46,7 @@ class Task:
         "ended_ns",
         "events",
         "exit_code",
+        "guessed",
         "home",
         "id",
         "is_session",
@@ -89,10 +90,10 @@ class Task:
         self.object: Final = own
         self.console: Final = console
         self.name: Final = name
-        self.principal: Final = principal
-        self.brand: Final = brand
+        self.principal = principal
+        self.brand = brand
         self.memberships: dict[Name, None] = dict.fromkeys(memberships)
-        self.account: Final = account
+        self.account = account
         self.member_accounts: tuple[Account, ...] = ()
         self.bounds = Reserved()  # of its own process
         self.reserved = Reserved()
@@ -100,12 +101,13 @@ class Task:
         self.created_groups: set[Name] = set()
         self.parent: Final = parent
         self.is_session: Final = is_session
-        self.label: Final = label
+        self.label = label
         self.table: Final = ReferenceTable()
         self.buffers: dict[BufferId, Buffer] = {}
         self.pending: dict[int, Pending] = {}
         self.children: dict[TaskId, Task] = {}
         self.defaults: tuple[Reference, ...] = ()  # itself, its console, its groups
+        self.guessed = False  # a deputy of which it is not known whom its task acts for
         self.home = NodeId(0)  # of a deputy: the node that has the task itself
         self.abroad: set[NodeId] = set()  # nodes that know of it
         self.away: dict[BufferId, AwayBuffer] = {}
