@@ -113,11 +113,13 @@ def _lookups(section: Section, nodes: int, limit: float) -> None:
         others = [stack.enter_context(cluster.at(each)) for each in range(1, nodes)]
         each = 2 * LOOKUPS // len(others) + 3
         fresh = [blobs(other, [b"x"] * each) for other in others]
-        kept = found(node, [names.pop() for names in fresh])
+        known = [names.pop() for names in fresh]
+        kept = found(node, known)
         for turn in range(LOOKUPS):
             names = fresh[turn % len(fresh)]
             first, second, nothing = names.pop(), names.pop(), os.urandom(32)
             stat = kept[turn % len(kept)].stat
+            common = known[turn % len(known)]
             ways: dict[str, Callable[[], list[dios.Reference]]] = {
                 "find": lambda second=second: _all([node.find(second)]),  # type: ignore[misc]
                 "find again": lambda second=second: _all([node.find(second)]),  # type: ignore[misc]
@@ -125,9 +127,11 @@ def _lookups(section: Section, nodes: int, limit: float) -> None:
                 "lookup of no name": lambda nothing=nothing: node.lookup(nothing),  # type: ignore[misc]
             }
             for way, look in ways.items():
-                _settle(stat)
+                _settle(node, common)
+                stat()
                 taken["stat"].append(once(stat) * 1e6)
-                _settle(stat)
+                _settle(node, common)
+                stat()
                 before = clock()
                 references = look()
                 taken[way].append((clock() - before) / 1e3)
@@ -152,11 +156,15 @@ def _lookups(section: Section, nodes: int, limit: float) -> None:
     )
 
 
-def _settle(stat: Callable[[], object]) -> None:
-    """Every node was asked, and the last answers may still be under way: let them, and be awake again."""
+def _settle(node: dios.Node, known: bytes) -> None:
+    """Every node was asked, and the last answers may still be under way: let them, and be at work again.
+
+    A name that was found before is looked up where it was: nobody else is asked.
+    """
     time.sleep(_QUIET_SECONDS)
     for _ in range(3):
-        stat()
+        for reference in _all([node.find(known)]):
+            reference.close()
 
 
 def _all(references: Sequence[dios.Reference | None]) -> list[dios.Reference]:

@@ -13,9 +13,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from benchmarks.measure import clock, pin
 from dios.node.daemon import command
+
+DISK: Final = "BENCH_DISK"
+"""The variable that tells a section where its folders shall be."""
+
+_DISK: Final = "/var/tmp"  # noqa: S108 - the one folder for temporary files that is never kept in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +35,11 @@ class BenchNode:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder on a disk where there is one: commits to memory would say nothing."""
-    disk = Path("/var/tmp")  # noqa: S108 - the one folder for temporary files that is never kept in memory
+    """A folder on a disk where there is one: commits to memory would say nothing.
+
+    That of a section is inside of the run's own, which also removes what a section that was killed left.
+    """
+    disk = Path(os.environ.get(DISK, _DISK))
     with tempfile.TemporaryDirectory(prefix="dios-bench-", dir=disk if disk.is_dir() else None) as folder:
         yield Path(folder)
 

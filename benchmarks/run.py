@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ import msgspec
 
 from benchmarks import report
 from benchmarks.measure import descendants
+from benchmarks.nodes import DISK, workspace
 from benchmarks.report import Section
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
@@ -112,10 +112,11 @@ def run_apart(name: str) -> Section:
     """Run one section in a process of its own, bounded in time, and leave nothing of it behind."""
     print(f"{time.strftime('%H:%M:%S')} {name} (at most {SECONDS_MAX[name]} s)", flush=True)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "section.json"
+    with workspace() as folder:
+        out = folder / "section.json"
         command = [sys.executable, "-m", "benchmarks.run", "--section", name, "--out", str(out)]
-        child = subprocess.Popen(command, start_new_session=True, cwd=RESULTS.parents[1])
+        own = {**os.environ, DISK: str(folder)}
+        child = subprocess.Popen(command, start_new_session=True, cwd=RESULTS.parents[1], env=own)
         trouble = ""
         try:
             status = child.wait(SECONDS_MAX[name])
