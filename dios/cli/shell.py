@@ -46,6 +46,8 @@ DELEGATED: Final = (
     "audit",
     "limits",
     "describe",
+    "node",
+    "replicate",
 )
 
 app: Final = typer.Typer(rich_markup_mode=None)
@@ -325,14 +327,15 @@ def _keep_history(path: Path) -> None:
         readline.write_history_file(path)
 
 
-def _length_of_command(command: object, words: list[str]) -> int:
-    """How many words name the command: ``audit grep`` has two. Options stand behind them."""
-    for at, word in enumerate(words):
+def _found_command(command: object, words: list[str]) -> tuple[int, bool]:
+    """How many words name the command, two in ``audit grep``, and whether it takes ``--node`` behind them."""
+    length = 0
+    for word in words:
         below = getattr(command, "commands", {})
         if word not in below:
-            return at
-        command = below[word]
-    return len(words)
+            break
+        command, length = below[word], length + 1
+    return length, any("--node" in option.opts for option in getattr(command, "params", ()))
 
 
 @app.command(
@@ -347,8 +350,8 @@ def shell(context: typer.Context, *, node: NodeOption = None) -> None:
     root = context.find_root().command
 
     def run_command(words: list[str]) -> None:
-        chosen = ["--node", node] if node and "--help" not in words else []
-        at = _length_of_command(root, words)
+        at, takes_node = _found_command(root, words)
+        chosen = ["--node", node] if node and takes_node and "--help" not in words else []
         # Standalone, so that it tells its own errors; only its exit must not be ours.
         with contextlib.suppress(SystemExit):
             root.main([*words[:at], *chosen, *words[at:]], prog_name="dios")

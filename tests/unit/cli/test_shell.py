@@ -4,7 +4,7 @@ import pytest
 from typer.main import get_command
 
 from dios.cli.main import app
-from dios.cli.shell import _length_of_command, shown_bytes
+from dios.cli.shell import _found_command, shown_bytes
 
 
 @pytest.mark.parametrize("text", ["", "hello", "two\nlines\twith tab", "grün"])
@@ -28,8 +28,14 @@ def test_what_could_garble_the_terminal_is_shown_in_hex(data: bytes) -> None:
         ("audit --last 3", 1),
         ("audit grep limits", 2),
         ("limits set uid:1 bytes=1", 2),
+        ("node drain n2", 2),
     ],
 )
 def test_a_command_of_two_words_is_one(line: str, words: int) -> None:
     """The node that the shell is on is named behind all words of a command, before its own options."""
-    assert _length_of_command(get_command(app), line.split()) == words
+    assert _found_command(get_command(app), line.split()) == (words, True)
+
+
+def test_a_command_that_asks_no_node_is_told_of_none() -> None:
+    """What works on the keyring alone has no option for a node."""
+    assert _found_command(get_command(app), ["group", "forget", "old"]) == (2, False)
