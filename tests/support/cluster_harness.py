@@ -62,6 +62,13 @@ class Parcel(NamedTuple):
     beside: bytes
 
 
+def _bare(result: dcp.Answer, data: bytes) -> dcp.Answer:
+    """As it travels when its bytes are beside it."""
+    if isinstance(result, messages.Buffer) and result.data is None:
+        return replace(result, length=len(data))
+    return result
+
+
 class ClusterNode(Node):
     """One node of a cluster; its bytes are plain ``bytes``."""
 
@@ -148,6 +155,7 @@ class ClusterNode(Node):
         found = [self._filled(part) for part in parts]
         beside = b"".join(data for _, data in found)
         if effect.task in self.core.state.deputies:
+            found = [(_bare(result, data), data) for result, data in found]
             result = found[0][0]
             if isinstance(effect, effects.AnswerVector):
                 result = messages.Results(tuple(cast("messages.PlainResult", one) for one, _ in found))
@@ -178,13 +186,15 @@ class ClusterNode(Node):
             case effects.AnswerReceived():
                 data = effect.result.data or b""
                 if effect.result.data is None:
-                    data = self.payloads.get(effect.payload, b"")[effect.offset :][: effect.result.size]
+                    data = self.payloads.get(effect.payload, b"")[effect.offset :][: effect.result.length]
                 if effect.reuse and effect.result.size and not data:
                     data = self.buffers[effect.result.buffer]
                 data = data.ljust(effect.length, b"\0") if effect.writable else data
         result = cast("_AnyAnswer", effect).result  # type: ignore[union-attr]
         if isinstance(result, messages.Buffer) and result.buffer:
             self.buffers[result.buffer] = data
+        if isinstance(effect, effects.AnswerRead):
+            result = replace(effect.result, length=len(data))
         return cast("dcp.Answer", result), data
 
     def session(self, principal: Principal = OWNER, groups: tuple[bytes, ...] = ()) -> Citizen:

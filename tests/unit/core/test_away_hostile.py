@@ -10,6 +10,7 @@ from cluster_harness import Citizen, Cluster, Parcel
 from core_harness import OWNER
 from msgspec.structs import replace
 
+from dios.core import events
 from dios.errors import ProtocolError
 from dios.ids import InternalName, Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp, messages
@@ -31,7 +32,7 @@ class Scene:
         (self.of_third,) = self.far.lookup(self.mine.name)
         self.theirs = self.other.create(data=b"theirs")
         (self.to_theirs,) = self.me.lookup(self.theirs.name)
-        self.cluster.advance(100)
+        self.cluster.advance(20)
         book = self.liar.core.state.cluster
         assert book is not None
         self.number = book.peer(self.victim.node).next_number
@@ -235,10 +236,12 @@ def test_an_answer_that_makes_no_sense(asking: str, said: str) -> None:
     for parcel in [one for one in cluster.wire if one.to == scene.liar.node]:
         if isinstance(parcel.message, dcp.Ask):
             cluster.wire.remove(parcel)
-            # A ProtocolError ends the connection, which ends here in any case.
+            # A ProtocolError ends the connection; in any case the node is started anew.
             with contextlib.suppress(ProtocolError):
                 scene.hear(dcp.Reply(parcel.message.number, answer))
-    cluster.part(scene.victim, scene.liar)
+    scene.cluster.cut = {frozenset({scene.victim.node, scene.liar.node})}
+    anew = events.PeerUp(cluster.now, scene.liar.node, scene.liar.epoch + 1, "n2", "r1", "10.0.0.2:7117")
+    scene.victim.step(anew)
     cluster.wait(scene.me, seq)
     assert scene.me.read(scene.mine.reference.ref) == b"mine"
     assert scene.me.node.core.state.objects[ObjectId(scene.mine.reference.object)].home == NodeId(0)

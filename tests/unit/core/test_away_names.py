@@ -145,6 +145,11 @@ def test_the_cache_is_wrong_for_one_use_at_most(town: Town) -> None:
     assert town.asked() == [2, 2, 3]
     town.one.ask(messages.References, call)
     assert town.asked() == [3]
+    town.three.ask(messages.Done, messages.Delete(town.three.lookup(name)[0].ref, int(Flag.DESTROY)))
+    town.asked()
+    for asked in ([3, 2, 3], [2, 3]):
+        assert town.one.ask(messages.References, call) == messages.References(())
+        assert town.asked() == asked
 
 
 def test_private_memory_is_nobody_elses(town: Town) -> None:
