@@ -110,7 +110,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
     young = step.now - limits.CLAIM_YOUNG_MS * _MS
-    restarted = body.epoch < coordination.cluster_of(step).here.epoch
+    restarted = _may_be_of_before(step, peer, body.epoch)
     for holding in body.holdings:
         deputy = deputies.deputy_of(step, peer, holding.caller)
         named = {entry[0] for entry in holding.references}
@@ -131,6 +131,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
             else:
                 refs.append(ref)
     if body.tasks is not None:
+        peer.claimed_ns = step.now if peer.claimed_ns is None else peer.claimed_ns
         known = set(body.tasks)
         for deputy in [one for one in peer.deputies.values() if one.id not in known]:
             for reference in deputy.table:
@@ -153,6 +154,15 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
             if not reference.object.zombie:
                 coordination.publish(step, reference.object)
     coordination.reply(step, peer, number, dcp.Unknown(tuple(refs), tuple(objects)))
+
+
+def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
+    """Whether a claim is of references that an earlier start of this node granted, and is not too late.
+
+    Each node says once what it held; later a claim could only bring back what was taken from it meanwhile.
+    """
+    late = peer.claimed_ns is not None and step.now - peer.claimed_ns > limits.CLAIM_YOUNG_MS * _MS
+    return 0 < epoch < coordination.cluster_of(step).here.epoch and not late
 
 
 def end_deputies(step: Step, cluster: Cluster, peer: Peer) -> None:

@@ -28,12 +28,15 @@ def peer_up(step: Step, event: PeerUp) -> None:
     """A connection stands: what was under way with an earlier start of that node is over."""
     cluster = coordination.cluster_of(step)
     peer = cluster.peer(event.node)
-    if event.epoch < peer.epoch:
+    if event.epoch < peer.epoch and peer.met:
         step.emit(effects.HangUp(event.node, "an earlier start of this node was met before"))
+        return
+    if cluster.membership.is_forgotten(event.node):
+        step.emit(effects.HangUp(event.node, "it was removed from the cluster", revoked=True))
         return
     if event.epoch > peer.epoch and peer.epoch:
         _started_anew(step, cluster, peer)
-    peer.epoch, peer.connected = event.epoch, True
+    peer.epoch, peer.connected, peer.met = event.epoch, True, True
     coordination.heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     row = gossip.Member(event.node, event.name, event.rack, event.address, event.epoch)
@@ -70,7 +73,7 @@ def received(step: Step, event: Received) -> None:
     """A message came. What no node would say raises ProtocolError, and has changed nothing."""
     cluster = coordination.cluster_of(step)
     peer = cluster.peers.get(event.node)
-    if peer is None or event.epoch != peer.epoch:
+    if peer is None or event.epoch != peer.epoch or cluster.membership.is_forgotten(event.node):
         return
     cluster.membership.heard(step.now, event.node)
     coordination.heard(step, peer)
@@ -201,9 +204,11 @@ def _lose_child(step: Step, peer: Peer, task: Task, child: TaskId) -> None:
 def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
     """Somebody removed a node for good: nothing of it is valid any more."""
     if node == cluster.here.node:
+        step.audit_node("node", "forgotten", cluster.here.name, "this node was removed, and stops")
         step.emit(effects.BeginShutdown())
         return
     peer = cluster.peers.get(node)
+    step.audit_node("node", "forgotten", "" if peer is None else peer.name, f"{node:x}")
     if peer is not None:
         _died(step, cluster, peer)
         claims.end_deputies(step, cluster, peer)

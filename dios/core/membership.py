@@ -91,6 +91,10 @@ class Membership:
         """Every node that was removed, as far as this one knows."""
         return frozenset(self._table.forgotten)
 
+    def is_forgotten(self, node: NodeId) -> bool:
+        """Whether this node was removed, as far as this one knows. Cheap."""
+        return node in self._table.forgotten
+
     @property
     def next_tick(self) -> int | None:
         """When ``tick`` wants to be called; None while there is nobody to ask."""

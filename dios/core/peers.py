@@ -84,6 +84,7 @@ class Peer:
         "answers",
         "asked",
         "claim_epoch",
+        "claimed_ns",
         "connected",
         "cut_off",
         "dead_since",
@@ -91,6 +92,7 @@ class Peer:
         "epoch",
         "heard_ns",
         "lost",
+        "met",
         "name",
         "next_number",
         "node",
@@ -108,7 +110,9 @@ class Peer:
         self.address = ""
         self.epoch = 0
         self.claim_epoch = 0
+        self.claimed_ns: int | None = None  # when it first told all that it holds here
         self.connected = False
+        self.met = False  # whether its epoch is its own word, and not what others say of it
         self.cut_off = False  # it may live, but nothing of it is heard here
         self.heard_ns = 0
         self.dead_since: int | None = None

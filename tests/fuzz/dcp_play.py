@@ -1,0 +1,378 @@
+"""Three cores that speak to each other, one of which lies: what was said is bent, made up, or said again.
+
+Not for: what is said (``dcp``), or bytes and connections: only lengths travel. Sessions on every node make
+calls all the while, so that there are references, requests and tasks to lie about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from blake3 import blake3
+from core_harness import OWNER, Entropy
+from core_snapshot import snapshot
+
+from dios import limits
+from dios.core import effects, events
+from dios.core.effects import Outcome
+from dios.core.invariants import check
+from dios.core.machine import Core
+from dios.core.peers import Here
+from dios.errors import Code, ProtocolError
+from dios.ids import NodeId, PayloadId, TaskId
+from dios.wire import dcp, messages
+from dios.wire.codec import decode_message, encode_message
+from dios.wire.types import Cause, Mode, ObjectType
+from tests.fuzz.dcp import Liar, Pools
+
+MS: Final = 1_000_000
+SECRET: Final = blake3(b"fuzzed").digest()
+TARGET, FRIEND, VILLAIN = NodeId(1), NodeId(2), NodeId(3)
+KEPT: Final = 400
+PUMPED: Final = 200
+CHECKED: Final = 1
+
+
+class Parcel(NamedTuple):
+    """A message under way, and how many bytes go beside it."""
+
+    sender: NodeId
+    to: NodeId
+    message: dcp.Message
+    attached: int
+
+
+class Site:
+    """One node: its core, and a session that makes calls."""
+
+    def __init__(self, play: Play, node: NodeId) -> None:
+        self.play: Final = play
+        self.node: Final = node
+        here = Here(node, 1, f"n{node}", "r1", f"10.0.0.{node}:7117", SECRET, 2)
+        self.core: Final = Core(Entropy(node), OWNER, here=here)
+        self.payload = 0
+        self.seq = 1
+        self.tasks = (node << 50) + 1
+        self.refs: deque[messages.Reference] = deque(maxlen=40)
+        self.buffers: deque[tuple[int, int]] = deque(maxlen=40)
+        self.unheard: Final[dict[int, messages.AnyCall]] = {}
+        self.step(events.SessionOpened(play.now, TaskId(self.tasks), 1, OWNER, (), "fuzz", 42))
+
+    def connect(self, other: NodeId, epoch: int = 1) -> None:
+        """A connection with another stands."""
+        address = f"10.0.0.{other}:7117"
+        self.step(events.PeerUp(self.play.now, other, epoch, f"n{other}", "r1", address))
+
+    def take(self, parcel: Parcel) -> None:
+        """A message arrives; what is none for the core must have changed nothing."""
+        self.payload += 2_000
+        play, told = self.play, parcel
+        event = events.Received(
+            play.now, told.sender, 1, told.message, PayloadId(self.payload), told.attached
+        )
+        self.step(events.TimerFired(play.now))
+        careful = play.checked and play.rng.random() < play.checked
+        before = snapshot(self.core.state, _HEARD) if careful else []
+        try:
+            self.step(event)
+        except ProtocolError:
+            play.refused += 1
+            check(self.core.state)
+            if careful:
+                after = snapshot(self.core.state, _HEARD)
+                changed = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+                assert before == after, f"a refusal of {told.message} changed {changed[:4]}"
+                play.compared += 1
+
+    def step(self, event: events.Event) -> None:
+        """One event, and what the host makes of it."""
+        todo: list[events.Event] = [event]
+        while todo:
+            outcome = self.core.step(todo.pop(0))
+            if outcome.persist:
+                fails = self.play.rng.random() < 0.02
+                failed = events.PersistFailed(
+                    self.play.now, outcome.ticket, outcome.ticket, int(Code.ENOSPC), "full"
+                )
+                todo.append(failed if fails else events.Persisted(self.play.now, outcome.ticket))
+            self._carry_out(outcome, todo)
+
+    def _carry_out(self, outcome: Outcome, todo: list[events.Event]) -> None:
+        play = self.play
+        for effect in outcome.after:
+            match effect:
+                case effects.Send(node, message, source):
+                    play.post(Parcel(self.node, node, message, 0 if source is None else source.length))
+                case effects.Spawn(task):
+                    todo.append(events.TaskStarted(play.now, task, 100))
+                    play.running.append((self, task))
+                case effects.Kill(task):
+                    todo.append(events.TaskEnded(play.now, task, Cause.KILLED))
+                case effects.BeginShutdown():
+                    play.over = True
+                case effects.HangUp(node):
+                    play.over = play.over or node in play.seats
+                case (
+                    effects.Answer(task, seq)
+                    | effects.AnswerRead(task, seq)
+                    | effects.AnswerWrite(task, seq)
+                    | effects.AnswerBytes(task, seq)
+                    | effects.AnswerConsole(task, seq)
+                    | effects.AnswerReceived(task, seq)
+                    | effects.AnswerVector(task, seq)
+                ):
+                    parts = effect.parts if isinstance(effect, effects.AnswerVector) else (effect,)
+                    results = tuple(part.result for part in parts)
+                    self._answered(task, seq, results, vector=isinstance(effect, effects.AnswerVector))
+                case effects.AnswerAttach(task, seq):
+                    self._answered(task, seq, (messages.Attached(effect.ring_bytes),), vector=False)
+                case _:
+                    pass
+
+    def _answered(
+        self, task: TaskId, seq: int, results: tuple[messages.AnyResult, ...], *, vector: bool
+    ) -> None:
+        deputy = self.core.state.deputies.get(task)
+        if deputy is not None:
+            whole = messages.Results(results) if vector else results[0]  # type: ignore[arg-type] # parts are plain
+            beside = sum(
+                part.size for part in results if isinstance(part, messages.Buffer) and part.data is None
+            )
+            assert not isinstance(whole, messages.Welcome)
+            self.play.post(Parcel(self.node, deputy.home, dcp.Reply(seq, whole), beside))
+            return
+        call = self.unheard.pop(seq, None) if task == self.tasks else None
+        for part in results:
+            self._learn(part, call)
+
+    def _learn(self, result: messages.AnyResult, call: messages.AnyCall | None) -> None:
+        match result:
+            case messages.Welcome(self_ref=own, groups=groups):
+                self.play.pools.add("task", own.object)
+                if self.tasks == own.object:
+                    self.refs.extend((own, *groups))
+            case messages.Created(name, reference):
+                self.refs.append(reference)
+                if name is not None:
+                    self.play.names.append(name)
+            case messages.References(references):
+                self.refs.extend(references)
+            case messages.Buffer(buffer) if buffer:
+                ref = getattr(call, "ref", 0)
+                self.buffers.append((ref, buffer))
+            case _:
+                pass
+
+    # -- honest life ------------------------------------------------------------------------------------
+    def live(self) -> None:
+        """The session makes one call, mostly a sensible one."""
+        call = self._call()
+        self.seq += 1
+        self.payload += 2_000
+        self.unheard[self.seq] = call
+        task = self.core.state.tasks.get(TaskId(self.tasks))
+        if task is not None and task.alive:
+            self.step(events.Called(self.play.now, task.id, self.seq, call, PayloadId(self.payload)))
+        else:
+            self.play.over = True
+
+    def _call(self) -> messages.AnyCall:
+        rng, play = self.play.rng, self.play
+        ref = rng.choice(self.refs).ref
+        group = next((one.ref for one in self.refs if one.type is ObjectType.GROUP), 0)
+        task = rng.choice([one.ref for one in self.refs if one.type is ObjectType.TASK] or [ref])
+        host = rng.choice(("", "n1", "n2", "n3"))
+        bref, buffer = rng.choice(self.buffers or [(ref, 1)])
+        name = rng.choice(play.names or [bytes(32)])
+        kind = rng.choice((ObjectType.SHMEM_BLOB, ObjectType.DURABLE_BLOB, ObjectType.SHMEM_STREAM))
+        makers: tuple[Callable[[], messages.AnyCall], ...] = (
+            lambda: messages.Create(kind, (group,), host=host),
+            lambda: messages.Create(ObjectType.SHMEM_BLOB, (group,), host=host, data=b"print()"),
+            lambda: messages.Create(ObjectType.GROUP, (group,)),
+            lambda: messages.Lookup(name, group),
+            lambda: messages.Lookup(name, group, rng.choice((1, 5))),
+            lambda: messages.Copy(ref, task, 63, host=host),
+            lambda: messages.Copy(ref, task, 63),
+            lambda: messages.Run(
+                ref, host=host, flags=rng.choice((0, 1)), inputs=(messages.Handed(task, 63),)
+            ),
+            lambda: messages.Run(ref, host=host),
+            lambda: messages.AcquireRead(ref),
+            lambda: messages.AcquireWrite(ref, size=10),
+            lambda: messages.CommitWrite(bref, buffer),
+            lambda: messages.ReleaseRead(bref, buffer),
+            lambda: messages.ReadOnce(ref),
+            lambda: messages.WriteOnce(ref, b"some"),
+            lambda: messages.Attach(ref, rng.choice(list(Mode))),
+            lambda: messages.Select((ref, task), timeout_ns=rng.choice((0, None, 10 * MS))),
+            lambda: messages.Stat(ref),
+            lambda: messages.Delete(ref),
+            lambda: messages.Retire(ref),
+            lambda: messages.Describe(task),
+            messages.ListTasks,
+            lambda: messages.Vector(
+                (messages.ReadOnce(ref), messages.WriteOnce(task, b"x"), messages.Stat(ref))
+            ),
+        )
+        return rng.choice(makers)()
+
+
+_HEARD: Final = frozenset({"cut_off", "heard_ns", "membership", "placement", "seen_ns", "then"})
+"""That somebody was heard is noted of whatever is said; what goes on with an answer is no data."""
+
+
+class Play:
+    """The three nodes. ``checked`` is the share of messages before which everything is written down."""
+
+    def __init__(self, rng: Random, *, checked: float, lies: float = 0.7) -> None:
+        self.rng: Final = rng
+        self.checked: Final = checked
+        self.lies: Final = lies
+        self.refused = 0
+        self.compared = 0
+        self.lied = 0
+        self.kinds: Final[set[str]] = set()
+        self.worlds = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.worlds += 1
+        self.now = 1_000 * MS
+        self.over = False
+        self.pools = Pools()
+        self.pools.add("node", TARGET, FRIEND, VILLAIN, 77)
+        self.liar = Liar(self.rng, self.pools)
+        self.names: deque[bytes] = deque(maxlen=30)
+        self.wire: deque[Parcel] = deque()
+        self.said: deque[dcp.Message] = deque(maxlen=KEPT)
+        self.running: deque[tuple[Site, TaskId]] = deque()
+        self.seats: tuple[NodeId, ...] = (TARGET, FRIEND, VILLAIN)
+        self.sites = {node: Site(self, node) for node in self.seats}
+        for one in self.sites.values():
+            for other in self.sites:
+                if other != one.node:
+                    one.connect(other)
+        self.pump()
+        self.over = False
+
+    @property
+    def target(self) -> Site:
+        """Who is lied to."""
+        return self.sites[TARGET]
+
+    def post(self, parcel: Parcel) -> None:
+        """Something is said; the villain's own words are remembered, to be bent."""
+        message = parcel.message
+        if parcel.sender == VILLAIN and parcel.to == TARGET:
+            self.said.append(message)
+            if isinstance(message, dcp.Ask):
+                self.pools.add("number", message.number)
+        if parcel.to == VILLAIN and parcel.sender == TARGET and isinstance(message, dcp.Ask):
+            self.pools.add("asked", message.number)
+        self.wire.append(parcel)
+
+    def pump(self) -> None:
+        """Deliver what is under way, some of it bent, twice, or never where the villain says it."""
+        for _ in range(PUMPED):
+            if not self.wire:
+                return
+            parcel = self.wire.popleft()
+            if parcel.to not in self.sites:
+                continue
+            if parcel.sender == VILLAIN and parcel.to == TARGET and self.rng.random() < self.lies / 4:
+                self.lie(self.liar.bent(parcel.message), parcel.attached)
+                continue
+            self.sites[parcel.to].take(
+                parcel._replace(message=decode_message(encode_message(parcel.message)))
+            )
+
+    def lie(self, message: dcp.Message, attached: int | None = None) -> None:
+        """The villain says this."""
+        self.lied += 1
+        told = message.body if isinstance(message, dcp.Ask) else message
+        self.kinds.add(type(told.result if isinstance(told, dcp.Reply) else told).__name__)
+        if attached is None:
+            body = message.body if isinstance(message, dcp.Ask) else None
+            size = body.size if isinstance(body, dcp.Plant | dcp.Keep) else 0
+            attached = (
+                size if 0 <= size < 2**40 and self.rng.random() < 0.9 else self.rng.choice((0, 0, 1, 100))
+            )
+        self.target.take(Parcel(VILLAIN, TARGET, message, attached))
+
+    def move(self) -> None:
+        """Somebody does something."""
+        rng = self.rng
+        dice = rng.random()
+        if dice < self.lies:
+            self._look()
+            for _ in range(rng.randrange(1, 18)):
+                self.lie(self._word())
+        elif dice < 0.97:
+            rng.choice(list(self.sites.values())).live()
+        elif dice < 0.985 and self.running:
+            site, task = self.running.popleft()
+            site.step(events.TaskEnded(self.now, task, Cause.EXITED))
+        else:
+            self._pass(rng.choice((1, 20, 300, 3_000, 30_000)))
+        self.pump()
+        self.settled()
+        if self.over:
+            check(self.target.core.state)
+            self._begin()
+
+    def _word(self) -> dcp.Message:
+        rng, said = self.rng, self.rng.random()
+        if self.said and said < 0.35:
+            return self.liar.bent(rng.choice(self.said))
+        if self.said and said < 0.4:
+            return rng.choice(self.said)
+        return self.liar.made()
+
+    def settled(self) -> None:
+        """No call waits for an answer that nobody was asked for, and what is kept has its bounds."""
+        state = self.target.core.state
+        for row in state.pending:
+            asked = [one for one in row.questions if one.peer.asked.get(one.number) is one]
+            assert asked or not row.questions or row.watched or row.limit is not None, (
+                f"{row.call} waits forever"
+            )
+        cluster = state.cluster
+        assert cluster is not None
+        assert len(cluster.peers) <= limits.PEERS_MAX + limits.NODES_MAX
+        assert len(state.principals) <= limits.PRINCIPALS_MAX
+        for peer in cluster.peers.values():
+            assert len(peer.answers) <= 2 * limits.DCP_REQUESTS_MAX
+            assert len(peer.deputies) <= limits.DEPUTIES_PER_NODE_MAX
+            for target in peer.stand_ins.values():
+                assert target.references or target.pinned, "a stand-in that nobody holds"
+
+    def _pass(self, milliseconds: int) -> None:
+        """Time passes, in pieces, so that nobody is taken for dead who is not."""
+        for _ in range(max(1, milliseconds // 100)):
+            self.now += min(milliseconds, 100) * MS
+            for site in self.sites.values():
+                site.step(events.TimerFired(self.now))
+            self.pump()
+
+    def _look(self) -> None:
+        """The liar knows everything that its victims know: ids are no secret in this play."""
+        pools, rng = self.pools, self.rng
+        for site in (self.target, self.sites[FRIEND]):
+            state = site.core.state
+            everybody = list(state.everybody())
+            pools.add("task", *(task.id for task in rng.sample(everybody, min(8, len(everybody)))))
+            found = list(state.objects)
+            pools.add("object", *rng.sample(found, min(20, len(found))))
+            pools.add("internal", *[key for key, _ in state.names.items()][-20:])
+            pools.add("name", *list(state.groups)[-20:])
+            for task in rng.sample(everybody, min(6, len(everybody))):
+                pools.add("ref", *(one.id for one in list(task.table)[-20:]))
+                pools.add("buffer", *list(task.buffers)[-5:], *list(task.away)[-5:])
+                pools.add("number", *list(task.pending)[-5:])
+            if state.cluster is not None:
+                for peer in state.cluster.peers.values():
+                    pools.add("object", *list(peer.stand_ins)[-10:])
+                    pools.add("number", *list(peer.asked)[-10:])
