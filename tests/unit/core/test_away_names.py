@@ -91,6 +91,20 @@ def test_no_more_than_were_asked_for(town: Town) -> None:
     assert len(held) == 1
 
 
+def test_what_is_over_the_limit_is_let_go(town: Town) -> None:
+    """Where the last answer has more than were still missing, the rest of it counts over there no more."""
+    made = town.two.create(data=b"everywhere")
+    name = made.name or b""
+    for _ in range(2):
+        town.replicate(name, town.two, "n3")
+    session = town.cluster.session(town.cluster.nodes[0])
+    found = session.ask(messages.References, messages.Lookup(name, limit=2))
+    assert [one.node for one in found.references] == ["n2", "n3"]
+    town.cluster.settle()
+    deputies = [node.core.state.deputies[session.task] for node in town.cluster.nodes[1:]]
+    assert [len(deputy.table) for deputy in deputies] == [1, 1]
+
+
 def test_a_silent_node_makes_it_incomplete(town: Town) -> None:
     """A node that does not answer costs a bounded time, and the reply says that it may be incomplete."""
     made = town.two.create(data=b"there")
