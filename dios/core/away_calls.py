@@ -6,7 +6,7 @@ Not for: resolution (``away_lookup``), tasks (``away_run``), or calls on one obj
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from dios.core import access, coordination, effects, forwarding, groups, stand_ins
 from dios.core.effects import WriteSource
@@ -17,7 +17,7 @@ from dios.core.stand_ins import StandIn
 from dios.core.step import Reply, Step
 from dios.core.tasks import Task
 from dios.errors import Code, DiosError, InvalidError, ProtocolError, UnreachableError
-from dios.ids import NodeId, RefId, TaskId
+from dios.ids import NodeId, PayloadId, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.types import Brand, Flag, NameKind, ObjectType, Permission, Resource
 
@@ -46,31 +46,47 @@ def member_named(cluster: Cluster, host: str) -> NodeId:
     raise UnreachableError(f"no node named {host!r} is known here; `dios node ls` lists them")
 
 
+class Gathered(NamedTuple):
+    """One of several answers, and the bytes that came beside it."""
+
+    answer: dcp.Answer
+    payload: PayloadId
+
+
 # -- several at once --------------------------------------------------------------------------------
 def gather(
     step: Step,
     row: Pending,
     asked: Iterable[tuple[NodeId, dcp.RequestBody, WriteSource | None]],
-    done: Callable[[Step, list[dcp.Answer]], None],
+    done: Callable[[Step, list[Gathered]], None],
 ) -> None:
     """Ask several, let the task's call wait, and go on once every answer is there, in their order."""
     everything = list(asked)
-    answers: list[dcp.Answer | None] = [None] * len(everything)
+    answers: list[Gathered | None] = [None] * len(everything)
+    kept: list[PayloadId] = []
     missing = len(everything)
     step.wait(row)
 
     def arrived(place: int) -> Callable[[Step, dcp.Answer], None]:
         def take(later: Step, answer: dcp.Answer) -> None:
             nonlocal missing
-            answers[place] = answer
+            answers[place] = Gathered(answer, later.payload)
             missing -= 1
-            if missing or not later.state.pending.has(row):
+            waits = later.state.pending.has(row)
+            if missing:
+                if waits and later.payload_size:
+                    # These bytes are answered with a later event.
+                    kept.append(later.payload)
+                    later.emit(effects.KeepPayload(later.payload))
                 return
-            later.state.pending.remove(row)
-            try:
-                done(later, cast("list[dcp.Answer]", answers))
-            except DiosError as error:
-                later.refuse(row.task, row.seq, error)
+            if waits:
+                later.state.pending.remove(row)
+                try:
+                    done(later, cast("list[Gathered]", answers))
+                except DiosError as error:
+                    later.refuse(row.task, row.seq, error)
+            for payload in kept:
+                later.emit(effects.DropPayload(payload))
 
         return take
 
@@ -117,9 +133,10 @@ def vector(
     ]
     order = [load.places for load in loads.values()]
 
-    def done(later: Step, answers: list[dcp.Answer]) -> None:
-        for members, answer in zip(order, answers, strict=True):
-            _take_apart(later, task, seq, call, members, answer, parts)
+    def done(later: Step, answers: list[Gathered]) -> None:
+        for members, gathered in zip(order, answers, strict=True):
+            later.payload = gathered.payload
+            _take_apart(later, task, seq, call, members, gathered.answer, parts)
         own = [place for place, target in enumerate(places) if target is None]
         results = local(later, tuple(call.calls[place] for place in own))
         for place, part in zip(own, results, strict=True):
@@ -173,7 +190,7 @@ def _take_apart(
         except DiosError as error:
             parts[place] = _refusal(task, seq, error)
         if isinstance(result, messages.Buffer) and result.data is None:
-            offset += result.size
+            offset += result.length
 
 
 # -- select -----------------------------------------------------------------------------------------
@@ -348,7 +365,8 @@ def list_tasks(
         step.answer(task, seq, messages.Tasks(own, _some_dead(cluster)))
         return
 
-    def done(later: Step, answers: list[dcp.Answer]) -> None:
+    def done(later: Step, gathered: list[Gathered]) -> None:
+        answers = [one.answer for one in gathered]
         rows = list(own)
         for answer in answers:
             if isinstance(answer, messages.Tasks):

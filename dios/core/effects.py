@@ -355,6 +355,18 @@ class AnswerReceived(Struct, frozen=True, tag=73):
     offset: int = 0
 
 
+class KeepPayload(Struct, frozen=True, tag=77):
+    """The bytes that came beside this event's message are needed by a later step: until DropPayload."""
+
+    payload: PayloadId
+
+
+class DropPayload(Struct, frozen=True, tag=78):
+    """Bytes that were kept are needed no more."""
+
+    payload: PayloadId
+
+
 class AnswerAttachAway(Struct, frozen=True, tag=74):
     """Reply with one end of a new ring whose other end is the host's; it carries the stream of another node.
 
@@ -434,6 +446,8 @@ Effect: TypeAlias = (
     | OpenDeputy
     | CloseDeputy
     | AnswerReceived
+    | KeepPayload
+    | DropPayload
     | AnswerAttachAway
     | Contact
     | HangUp

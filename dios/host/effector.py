@@ -119,6 +119,7 @@ class Effector:
         self._hand_over: Final = parts.outbox.hand_over
         self.journal: Final = parts.journal
         self._payloads: Payloads = NO_PAYLOADS
+        self._kept: Final[dict[PayloadId, Payloads]] = {}
         self._step = 0
         self._vectors: Final = Vectors(
             parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of
@@ -155,6 +156,8 @@ class Effector:
             fx.Continue: self._continue,
             fx.CloseConnection: self._close_connection,
             fx.BeginShutdown: self._shut_down,
+            fx.KeepPayload: self._keep_payload,
+            fx.DropPayload: self._drop_payload,
             fx.Audit: self._audit,
         }
         elsewhere = self._parts.elsewhere
@@ -410,7 +413,16 @@ class Effector:
         self._hand_over(effect.task, effect.seq, results, fds)
 
     def _payload_of(self, payload: PayloadId) -> Content | None:
-        return self._payloads.get(payload)
+        found = self._payloads.get(payload)
+        if found is None and payload in self._kept:
+            found = self._kept[payload].get(payload)
+        return found
+
+    def _keep_payload(self, effect: fx.KeepPayload) -> None:
+        self._kept[effect.payload] = self._payloads
+
+    def _drop_payload(self, effect: fx.DropPayload) -> None:
+        self._kept.pop(effect.payload, None)
 
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:

@@ -45,6 +45,8 @@ DONE_EVEN_IN_FAILURE: Final = (
     fx.CloseConnection,
     fx.BeginShutdown,
     fx.Audit,
+    fx.KeepPayload,
+    fx.DropPayload,
     fx.OpenDeputy,
     fx.CloseDeputy,
     fx.Contact,

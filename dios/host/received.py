@@ -31,8 +31,8 @@ def answer_received(
 
 
 def _what_came(effect: AnswerReceived, payload: Content | None) -> Source:
-    data, size = effect.result.data, effect.result.size
-    if data is not None or payload is None:
+    data, size = effect.result.data, effect.result.length
+    if data is not None or payload is None or not size:
         return Source(data or b"", 0, len(data or b""))
     return Source(payload, effect.offset, max(min(size, size_of(payload) - effect.offset), 0))
 

@@ -353,10 +353,6 @@ class Caller:
         chosen = {
             one.object: one for one in (self._some(Permission.READ) for _ in range(4)) if one is not None
         }
-        homes = {one.node for one in chosen.values()} - {""}
-        if homes:
-            # One node at a time: see docs/simulator.md.
-            chosen = {key: one for key, one in chosen.items() if one.node in {"", min(homes)}}
         calls: list[messages.PlainCall] = []
         thens: list[Answered] = []
         for reference in chosen.values():

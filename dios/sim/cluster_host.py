@@ -130,6 +130,8 @@ class ClusterHost(SimHost):
                 self._around.spawn(effect)
             case effects.Kill() | effects.Suspend() | effects.Continue() | effects.CloseConnection():
                 self._around.control(effect)
+            case effects.KeepPayload() | effects.DropPayload():
+                pass  # nothing is forgotten here
             case effects.ApplyWrite():
                 super()._one(effect)
                 self._around.stored(effect.object, self.contents.current(effect.object))
@@ -151,7 +153,7 @@ class ClusterHost(SimHost):
         data = result.data
         if data is None:
             data = self.contents.payloads.get(effect.payload, b"")[
-                effect.offset : effect.offset + result.size
+                effect.offset : effect.offset + result.length
             ]
         if result.buffer:
             buffer = BufferId(result.buffer)
@@ -195,6 +197,8 @@ class ClusterHost(SimHost):
 
 def _bare(result: messages.PlainResult, data: bytes | None) -> messages.PlainResult:
     """The result as it travels to another node: few bytes inside it, many beside."""
-    if isinstance(result, messages.Buffer) and data is not None and len(data) <= INLINE_BYTES:
+    if not isinstance(result, messages.Buffer) or data is None:
+        return result
+    if len(data) <= INLINE_BYTES:
         return replace(result, data=data)
-    return result
+    return replace(result, length=len(data))

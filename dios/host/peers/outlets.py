@@ -44,11 +44,17 @@ class Outlet:
         if not fds:
             self._send(seq, result)
         elif isinstance(result, Buffer):
-            self._send_beside(seq, _bare(result), _pieces((result,), fds), fds)
+            pieces = _pieces((result,), fds)
+            self._send_beside(seq, _bare(result, came=bool(pieces)), pieces, fds)
         elif isinstance(result, Results):
-            parts = tuple(_bare(part) if isinstance(part, Buffer) else part for part in result.results)
             mapped = [part for part in result.results if isinstance(part, Buffer) and part.mapping]
-            self._send_beside(seq, Results(parts), _pieces(mapped, fds), fds)
+            each = [_pieces((part,), (fd,)) for part, fd in zip(mapped, fds, strict=True)]
+            came = {id(part) for part, some in zip(mapped, each, strict=True) if some}
+            parts = tuple(
+                _bare(part, came=id(part) in came) if isinstance(part, Buffer) else part
+                for part in result.results
+            )
+            self._send_beside(seq, Results(parts), tuple(one for some in each for one in some), fds)
 
     def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
         if not isinstance(result, Welcome):
@@ -70,11 +76,12 @@ class Outlet:
             )
 
 
-def _bare(result: Buffer) -> Buffer:
-    """The buffer without a mapping: its bytes go beside the message."""
+def _bare(result: Buffer, *, came: bool) -> Buffer:
+    """The buffer without a mapping: ``length`` of its bytes go beside the message, all or none."""
     if not result.mapping:
         return result
-    return Buffer(result.buffer, result.size, result.v_r, result.v_w)
+    length = result.size if came else 0
+    return Buffer(result.buffer, result.size, result.v_r, result.v_w, length=length)
 
 
 def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[Piece, ...]:

@@ -1,0 +1,76 @@
+"""Claims about messages that concern several other nodes at once, with real ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import cast
+
+import pytest
+
+import dios
+from dios.client.connection import Connection
+from dios.client.session import split
+from dios.node import local_cluster
+from dios.transport.unix_client import close_all
+from dios.wire import messages
+from dios.wire.types import Flag
+
+SIZE = 300_000
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dios.Node]]:
+    """A session at each of three nodes."""
+    folder = tmp_path_factory.mktemp("three") / "cluster"
+    made = local_cluster.make(folder, nodes=3, settings={"accept_weaker_sandbox": "yes"})
+    try:
+        local_cluster.start(made)
+        with ExitStack() as stack:
+            yield [stack.enter_context(dios.connect(str(one.socket), groups=())) for one in made.nodes]
+    finally:
+        local_cluster.stop(made)
+
+
+def _everywhere(nodes: list[dios.Node]) -> list[tuple[dios.Reference, bytes]]:
+    """An object on each node, as the first one's session refers to it, and its bytes."""
+    found = []
+    for node in nodes:
+        data = os.urandom(SIZE)
+        assert node.home is not None
+        made = node.create(dios.SHMEM_BLOB, data=data, groups=[node.home])
+        assert made.name is not None
+        (reference,) = nodes[0].lookup(made.name, limit=1)
+        found.append((reference, data))
+    return found
+
+
+def test_a_vector_over_all_nodes_brings_each_its_own_bytes(nodes: list[dios.Node]) -> None:
+    """Reads too large for a message, of objects on three nodes, in one vector, come each with its bytes."""
+    objects = _everywhere(nodes)
+    for order in (objects, objects[::-1], [*objects, *objects]):
+        calls = tuple(messages.ReadOnce(reference.ref) for reference, _ in order)
+        assert _bytes_of(nodes[0], calls) == [data for _, data in order]
+
+
+def test_what_begins_blank_takes_no_others_bytes(nodes: list[dios.Node]) -> None:
+    """Beside a read of the same node, a buffer that was asked for blank is blank, and the read is right."""
+    _, (reference, data), _ = _everywhere(nodes)
+    calls = (
+        messages.AcquireWrite(reference.ref, SIZE, flags=int(Flag.BLANK)),
+        messages.ReadOnce(reference.ref),
+    )
+    assert _bytes_of(nodes[0], calls) == [bytes(SIZE), data]
+
+
+def _bytes_of(node: dios.Node, calls: tuple[messages.PlainCall, ...]) -> list[bytes]:
+    """Make the calls in one vector; the bytes that each was answered with."""
+    contents: list[bytes] = []
+    for outcome in split(calls, cast("Connection", node.link).call(messages.Vector(calls))):
+        assert not isinstance(outcome, dios.DiosError), outcome
+        result, fds = outcome
+        assert isinstance(result, messages.Buffer)
+        contents.append(result.data if result.data is not None else os.pread(fds[0], SIZE, result.start))
+        close_all(fds)
+    return contents
