@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster_harness import Citizen, Cluster
 
 from dios.wire import messages
-from dios.wire.types import Buffering, Mode, ObjectType, Semantics
+from dios.wire.types import Buffering, Flag, Mode, ObjectType, Semantics
 
 CONTENT = b"0123456789"
 
@@ -20,7 +20,16 @@ class Site:
         self.me = self.cluster.session(self.cluster.nodes[0])
         self.other = self.cluster.session(home)
         self.home = home
+        self._count_up()
         self.ref, self.ref_of_other = self.object(ObjectType.SHMEM_BLOB, CONTENT, buffering)
+
+    def _count_up(self) -> None:
+        """Buffers of two nodes that belong together have different numbers."""
+        mine = self.me.create(data=b"mine").reference.ref
+        for _ in range(5):
+            buffer = self.me.ask(messages.Buffer, messages.AcquireRead(mine)).buffer
+            self.me.ask(messages.Done, messages.ReleaseRead(mine, buffer))
+        self.me.ask(messages.Done, messages.Delete(mine, int(Flag.DESTROY)))
 
     def object(
         self, kind: ObjectType, data: bytes | None = None, buffering: Buffering = Buffering.DOUBLE

@@ -105,7 +105,8 @@ def test_a_write_changes_its_range(site: Site, offset: int, replace: bool) -> No
     flags = int(Flag.REPLACE) if replace else 0
     site.me.ask(messages.Committed, messages.WriteOnce(site.ref, b"abc", offset, flags=flags))
     expected = CONTENT[:offset] + b"abc" + (b"" if replace else CONTENT[offset + 3 :])
-    assert site.me.stat(site.ref).size == len(expected)
+    seen = site.me.node.core.state.tasks[site.me.task].table.get(site.ref).public()
+    assert seen.size == site.me.stat(site.ref).size == len(expected)
     assert site.content() == expected
     assert site.me.read(site.ref) == expected
 
