@@ -17,6 +17,7 @@ from typing import Annotated, BinaryIO, Final
 import typer
 
 from dios import limits
+from dios.cli.nodes import silent
 from dios.cli.output import (
     JsonOption,
     NodeOption,
@@ -30,7 +31,7 @@ from dios.cli.output import (
 )
 from dios.cli.place import Found, Place, opened
 from dios.client.blocking import Reference
-from dios.errors import InvalidError, NotPermittedError
+from dios.errors import InvalidError, NotPermittedError, UnreachableError
 from dios.ids import Name
 from dios.lib.catalogue import Entry, checked_file
 from dios.wire.nametext import fingerprint, format_name
@@ -260,28 +261,47 @@ def rm(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Destroy objects, for everybody, and take them out of the catalogues.
+    """Destroy objects with all their replicas, for everybody, and take them out of the catalogues.
 
-    Who still holds a reference sees a zombie: its I/O fails with ESTALE.
+    Who still holds a reference sees a zombie: its I/O fails with ESTALE. What may have a replica on a node
+    that does not answer stays in its catalogue, to be destroyed when that is back.
     """
     with reporting("dios rm", as_json=as_json), opened(node) as place:
         # All are looked up first: a mistake in the last argument must not come after the first is gone.
         targets = [(text, *place.find(text)) for text in names]
         gone = [_destroy(place, text, name, found) for text, name, found in targets]
+        left = [text for text, _, whole in gone if not whole]
         if as_json:
-            write_json([{"argument": text, "destroyed": destroyed} for text, destroyed in gone])
+            write_json(
+                [
+                    {
+                        "argument": text,
+                        "destroyed": replicas > 0,
+                        "replicas": replicas,
+                        "incomplete": not whole,
+                    }
+                    for text, replicas, whole in gone
+                ]
+            )
+        if left:
+            raise UnreachableError(
+                f"{silent(place.node.nodes())} did not answer, and may have replicas of {', '.join(left)}; "
+                "type this again when `dios node ls` says that all are alive"
+            )
 
 
-def _destroy(place: Place, text: str, name: Name, found: Found | None) -> tuple[str, bool]:
-    reference = place.reach(name)
-    if reference is not None:
-        if not reference.permissions & Permission.DELETE:
-            raise NotPermittedError(f"the reference to {text} lacks the right to delete")
-        reference.destroy()
-    elif found is None:
+def _destroy(place: Place, text: str, name: Name, found: Found | None) -> tuple[str, int, bool]:
+    """How many replicas are gone, and whether that is all of them."""
+    known = place.node.lookup(name)
+    replicas = {reference.object_id: reference for reference in known}.values()
+    if not all(reference.permissions & Permission.DELETE for reference in replicas):
+        raise NotPermittedError(f"the reference to {text} lacks the right to delete")
+    if not replicas and found is None and not known.incomplete:
         raise InvalidError(
             f"{fingerprint(name)} cannot be reached: it was destroyed, or is in no group of yours"
         )
-    if found is not None:
+    for reference in replicas:
+        reference.destroy()
+    if found is not None and not known.incomplete:
         place.forget(found)
-    return text, reference is not None
+    return text, len(replicas), not known.incomplete

@@ -203,9 +203,9 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 def next_step(error: BaseException) -> str:
     """What to do about an error; empty when its message says it all."""
+    if isinstance(error, errors.UnreachableError) and "`dios node ls`" in error.message:
+        return ""
     if isinstance(error, errors.UnreachableError) and error.call:
-        if "`dios node ls`" in error.message:
-            return ""
         # A node said so, which runs therefore: it is another one that does not.
         return "`dios node ls` shows which nodes there are, and `dios stat` where else the object is"
     if isinstance(error, errors.NotPermittedError) and not error.call:

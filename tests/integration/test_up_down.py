@@ -96,6 +96,17 @@ def test_a_replica_is_one_more_object(person: Person) -> None:
     assert len({row["id"] for row in told["replicas"]}) == 2
 
 
+def test_rm_destroys_every_replica(person: Person) -> None:
+    """What `rm` destroys is gone on all nodes: nobody finds one more replica by the name."""
+    person.writes("e.txt", "thrice\n")
+    name = json.loads(person.types("dios put e.txt --group analytics --json").stdout)[0]["name"]
+    person.types("dios replicate e.txt --to n2 --durable")
+    person.types("dios replicate e.txt --to n3")
+    assert json.loads(person.types("dios rm e.txt --json").stdout)[0]["replicas"] == 3
+    for asked in ("n1", "n2", "n3"):
+        assert "cannot be reached" in person.types("dios stat", name, "--node", asked, status=1).stderr
+
+
 def test_a_task_runs_where_it_is_told(person: Person) -> None:
     """`run --host` runs there and streams here; `ps` says where each ran, `--here` shows only those here."""
     person.writes("job.py", "import dios\nprint(dios.connect().inputs[0].read_bytes())\n")
@@ -141,8 +152,10 @@ def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
     wait_until(lambda: nodes(person, "n1")["n2"] == "dead", "n1 knows that n2 is dead")
     assert "does not answer" in person.types("dios node describe n2").stderr
     assert "EHOSTUNREACH" in person.types("dios run sleeper.py --host n2", status=125).stderr
+    assert "n2 did not answer" in person.types("dios rm d.txt", status=1).stderr
     told = json.loads(person.types("dios up --json").stdout)
     assert [row["name"] for row in told["nodes"] if row["started"]] == ["n2"]
+    assert person.types("dios get d.txt").stdout == "kept", "what may be there stays in the catalogue"
     assert person.types("dios get", name, "--node", "n1").stdout == "kept"
 
 
