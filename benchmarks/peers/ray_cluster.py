@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Protocol, cast
 
 from benchmarks.measure import once
-from benchmarks.peers.ray_session import Ray, Remote
+from benchmarks.peers.ray_session import Ray, Remote, prepare
 from benchmarks.peers.redis_server import MissingPeerError
 
 FAR = "far"
@@ -76,9 +76,7 @@ class _KeywordRemote(Protocol):
 @contextlib.contextmanager
 def ray_cluster(nodes: int = 2, store_bytes: int = 300_000_000) -> Iterator[RayNodes]:
     """So many Ray nodes with a processor each, ended with the body."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ["PYTHONPATH"] = os.getcwd()  # noqa: PTH109 - a string for the environment
+    prepare()
     try:
         import ray
         from ray.cluster_utils import Cluster

@@ -38,13 +38,18 @@ class Ray(Protocol):
     def get(self, reference: object) -> object: ...  # noqa: D102 - theirs
 
 
-@contextlib.contextmanager
-def ray_session(store_bytes: int = 400_000_000) -> Iterator[tuple[Ray, float]]:
-    """Ray, started, and the seconds that took; it is ended with the body."""
+def prepare() -> None:
+    """Set what every Ray of ours is to find in the environment."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # What workers import comes from here, and they start in a folder of their own.
     os.environ["PYTHONPATH"] = os.getcwd()  # noqa: PTH109 - a string for the environment
+
+
+@contextlib.contextmanager
+def ray_session(store_bytes: int = 400_000_000) -> Iterator[tuple[Ray, float]]:
+    """Ray, started, and the seconds that took; it is ended with the body."""
+    prepare()
     try:
         import ray
     except ImportError:
