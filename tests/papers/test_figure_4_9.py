@@ -316,6 +316,14 @@ def require(symbol: str, names: tuple[str, str], forth: Outcome, back: Outcome, 
         assert forth.state.lasting()[1:] == back.state.lasting()[1:]
 
 
+def require_level(names: tuple[str, str], level: Semantics, outcome: Outcome) -> None:
+    """Of two commits the first one holds just if its level bears the other request beside it."""
+    other_writes = names[1] == "commit_write"
+    borne = {Semantics.MRSW: not other_writes, Semantics.SRMW: other_writes, Semantics.ANY: True}[level]
+    assert outcome.first == (("committed", names[0]) if borne else ("failure", "ECANCELED"))
+    assert outcome.second == ("committed", names[1])
+
+
 _FINDING: Final = frozenset({"lookup", "copy"})
 _SELECT: Final = frozenset({"select"})
 
@@ -332,6 +340,9 @@ def test_cell(first: str, second: str, symbol: str) -> None:
     for scene in itertools.starmap(Scene, itertools.product((False, True), (True, False), levels)):
         forth, back = (in_turn(Stage(scene), names, backwards=backwards) for backwards in (False, True))
         require(symbol, names, forth, back, alone=scene.alone)
+        if "commit" in first and "commit" in second:
+            require_level(names, scene.level, forth)
+            require_level(names, scene.level, back)
         if scene.away:
             for pick in (last, middle):
                 assert at_once(Stage(scene), names, pick) in {forth, back}, scene
