@@ -260,8 +260,8 @@ def tell_of(console: Console, victim: Victim | None, node: dios.Node, result: ma
     again = sum(task.input_bytes for task in result.tasks) - result.input_bytes
     states = ", ".join(f"{member.name} {member.status.name.lower()}" for member in node.nodes())
     console.print(
-        f"[bold]{victim.name} (process {victim.pid}) was killed in the middle[/]: {len(lost)} tasks were "
-        f"lost or ended with it, {max(again, 0) / 1e6:.1f} MB were mapped a second time. Now: {states}."
+        f"[bold]{victim.name} (process {victim.pid}) was killed in the middle[/]. Tasks lost with it: "
+        f"{len(lost)}; mapped a second time: {max(again, 0) / 1e6:.1f} MB. Now: {states}."
     )
 
 
