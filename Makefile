@@ -22,6 +22,8 @@ TESTS ?= tests
 SEEDS ?= 20
 FRAMES ?= 1000000
 LIMITS ?= objects=4000
+LIES ?= 1000000
+FRAMES_OF_NODES ?= 200000
 SEED ?=
 SECONDS ?= 60
 MINUTES ?= 30
@@ -31,7 +33,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-replay soak crashtest docs changelog deniability all clean
+.PHONY: help setup demo demo-evil test lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-replay soak crashtest docs changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -125,11 +127,16 @@ bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls
 soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills, and see that nothing grows.
 	@$(BENCH_VENV)/bin/python -m benchmarks.soak --minutes $(MINUTES)
 
-fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), then a node with FRAMES frames (1000000; SEED=N repeats).
+fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAMES (1000000), then cores with LIES of a node (1000000).
 	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
 		PYTHONPATH=.:tests/support $(FUZZ_VENV)/bin/python -m tests.fuzz.coverage_guided --seconds $(SECONDS); \
 	fi
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(LIMITS),--limits "$(LIMITS)")
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES)
+
+fuzz-nodes: setup ## Tell LIES (1000000) to cores in the name of a node with a certificate (SEED=N repeats a play).
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES) $(if $(SEED),--seed $(SEED))
+	HOSTILE_FRAMES=$(FRAMES_OF_NODES) $(BIN)/python -m pytest --quiet tests/security/test_hostile_node_wire.py
 
 fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"
