@@ -1,0 +1,207 @@
+"""A real node, and one with a valid certificate that sends it lies and rubbish at full speed.
+
+Not for: which connection ends by what (``tests/unit/host/test_peers_hostile.py``), or what lies do to a core
+(``tests/fuzz/test_dcp.py``). Here people and other nodes are served meanwhile, and nothing grows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+import dios
+from dios import limits
+from dios.errors import DiosError
+from dios.host import audit_reader
+from dios.node import daemon, local_cluster
+from dios.node.local_cluster import LocalCluster, LocalNode
+from dios.transport import identity
+from dios.transport.identity import Identity
+from dios.transport.secured import Secured
+from dios.transport.tcp_tls import dial
+from dios.wire import dcp, messages
+from dios.wire.codec import DCP_VERSION
+from dios.wire.dcp_frames import encode_frame
+from tests.fuzz.dcp import Liar, Pools
+
+FRAMES = int(os.environ.get("HOSTILE_FRAMES", "20000"))
+BATCH = 250
+GROWN_MIB_MAX = 24
+LOG_LINES_MAX = 6
+"""Lines of the node's log for each connection of the villain's."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Identity]]:
+    """Two nodes that run, and the identity of a third of their cluster."""
+    settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
+    made = local_cluster.make(tmp_path_factory.mktemp("hostile") / "cluster", nodes=3, settings=settings)
+    villain = identity.load(made.nodes[2].data)
+    assert villain is not None
+    two = replace(made, nodes=made.nodes[:2])
+    try:
+        local_cluster.start(two)
+        yield two, villain
+    finally:
+        local_cluster.stop(two)
+
+
+_BODIES = (dcp.Resolve, dcp.Release, dcp.Gone, dcp.Tell, dcp.Claim, dcp.Disband, dcp.Rows)
+_CALLS = (
+    messages.ReadOnce,
+    messages.WriteOnce,
+    messages.Stat,
+    messages.Select,
+    messages.AcquireWrite,
+    messages.Cancel,
+)
+
+
+class Storm:
+    """What the villain sends: lies about tasks of its own, and of others; some frames are damaged."""
+
+    def __init__(self, me: Identity, target: LocalNode, seed: int) -> None:
+        self.me = me
+        self.target = target
+        self.sent = 0
+        self.connections = 0
+        self._rng = Random(seed)  # noqa: S311 - repeatable, nothing secret
+        pools = Pools()
+        pools.add("node", me.node)
+        pools.add("task", *range(70_000, 70_020))
+        pools.add("ref", *range(80_000, 80_020))
+        self._liar = Liar(self._rng, pools)
+        self._epoch = 7
+
+    def frame(self) -> bytes:
+        """One more; most are requests that make sense to a core, so that connections last."""
+        dice = self._rng.random()
+        told = self._liar.made()
+        while dice > 0.002 and not _makes_sense(told):
+            told = self._liar.made()
+        data = encode_frame(told)
+        if dice < 0.001:
+            place = self._rng.randrange(4, len(data))
+            data = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+        return data
+
+    async def run(self, frames: int) -> None:
+        """Send so many, on as many connections as it takes."""
+        end = self.sent + frames
+        while self.sent < end:
+            async with trio.open_nursery() as nursery:
+                line = await dial(self.target.address, self.me, nursery)
+                self.connections += 1
+                hello = dcp.PeerHello(
+                    1, DCP_VERSION, self.me.node, self._epoch, self.me.name, "", "127.0.0.1:1"
+                )
+                line.send_nowait(encode_frame(hello))
+                nursery.start_soon(_drained, line)
+                while not line.closed and self.sent < end:
+                    for _ in range(BATCH):
+                        line.send_nowait(self.frame())
+                    self.sent += BATCH
+                    try:
+                        await line.flush()
+                    except (DiosError, OSError):
+                        break
+                line.close()
+                nursery.cancel_scope.cancel()
+
+
+def _makes_sense(told: dcp.Message) -> bool:
+    """Whether a core would do something with it, and not end the connection."""
+    if not isinstance(told, dcp.Ask):
+        return False
+    if isinstance(told.body, dcp.Forward):
+        return isinstance(told.body.call, _CALLS)
+    return isinstance(told.body, _BODIES)
+
+
+async def _drained(line: Secured) -> None:
+    try:
+        while await line.receive():
+            pass
+    except (DiosError, OSError):
+        pass
+    line.close()
+
+
+def own_memory_mib(node: LocalNode) -> int:
+    """What the daemon holds in memory of its own."""
+    running = daemon.find(node.socket)
+    assert running is not None
+    status = Path(f"/proc/{running.pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) // 1024
+
+
+def descriptors(node: LocalNode) -> int:
+    """How many the daemon has open."""
+    running = daemon.find(node.socket)
+    assert running is not None
+    return len(list(Path(f"/proc/{running.pid}/fd").iterdir()))
+
+
+def test_a_storm_of_lies_harms_nobody_else(cluster: tuple[LocalCluster, Identity]) -> None:
+    """Sessions and other nodes are served rightly all the while; memory and descriptors do not grow."""
+    two, villain = cluster
+    near, far = two.nodes
+    storm = Storm(villain, near, 1)
+    served = 0
+    with dios.connect(str(near.socket)) as session, dios.connect(str(far.socket)) as other:
+        assert session.home is not None
+        assert other.home is not None
+        mine = session.create(dios.ObjectType.SHMEM_BLOB, data=b"here", groups=[session.home])
+        theirs = other.create(dios.ObjectType.SHMEM_BLOB, data=b"there", groups=[other.home])
+        assert mine.name is not None
+        assert theirs.name is not None
+
+        def live(stop: trio.Event) -> None:
+            nonlocal served
+            while not stop.is_set():
+                for who, name, data in ((session, theirs.name, b"there"), (other, mine.name, b"here")):
+                    assert name is not None
+                    (found,) = who.lookup(name)
+                    assert found.read_bytes() == data
+                    found.delete()
+                served += 1
+
+        async def attack() -> None:
+            stop = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, live, stop)
+                await storm.run(FRAMES // 2)
+                stop.set()
+
+        trio.run(attack)
+        before, open_before, lines = own_memory_mib(near), descriptors(near), log_lines(near)
+        connections = storm.connections
+        trio.run(attack)
+        received = session.info().counts["peer_messages_received"]
+        assert received > FRAMES // 4, "the storm reached the core"
+        assert own_memory_mib(near) - before <= GROWN_MIB_MAX
+        assert descriptors(near) - open_before <= 2 * limits.DATA_CONNECTIONS
+        assert served > 1
+        assert log_lines(near) - lines <= LOG_LINES_MAX * (storm.connections - connections + 10)
+        assert {row.name for row in session.nodes() if row.usable} >= {"n1", "n2"}
+        assert mine.read_bytes() == b"here"
+    assert storm.connections > 1, "some frames cost their connection"
+    assert "Traceback" not in (near.data / daemon.LOG_NAME).read_text()
+    assert denials(near, villain.name) >= storm.connections - 2, "each closing is recorded"
+
+
+def log_lines(node: LocalNode) -> int:
+    """How long the node's log is."""
+    return (node.data / daemon.LOG_NAME).read_bytes().count(b"\n")
+
+
+def denials(node: LocalNode, name: str) -> int:
+    """How many records of its audit log say that the villain was denied something."""
+    entries = audit_reader.read(node.data / "audit")
+    return sum(one.record.outcome == "denied" and one.record.principal == f"node:{name}" for one in entries)
