@@ -338,6 +338,8 @@ def publish(step: Step, target: PhysicalObject) -> None:
     cluster = step.state.cluster
     if cluster is None:
         return
+    if step.told and not target.zombie and list(target.watchers) == [step.told]:
+        return
     if target.zombie:
         cluster.to_publish.pop(target.id, None)
         _publish(step, cluster, target)

@@ -77,7 +77,7 @@ class Core:
             if event.now - cluster.seen_ns > limits.AWAY_MS * 1_000_000:
                 coordination.excuse(step, cluster)
             cluster.seen_ns = event.now
-            moment = cluster.next_moment()
+            moment = cluster.due_at
             if moment is not None and moment <= event.now:
                 cluster_events.time_passed(step, cluster)
         if type(event) is events.Called:

@@ -135,6 +135,7 @@ class Cluster:
         "cache",
         "claim_at",
         "disbanded",
+        "due_at",
         "graces",
         "here",
         "membership",
@@ -163,6 +164,7 @@ class Cluster:
         self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when each came to be in its status
+        self.due_at: int | None = None  # when something is to be done, as of the last step
         self.seen_ns = 0  # of the last event
         self.claim_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []

@@ -61,6 +61,8 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     deputy = deputies.deputy_of(step, peer, body.caller)
     call = body.call
     attached = step.payload_size
+    if isinstance(call, messages.ReadOnce | messages.WriteOnce):
+        step.told = peer.node
     if isinstance(call, messages.Vector):
         syscalls.dispatch_vector(step, deputy, number, call, step.payload, attached)
     elif isinstance(call, messages.Create):

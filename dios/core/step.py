@@ -19,7 +19,7 @@ from dios.core.references import Provenance, Reference
 from dios.core.state import State
 from dios.core.tasks import Task
 from dios.errors import DiosError, InvalidError, WouldBlockError
-from dios.ids import PayloadId, Ticket
+from dios.ids import NodeId, PayloadId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.types import Deletion, Mode, Permission, Resource
 
@@ -49,6 +49,7 @@ class Step:
         "persist",
         "read_in_vector",
         "state",
+        "told",
         "wake",
     )
 
@@ -62,6 +63,7 @@ class Step:
         self.payload_size = 0
         self.wake: dict[tuple[int, int], Pending] = {}
         self.read_in_vector: set[int] = set()
+        self.told = NodeId(0)  # whom the answer itself tells of the versions
         self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
         self._ticket = Ticket(0)
@@ -347,7 +349,7 @@ class Step:
         if cluster is not None:
             if cluster.to_release:
                 stand_ins.release(self, cluster)
-            moment = cluster.next_moment()
+            moment = cluster.due_at = cluster.next_moment()
             if moment is not None:
                 deadline = moment if deadline is None else min(deadline, moment)
         return Outcome(self.persist, self.after, self._ticket, self._wait, deadline)

@@ -326,7 +326,8 @@ class Effector:
         def finish(error: Exception | None) -> None:
             self._finish(work, effect, rest, error)
 
-        self._in_thread(_asked_by(effect, rest), work, finish)
+        asker = kinds.task_answered((effect, *rest.effects[rest.place :]))
+        self._in_thread(asker, work, finish)
 
     def _finish(self, work: Work, effect: fx.Effect, rest: Rest, error: Exception | None) -> None:
         """The thread is back: answer, do the rest of that step, then the steps that wait for the object."""
@@ -413,10 +414,7 @@ class Effector:
         self._hand_over(effect.task, effect.seq, results, fds)
 
     def _payload_of(self, payload: PayloadId) -> Content | None:
-        found = self._payloads.get(payload)
-        if found is None and payload in self._kept:
-            found = self._kept[payload].get(payload)
-        return found
+        return self._payloads.get(payload) or self._kept.get(payload, NO_PAYLOADS).get(payload)
 
     def _keep_payload(self, effect: fx.KeepPayload) -> None:
         self._kept[effect.payload] = self._payloads
@@ -495,11 +493,3 @@ class Effector:
 
     def _audit(self, effect: fx.Audit) -> None:
         self._parts.journal.append(effect)
-
-
-def _asked_by(effect: fx.Effect, rest: Rest) -> TaskId:
-    """The task for which an effect is done: its own, or the one that the same step answers next."""
-    for each in (effect, *rest.effects[rest.place :]):
-        if isinstance(each, kinds.ANSWERS):
-            return each.task
-    return TaskId(0)

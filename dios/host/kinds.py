@@ -105,3 +105,8 @@ def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
     if isinstance(effect, fx.AnswerVector):
         return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
     return ()
+
+
+def task_answered(effects: Iterable[fx.Effect]) -> TaskId:
+    """The task for which a step's effects are done: the first that they answer."""
+    return next((effect.task for effect in effects if isinstance(effect, ANSWERS)), TaskId(0))

@@ -115,15 +115,16 @@ class FrameSplitter:
         buffer += data
         bodies: list[bytes] = []
         start = 0
-        while len(buffer) - start >= 4:
-            (length,) = _unpack_length(buffer, start)
-            if length > self._limit:
-                raise ProtocolError(f"a frame of {length} bytes is over the limit of {self._limit}")
-            end = start + 4 + length
-            if len(buffer) < end:
-                break
-            bodies.append(bytes(buffer[start + 4 : end]))
-            start = end
+        with memoryview(buffer) as view:
+            while len(view) - start >= 4:
+                (length,) = _unpack_length(view, start)
+                if length > self._limit:
+                    raise ProtocolError(f"a frame of {length} bytes is over the limit of {self._limit}")
+                end = start + 4 + length
+                if len(view) < end:
+                    break
+                bodies.append(bytes(view[start + 4 : end]))
+                start = end
         if start:
             del buffer[:start]
         return bodies
