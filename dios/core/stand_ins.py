@@ -132,7 +132,9 @@ def abroad(step: Step, reference: Reference) -> messages.Reference:
 def forget(step: Step, target: PhysicalObject) -> None:
     """Nobody here refers to the object any more."""
     cluster = coordination.cluster_of(step)
-    cluster.peer(target.home).stand_ins.pop(target.id, None)
+    known_there = cluster.peer(target.home).stand_ins
+    if known_there.get(target.id) is target:  # another may stand for the object by now
+        del known_there[target.id]
 
 
 def release(step: Step, cluster: Cluster) -> None:

@@ -8,7 +8,9 @@ import pytest
 from cluster_harness import MS, Citizen, Cluster, ClusterNode
 
 from dios import limits
-from dios.core import events
+from dios.core import events, stand_ins
+from dios.core.objects import PhysicalObject
+from dios.core.step import Step
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import Flag, ObjectType, Permission, Persistence
@@ -283,3 +285,22 @@ def test_both_sides_come_to_agree(side: str) -> None:
     assert friends.holders() == 2  # the keeper's and the giver's
     assert gone(friends.receiver, told.ref)
     friends.cluster.check()
+
+
+def test_what_stood_in_before_takes_nothing_along() -> None:
+    """A stand-in that is forgotten late, when another stands for the same object, leaves that one alone."""
+    cluster = Cluster()
+    here, there, _ = cluster.nodes
+    session = cluster.session(here)
+    made = cluster.session(there).create(ObjectType.SHMEM_BLOB, data=b"x")
+    found: list[PhysicalObject] = []
+    for _ in range(2):
+        answer = cluster.call(session, messages.Lookup(made.name or b""))
+        assert isinstance(answer, messages.References)
+        reference = here.core.state.tasks[session.task].table.get(answer.references[0].ref)
+        found.append(reference.object)
+        if len(found) == 1:
+            cluster.call(session, messages.Delete(reference.id, int(Flag.HANDLE_ONLY)))
+    stand_ins.forget(Step(here.core.state, here.now), found[0])
+    assert found[0] is not found[1]
+    cluster.check()
