@@ -171,9 +171,11 @@ def _is_cut_off(step: Step, question: Question) -> bool:
 
 
 def heard(step: Step, peer: Peer) -> None:
-    """Something came from a node."""
+    """Something came from a node; one that was not heard for a while learns what it missed."""
     peer.heard_ns = step.now
-    peer.cut_off = False
+    if peer.cut_off:
+        peer.cut_off = False
+        tell_again(step, peer)
 
 
 def excuse(step: Step, cluster: Cluster) -> None:
