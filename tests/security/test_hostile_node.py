@@ -255,6 +255,19 @@ def test_claimed_rights_and_ids_are_checked(scene: Scene) -> None:
     assert me.read(mine.ref) == b"kept"
 
 
+def test_given_rights_and_ids_are_checked(scene: Scene) -> None:
+    """What it gives has no rights that there are not, and no id that is taken."""
+    told = scene.villains.create(data=b"evil").reference
+    given = replace(told, ref=RefId(4_711), permissions=2**62 | READ)
+    held = dcp.Held(scene.villain.node, given)
+    assert isinstance(scene.ask(dcp.Give(scene.mine.task, "0" * 12, held)), messages.Done)
+    table = scene.target.core.state.tasks[scene.mine.task].table
+    assert table.get(4_711).permissions == Permission.READ
+    with pytest.raises(ProtocolError):
+        scene.ask(dcp.Give(scene.mine.task, "0" * 12, held))
+    assert len(table.holding(table.get(4_711).object)) == 1
+
+
 # -- tasks ------------------------------------------------------------------------------------------------
 def start(scene: Scene, brand: Brand, caller: dcp.Caller) -> dcp.Start:
     """A task of this brand, with a program of the villain's."""
