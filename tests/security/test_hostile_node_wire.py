@@ -31,7 +31,7 @@ from dios.wire.dcp_frames import encode_frame
 from tests.fuzz.dcp import Liar, Pools
 
 FRAMES = int(os.environ.get("HOSTILE_FRAMES", "20000"))
-BATCH = 250
+BURST = 1_000
 GROWN_MIB_MAX = 24
 LOG_LINES_MAX = 6
 """Lines of the node's log for each connection of the villain's."""
@@ -77,19 +77,22 @@ class Storm:
         pools.add("task", *range(70_000, 70_020))
         pools.add("ref", *range(80_000, 80_020))
         self._liar = Liar(self._rng, pools)
-        self._epoch = 7
 
-    def frame(self) -> bytes:
-        """One more; most are requests that make sense to a core, so that connections last."""
-        dice = self._rng.random()
-        told = self._liar.made()
-        while dice > 0.002 and not _makes_sense(told):
-            told = self._liar.made()
-        data = encode_frame(told)
-        if dice < 0.001:
-            place = self._rng.randrange(4, len(data))
-            data = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
-        return data
+    def burst(self) -> bytes:
+        """Lies that a core looks at, and at the end something that ends the connection."""
+        frames = [encode_frame(self._sensible()) for _ in range(BURST)]
+        last = encode_frame(self._liar.made())
+        place = self._rng.randrange(4, len(last))
+        ends = (
+            last[:place] + bytes([last[place] ^ 0xFF]) + last[place + 1 :],
+            encode_frame(dcp.Gossip(b"\xc1")),
+        )
+        return b"".join((*frames, *ends))
+
+    def _sensible(self) -> dcp.Message:
+        while not _makes_sense(told := self._liar.made()):
+            pass
+        return told
 
     async def run(self, frames: int) -> None:
         """Send so many, on as many connections as it takes."""
@@ -99,19 +102,11 @@ class Storm:
                 line = await dial(self.target.address, self.me, nursery)
                 self.connections += 1
                 hello = dcp.PeerHello(
-                    1, DCP_VERSION, self.me.node, self._epoch, self.me.name, "", "127.0.0.1:1"
+                    1, DCP_VERSION, self.me.node, self.connections, self.me.name, "", "127.0.0.1:1"
                 )
-                line.send_nowait(encode_frame(hello))
-                nursery.start_soon(_drained, line)
-                while not line.closed and self.sent < end:
-                    for _ in range(BATCH):
-                        line.send_nowait(self.frame())
-                    self.sent += BATCH
-                    try:
-                        await line.flush()
-                    except (DiosError, OSError):
-                        break
-                line.close()
+                line.send_nowait(encode_frame(hello) + self.burst())
+                self.sent += BURST
+                await _drained(line)
                 nursery.cancel_scope.cancel()
 
 
@@ -184,16 +179,15 @@ def test_a_storm_of_lies_harms_nobody_else(cluster: tuple[LocalCluster, Identity
         connections = storm.connections
         trio.run(attack)
         received = session.info().counts["peer_messages_received"]
-        assert received > FRAMES // 4, "the storm reached the core"
+        assert received >= FRAMES, "the storm reached the core"
         assert own_memory_mib(near) - before <= GROWN_MIB_MAX
         assert descriptors(near) - open_before <= 2 * limits.DATA_CONNECTIONS
         assert served > 1
         assert log_lines(near) - lines <= LOG_LINES_MAX * (storm.connections - connections + 10)
         assert {row.name for row in session.nodes() if row.usable} >= {"n1", "n2"}
         assert mine.read_bytes() == b"here"
-    assert storm.connections > 1, "some frames cost their connection"
     assert "Traceback" not in (near.data / daemon.LOG_NAME).read_text()
-    assert denials(near, villain.name) >= storm.connections - 2, "each closing is recorded"
+    assert denials(near, villain.name) >= storm.connections, "each closing is recorded"
 
 
 def log_lines(node: LocalNode) -> int:
