@@ -104,6 +104,9 @@ def nothing(step: Step, answer: dcp.Answer) -> None:
 def _say(step: Step, cluster: Cluster, question: Question) -> None:
     peer = question.peer
     if peer.connected:
+        source = None if question.source is None else step.state.objects.get(question.source.content_of)
+        if source is not None:
+            step.seen(source)  # its content may still be on the way to the disk
         settled = next(iter(peer.asked))
         step.emit(effects.Send(peer.node, dcp.Ask(question.number, settled, question.body), question.source))
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
