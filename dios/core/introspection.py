@@ -59,6 +59,7 @@ def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None
         "references": sum(len(other.table) for other in state.tasks.values()),
         "buffers": sum(len(other.buffers) for other in state.tasks.values()),
         "waiting": len(state.pending),
+        "logs": len(state.logs),
     }
     step.answer(task, seq, messages.Info("", "", counts, {}))
 

@@ -18,6 +18,7 @@ import lmdb
 
 from dios import limits
 from dios.core.events import ObjectRecord
+from dios.core.names import logs_group
 from dios.errors import DamagedError, InvalidError, NotSupportedError
 from dios.ids import Name
 from dios.store import environment, schema
@@ -282,11 +283,13 @@ def _look_at_meaning(found: Inventory) -> None:
     records = [row.record for row in found.rows.values()]
     groups: set[Name] = set()
     homes: dict[str, ObjectRecord] = {}
+    member = (found.path / "identity").exists()
     for record in records:
         if record.type is not ObjectType.GROUP or record.name is None:
             continue
         groups.add(record.name)
         if record.deletion is Deletion.IMMORTAL:
+            groups.add(logs_group(record.name))
             if record.owner in homes:
                 other = schema.describe(homes[record.owner])
                 found.add(Kind.HOME_TWICE, schema.describe(record), f"{record.owner} has {other} too")
@@ -294,6 +297,8 @@ def _look_at_meaning(found: Inventory) -> None:
     for record in records:
         if record.name is None:
             found.add(Kind.UNNAMED, schema.describe(record), "the next start of the node removes it")
+        elif member:
+            continue  # its groups may be known to other nodes alone
         elif record.type is not ObjectType.GROUP and not groups.intersection(record.groups):
             found.add(
                 Kind.UNREACHABLE,

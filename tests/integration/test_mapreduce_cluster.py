@@ -21,7 +21,7 @@ import time
 
 def map_keys(text):
     if text.startswith(b"word0 "):
-        time.sleep(0.005)  # so that there are moments in the middle
+        time.sleep(0.02)  # so that there are moments in the middle
     return text.split()
 
 def reduce(word, counts):

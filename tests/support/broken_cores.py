@@ -52,7 +52,12 @@ def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
     def silent(step: Step, peer: Peer, why: str = "") -> None:
         del step, peer, why
 
+    def never(step: Step, question: object) -> bool:
+        del step, question
+        return False
+
     patch.setattr(coordination, "_patience_ms", patient)
+    patch.setattr(coordination, "_is_cut_off", never)
     patch.setattr(coordination, "fail_all", silent)
 
 
