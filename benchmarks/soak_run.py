@@ -353,7 +353,7 @@ class Run:
             "waiting calls": (counts["waiting"], 0),
             "buffers": (counts["buffers"], 0),
             "processes below the daemon": (len(descendants(self._node.pid)), 1 + POOL),
-            "stored objects": (rows["rows"] - counts["logs"], self._baseline["rows"]),
+            "stored objects": (rows["rows"], self._baseline["rows"]),
             "extents of rows": (rows["extents of rows"], self._baseline["extents of rows"]),
             "extent files": (files, rows["extents of rows"]),
         }

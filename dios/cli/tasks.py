@@ -272,9 +272,9 @@ def logs(
 ) -> None:
     """Print what a task wrote, from the beginning of what the node keeps (the last 256 KiB).
 
-    A task that prints waits for who reads along with it, for a second at most. What an ended task wrote is
-    kept on disk, on its node and on that of whoever started it: give the task's name, as `dios run --detach
-    --json` tells it, to read it when the node knows nothing else of the task any more.
+    A task that prints waits for who reads along with it, for a second at most. The last 16 KiB of what an
+    ended task wrote are kept on disk, on its node and on that of whoever started it: give the task's name, as
+    `dios run --detach --json` tells it, to read them when the node knows nothing else of the task any more.
     """
     with reporting("dios logs", as_json=as_json), opened(node) as place:
         try:

@@ -88,7 +88,6 @@ class TaskEnded(Struct, frozen=True, tag=6):
     """The process of a task is gone, or never came to be (cause SPAWN).
 
     ``cpu_ms`` and ``memory_bytes`` are what it used, as far as the kernel told; the second at its peak.
-    The last ``log_bytes`` that it wrote stand under ``payload``.
     """
 
     now: int
@@ -99,8 +98,6 @@ class TaskEnded(Struct, frozen=True, tag=6):
     detail: str = ""
     cpu_ms: int = 0
     memory_bytes: int = 0
-    payload: PayloadId = PayloadId(0)
-    log_bytes: int = 0
 
 
 class ConsoleArrived(Struct, frozen=True, tag=7):
@@ -187,6 +184,18 @@ class Received(Struct, frozen=True, tag=15):
     attached: int = 0
 
 
+class LogLeft(Struct, frozen=True, tag=21):
+    """The last ``size`` bytes that a task wrote, which is over; they stand under ``payload``.
+
+    An event of its own: that the log cannot be stored is nothing to those who wait for the task.
+    """
+
+    now: int
+    task: TaskId
+    payload: PayloadId
+    size: int
+
+
 class LoadMeasured(Struct, frozen=True, tag=16):
     """How much memory is free on this machine; the host tells it now and then."""
 
@@ -244,6 +253,7 @@ Event: TypeAlias = (
     | PeerUp
     | PeerDown
     | Received
+    | LogLeft
     | LoadMeasured
     | NetworkOpened
     | NetworkFailed

@@ -6,7 +6,7 @@ Not for: the run call's checks (``dios.core.task_calls``), or processes.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import coordination, effects, groups, logs
+from dios.core import coordination, effects, groups
 from dios.core.accounts import Account, charge_all
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
 from dios.core.names import child_task_name, logs_group
@@ -170,7 +170,6 @@ def task_ended(step: Step, event: TaskEnded) -> None:
     if task.cause is not Cause.EXITED or event.cause is Cause.EXITED:
         task.exit_code = event.exit_code
         task.signal = event.signal
-    logs.keep(step, task, event.payload, event.log_bytes)
     _finish(step, task)
 
 

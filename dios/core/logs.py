@@ -10,6 +10,7 @@ from dios import limits
 from dios.core import coordination, effects, groups
 from dios.core.accounts import require_all, require_bytes
 from dios.core.effects import WriteSource
+from dios.core.events import LogLeft
 from dios.core.names import log_name, logs_group
 from dios.core.objects import PhysicalObject
 from dios.core.state import State
@@ -21,10 +22,14 @@ from dios.wire import dcp
 from dios.wire.types import Deletion, ObjectType, Resource
 
 
-def keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
+def left(step: Step, event: LogLeft) -> None:
     """Keep the last bytes of an ended task's console, here and with whoever started it."""
-    if not size or task.is_session:
-        return
+    task = step.state.tasks.get(event.task)
+    if task is not None and event.size and not task.is_session and not step.state.shutting_down:
+        _keep(step, task, event.payload, event.size)
+
+
+def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
     home = groups.home_of(step, task.principal)
     if home.name is None:
         return

@@ -192,7 +192,7 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
 
 
 def _keep(step: Step, peer: Peer, number: int, body: dcp.Keep) -> None:
-    if body.size != step.payload_size or body.size > limits.CONSOLE_TAIL_BYTES:
+    if body.size != step.payload_size or body.size > limits.LOG_BYTES_MAX:
         raise ProtocolError("a log that is not what it says")
     logs.make(step, Principal(body.principal), body.name, body.group, step.payload, body.size)
     coordination.reply(step, peer, number, messages.Done(1))

@@ -63,9 +63,9 @@ class Console:
             self._moved.set()
         return bytes(self._tail[start:end])
 
-    def kept(self) -> bytes:
-        """All that is kept."""
-        return bytes(self._tail)
+    def last_bytes(self, count: int) -> bytes:
+        """At most so many of the last bytes."""
+        return bytes(self._tail[-count:])
 
     def text(self) -> str:
         """All that is kept, as text."""

@@ -14,7 +14,7 @@ import trio
 
 from dios import limits
 from dios.core.effects import Spawn
-from dios.core.events import ConsoleArrived, Disconnected, SessionOpened, TaskEnded, TaskStarted
+from dios.core.events import ConsoleArrived, Disconnected, LogLeft, SessionOpened, TaskEnded, TaskStarted
 from dios.errors import DiosError, ProtocolError
 from dios.host.clock import Clock
 from dios.host.consoles import Console, Consoles
@@ -172,10 +172,9 @@ class TaskHost:
             del self._running[task]
             desk = self._desk
             detail = self._described(end, desk.consoles.of(task))
-            written = desk.consoles.of(task).kept()
+            written = desk.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)
             desk.consoles.ended(task)
             desk.outbox.close(task)
-            payload, payloads = desk.driver.keep_bytes(written)
             desk.driver.feed(
                 TaskEnded(
                     desk.clock.now(),
@@ -186,11 +185,11 @@ class TaskHost:
                     detail[1],
                     end.cpu_ms,
                     end.memory_bytes,
-                    payload,
-                    len(written),
-                ),
-                payloads,
+                )
             )
+            if written:
+                payload, payloads = desk.driver.keep_bytes(written)
+                desk.driver.feed(LogLeft(desk.clock.now(), task, payload, len(written)), payloads)
             desk.pages.close(task)
             self._one_less()
 

@@ -88,9 +88,8 @@ class Story:
         (job,) = cluster.start_spawned()
         self.ask(job, messages.ReadOnce(job.welcome.inputs[0].ref))
         cluster.nodes[2].payloads[9] = b"said"
-        cluster.nodes[2].step(
-            events.TaskEnded(cluster.now, job.task, Cause.EXITED, payload=PayloadId(9), log_bytes=4)
-        )
+        cluster.nodes[2].step(events.TaskEnded(cluster.now, job.task, Cause.EXITED))
+        cluster.nodes[2].step(events.LogLeft(cluster.now, job.task, PayloadId(9), 4))
         self.ask(one, messages.ReadOnce(child.reference.ref))
         self.ask(one, messages.Retire(found.ref))
         self.ask(one, messages.ListTasks())

@@ -15,9 +15,8 @@ from dios.wire.types import Cause, ObjectType, Persistence, Resource
 
 
 def _ends(node: Node, task: Client, written: int, payload: int = 7) -> None:
-    node.step(
-        events.TaskEnded(node.now, task.task, Cause.EXITED, payload=PayloadId(payload), log_bytes=written)
-    )
+    node.step(events.TaskEnded(node.now, task.task, Cause.EXITED))
+    node.step(events.LogLeft(node.now, task.task, PayloadId(payload), written))
 
 
 def test_what_a_task_wrote_is_a_durable_object_of_its_principal() -> None:
