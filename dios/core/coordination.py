@@ -274,6 +274,11 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: Remembered) -
     # Whatever it told of may still be on its way to the disk.
     step.wait_for_everything()
     effect = remembered.effect
+    for part in effect.parts if isinstance(effect, effects.AnswerVector) else (effect,):
+        target = step.state.objects.get(part.object) if isinstance(part, _READS) else None
+        if target is not None:
+            # Whoever closes its buffer must not be done before it is opened again.
+            target.ticket = max(target.ticket, Ticket(step.state.next_ticket - 1))
     changed = {
         target
         for target, version in remembered.versions
