@@ -71,6 +71,9 @@ def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = Fal
     deputy.state = TaskState.RUNNING
     state.deputies[deputy.id] = deputy
     peer.deputies[deputy.id] = deputy
+    if peer.dead_since is not None and state.cluster is not None:
+        # Should it never come back, this goes as what it had before does.
+        state.cluster.graces.setdefault(peer.node, step.now + limits.GRACE_MS * 1_000_000)
     step.emit(effects.OpenDeputy(deputy.id, peer.node, principal))
     return deputy
 

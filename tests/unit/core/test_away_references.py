@@ -304,3 +304,24 @@ def test_what_stood_in_before_takes_nothing_along() -> None:
     stand_ins.forget(Step(here.core.state, here.now), found[0])
     assert found[0] is not found[1]
     cluster.check()
+
+
+def test_nothing_is_left_for_tasks_of_a_node_that_was_dead_already() -> None:
+    """What was meant for a task of a dead node goes with the grace period, though it came after the death."""
+    cluster = Cluster()
+    here, other, far = cluster.nodes
+    session = cluster.session(here)
+    stranger = cluster.session(far)
+    name = far.core.state.tasks[stranger.task].object.name
+    answer = cluster.call(session, messages.Lookup(name or b""))
+    assert isinstance(answer, messages.References)
+    cluster.part(here, far)
+    cluster.part(other, far)
+    cluster.advance(3_000)
+    made = session.create(ObjectType.SHMEM_BLOB, data=b"x")
+    refused = cluster.call(session, messages.Copy(made.reference.ref, answer.references[0].ref))
+    assert isinstance(refused, messages.Failure)
+    assert refused.code == Code.EHOSTUNREACH
+    cluster.advance(limits.GRACE_MS + 1_000, grain=250)
+    assert here.core.state.cluster is not None
+    assert not here.core.state.cluster.peers[far.node].deputies
