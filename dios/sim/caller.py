@@ -287,8 +287,10 @@ class Caller:
             flags = int(Flag.HANDLE_ONLY)
         register = self._ledger.registers.get(reference.object)
         destroys = reference.permissions & Permission.DELETE and not flags & Flag.HANDLE_ONLY
-        if register is not None and destroys:
-            register.may_be_gone = True
+        if destroys:
+            self._ledger.perhaps_gone.add(reference.object)
+            if register is not None:
+                register.may_be_gone = True
         self.held.pop(reference.ref, None)
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:

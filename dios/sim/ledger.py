@@ -105,6 +105,7 @@ class Ledger:
         self._stored: Final[set[tuple[int, bytes]]] = set()
         self._made: Final[dict[bytes, bytes]] = {}
         self.locks: Final[set[int]] = set()
+        self.perhaps_gone: Final[set[int]] = set()  # deleted before whoever made them was answered
         self._holds: Final[dict[int, list[Hold]]] = {}
 
     # -- values -------------------------------------------------------------------------------------
@@ -114,6 +115,7 @@ class Ledger:
         if target not in self.registers:
             writes = [] if value is None else [value]
             self.registers[target] = Register(key, home, durable, writes)
+            self.registers[target].may_be_gone = target in self.perhaps_gone
 
     def begin(self, target: int, value: bytes, now: int) -> Write | None:
         """A write is asked for; None for an object of which nothing is known."""
