@@ -105,7 +105,7 @@ class Ledger:
         self._stored: Final[set[tuple[int, bytes]]] = set()
         self._made: Final[dict[bytes, bytes]] = {}
         self.locks: Final[set[int]] = set()
-        self.perhaps_gone: Final[set[int]] = set()  # deleted before whoever made them was answered
+        self.perhaps_gone: Final[set[int]] = set()  # deleted or written before whoever made them was answered
         self._holds: Final[dict[int, list[Hold]]] = {}
 
     # -- values -------------------------------------------------------------------------------------
@@ -121,6 +121,7 @@ class Ledger:
         """A write is asked for; None for an object of which nothing is known."""
         found = self.registers.get(target)
         if found is None:
+            self.perhaps_gone.add(target)
             return None
         write = Write(value, now)
         found.writes.append(write)
