@@ -292,6 +292,19 @@ INDEX_SHARDS_MAX: Final = 1_024
 KEY_BYTES_MAX: Final = 1 * KIB
 VALUE_LOOKS_MAX: Final = 100
 
+# -- flow problems --------------------------------------------------------------------------------
+FLOW_VERTICES_MAX: Final = 2**24
+FLOW_ARCS_MAX: Final = 2**28
+FLOW_UNBOUNDED: Final = 2**62
+FLOW_VOLUME_MAX: Final = 2**58
+FLOW_PRICE_MAX: Final = 2**61
+FLOW_LINE_CHARS_MAX: Final = 4_096
+
+# -- machines and profiles ------------------------------------------------------------------------
+TOPOLOGY_CPUS_MAX: Final = 4_096
+TOPOLOGY_ELEMENTS_MAX: Final = 32_768
+TOPOLOGY_TEXT_BYTES_MAX: Final = 256
+
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101

@@ -1,0 +1,68 @@
+"""Columns of whole numbers: taken from a caller safely, and summed exactly.
+
+Not for: floats. A cost in seconds or bytes is scaled and rounded by who knows its unit.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dios.firmament.solvers.errors import InvalidProblemError
+
+Ints: TypeAlias = NDArray[np.int64]
+
+HALF_BITS: Final = 31
+"""Sums are carried in two parts of this many low bits, so that adding 2**28 of them cannot overflow."""
+
+EXACT_PRODUCTS: Final = 2.0**61
+"""Below this a sum of products fits 64 bits, with a wide margin for the rounding of its estimate."""
+
+
+def whole_numbers(name: str, values: ArrayLike) -> Ints:
+    """A frozen int64 copy of ``values``; :class:`InvalidProblemError` names the field and the index."""
+    found = np.asarray(values)
+    if found.ndim != 1:
+        raise InvalidProblemError(f"{name} has {found.ndim} dimensions; it must be a column of whole numbers")
+    if found.size and found.dtype.kind not in "iuO":
+        raise InvalidProblemError(f"{name} holds {found.dtype} values; scale and round them to whole numbers")
+    try:
+        column: Ints = found.astype(np.int64)
+        changed = np.flatnonzero(column != found)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidProblemError(f"{name} holds a value that is no 64-bit number: {error}") from None
+    if changed.size:
+        index = int(changed[0])
+        raise InvalidProblemError(f"{name}[{index}] is {found[index]}, which is no 64-bit number")
+    column.setflags(write=False)
+    return column
+
+
+def exact_sum(values: Ints) -> int:
+    """The sum of a column of up to 2**28 numbers, as a Python int: it cannot overflow."""
+    low = int(np.sum(values & ((1 << HALF_BITS) - 1), dtype=np.int64))
+    return (int(np.sum(values >> HALF_BITS, dtype=np.int64)) << HALF_BITS) + low
+
+
+def exact_product(left: Ints, right: Ints) -> int:
+    """The sum of ``left[i] * right[i]``, as a Python int: it cannot overflow."""
+    if float(np.dot(np.abs(left.astype(np.float64)), np.abs(right.astype(np.float64)))) < EXACT_PRODUCTS:
+        return int(np.dot(left, right))
+    used = np.flatnonzero(left)
+    return sum(int(a) * int(b) for a, b in zip(left[used], right[used], strict=True))
+
+
+def balances(vertices: int, tail: Ints, head: Ints, flow: Ints) -> tuple[Ints, Ints]:
+    """What leaves each vertex less what enters it, in two parts (high, low): high * 2**31 + low.
+
+    Exact for any int64 flow; low is within [0, 2**31), so two such pairs are equal when their parts are.
+    """
+    low_mask = (1 << HALF_BITS) - 1
+    high = np.zeros(vertices, np.int64)
+    low = np.zeros(vertices, np.int64)
+    for sign, ends in ((1, tail), (-1, head)):
+        np.add.at(high, ends, sign * (flow >> HALF_BITS))
+        np.add.at(low, ends, sign * (flow & low_mask))
+    return high + (low >> HALF_BITS), low & low_mask

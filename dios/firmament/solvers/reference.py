@@ -1,0 +1,62 @@
+"""OR-Tools' solver as one of ours: the oracle of the tests, and an algorithm to choose.
+
+Not for: what a cluster runs; the extra ``ortools`` is large. Its solver knows no lower bounds, no prices and
+no reasons, so these are ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol, cast
+
+import numpy as np
+
+from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.errors import MissingSolverError, OutOfRangeError
+from dios.firmament.solvers.problem import FlowProblem, FlowSolution
+from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+
+
+class _Status(Protocol):
+    name: str
+
+
+class _Solver(Protocol):
+    """What we call of OR-Tools' SimpleMinCostFlow."""
+
+    def add_arcs_with_capacity_and_unit_cost(
+        self, tail: Ints, head: Ints, room: Ints, cost: Ints
+    ) -> Ints: ...
+    def set_nodes_supplies(self, vertices: Ints, supplies: Ints) -> None: ...
+    def solve(self) -> _Status: ...
+    def flows(self, arcs: Ints) -> Ints: ...
+
+
+def _new_solver() -> _Solver:
+    try:
+        module = importlib.import_module("ortools.graph.python.min_cost_flow")
+    except ImportError:
+        raise MissingSolverError(
+            "algorithm 'ortools' needs OR-Tools: pip install 'dios[ortools]', or choose another algorithm"
+        ) from None
+    return cast("_Solver", module.SimpleMinCostFlow())
+
+
+def _core(standard: Standard) -> Outcome:
+    solver = _new_solver()
+    vertices = np.arange(len(standard.supply), dtype=np.int64)
+    arcs = solver.add_arcs_with_capacity_and_unit_cost(
+        standard.tail, standard.head, standard.room, standard.cost
+    )
+    solver.set_nodes_supplies(vertices, standard.supply)
+    status = solver.solve().name
+    if status == "OPTIMAL":
+        return Outcome(solver.flows(arcs).astype(np.int64), None, NO_VERTICES)
+    if status == "INFEASIBLE":
+        return Outcome(NO_VERTICES, None, np.flatnonzero(standard.supply > 0))
+    raise OutOfRangeError(f"OR-Tools says {status}: its numbers are narrower; choose 'successive_shortest'")
+
+
+def run(problem: FlowProblem) -> FlowSolution:
+    """The solution by OR-Tools' SimpleMinCostFlow."""
+    return solve_by(_core, problem, "ortools")
