@@ -1,0 +1,121 @@
+"""Sysfs and procfs trees made by hand, as machines of different kinds show themselves.
+
+Not for: reading them. Only the files that ``dios.firmament.topology`` looks at are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Make:
+    """A machine to be shown: counts are of the whole machine."""
+
+    model: str
+    packages: int
+    nodes: int
+    cores: int
+    threads: int
+    l3_groups: int
+    memory_gib: int
+    """Of the modules; a little less is shown, as firmware keeps some."""
+    mhz: int = 2000
+    l3_kib: int = 8192
+    link_mbit: int = 1000
+
+
+TYPE_A = Make("Intel(R) Xeon(R) CPU E5520 @ 2.26GHz", 1, 1, 4, 8, 1, 12, 2260)
+TYPE_B = Make("AMD Opteron(tm) Processor 6168", 1, 2, 12, 12, 2, 32, 1900, 5118)
+TYPE_C = Make("Intel(R) Xeon(R) CPU E5-2420 0 @ 1.90GHz", 2, 2, 12, 24, 2, 64, 1900, 15360)
+TYPE_D = Make("AMD Opteron(tm) Processor 4234", 2, 2, 12, 12, 2, 64, 3100, 6144)
+TYPE_E = Make("AMD Opteron(tm) Processor 6168", 4, 8, 48, 48, 8, 64, 1900, 5118)
+TYPE_M = Make("Intel(R) Xeon(R) CPU E5-2430L v2 @ 2.40GHz", 1, 1, 6, 12, 1, 64, 2400, 15360)
+"""The machines of Table 8.1."""
+
+
+def write(path: Path, text: object) -> None:
+    """A file with one line, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def share(count: int, parts: int, part: int) -> list[int]:
+    """The cores of one of ``parts`` equal parts."""
+    return list(range(part * count // parts, (part + 1) * count // parts))
+
+
+def listed(cpus: list[int]) -> str:
+    """A list of processors as the kernel writes it, with ranges."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def show(folder: Path, make: Make) -> tuple[Path, Path]:
+    """Write the machine's files; returns where its sysfs and its procfs are.
+
+    The second thread of core c is cpu cores + c, as most firmware counts.
+    """
+    sys_root, proc = folder / "sys", folder / "proc"
+    cpu_root = sys_root / "devices/system/cpu"
+    ways = make.threads // make.cores
+
+    def threads_of(cores: list[int]) -> list[int]:
+        return [core + way * make.cores for way in range(ways) for core in cores]
+
+    for name in ("online", "present"):
+        write(cpu_root / name, listed(list(range(make.threads))))
+    for kind, parts in (("package", make.packages), ("l3", make.l3_groups)):
+        for part in range(parts):
+            cores = share(make.cores, parts, part)
+            for cpu in threads_of(cores):
+                each = cpu_root / f"cpu{cpu}"
+                if kind == "package":
+                    write(each / "topology/physical_package_id", part)
+                    write(each / "topology/core_siblings_list", listed(threads_of(cores)))
+                else:
+                    cache(each / "cache/index3", 3, "Unified", f"{make.l3_kib}K", threads_of(cores))
+    for core in range(make.cores):
+        siblings = threads_of([core])
+        for cpu in siblings:
+            each = cpu_root / f"cpu{cpu}"
+            write(each / "topology/core_id", core % (make.cores // make.packages))
+            write(each / "topology/thread_siblings_list", listed(siblings))
+            cache(each / "cache/index0", 1, "Data", "32K", siblings)
+            cache(each / "cache/index1", 1, "Instruction", "32K", siblings)
+            cache(each / "cache/index2", 2, "Unified", "256K", siblings)
+            write(each / "cpufreq/cpuinfo_max_freq", make.mhz * 1000)
+    kib = make.memory_gib * GIB // 1024 - 300_000
+    for node in range(make.nodes):
+        place = sys_root / f"devices/system/node/node{node}"
+        write(place / "cpulist", listed(threads_of(share(make.cores, make.nodes, node))))
+        write(place / "meminfo", f"Node {node} MemTotal:       {kib // make.nodes} kB")
+    link = sys_root / "class/net/eth0"
+    write(link / "speed", make.link_mbit)
+    write(link / "operstate", "up")
+    (link / "device").mkdir()
+    write(sys_root / "class/net/lo/speed", -1)
+    write(sys_root / "block/sda/size", 1000 * GIB // 512)
+    write(sys_root / "block/sda/queue/rotational", 1)
+    write(sys_root / "block/loop0/size", 8)
+    write(proc / "cpuinfo", f"processor\t: 0\nmodel name\t: {make.model}\ncpu MHz\t\t: 1200.000")
+    write(proc / "meminfo", f"MemTotal:       {kib} kB\nMemFree:        1000 kB")
+    write(proc / "self/status", f"Name:\tx\nCpus_allowed_list:\t0-{make.threads - 1}")
+    write(proc / "self/cgroup", "0::/")
+    return sys_root, proc
+
+
+def cache(folder: Path, level: int, kind: str, size: str, cpus: list[int]) -> None:
+    """One of a thread's caches."""
+    write(folder / "level", level)
+    write(folder / "type", kind)
+    write(folder / "size", size)
+    write(folder / "shared_cpu_list", listed(cpus))
