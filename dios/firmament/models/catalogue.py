@@ -1,0 +1,98 @@
+"""All cost models by name: what ``dios sched models`` lists and ``dios sched set-model`` takes.
+
+For: making a model from a name and parameters, numbers or the words of a command line.
+Not for: the models themselves; each is imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from typing import cast
+
+from dios.firmament.models.base import BaseModel
+from dios.firmament.models.protocol import CostModel
+from dios.firmament.models.terms import BadModelError
+
+Value = int | float | str | bool
+
+_PLACES = {
+    "trivial": "trivial:TrivialModel",
+    "random-fit": "random_fit:RandomFitModel",
+}
+"""Module of this package and class, by the name that users say."""
+
+
+class _Catalogue(Mapping[str, type[BaseModel]]):
+    """The classes by name, imported at their first use."""
+
+    def __getitem__(self, name: str) -> type[BaseModel]:
+        module, _, found = _PLACES[_spelled(name)].partition(":")
+        return cast("type[BaseModel]", getattr(import_module(f"dios.firmament.models.{module}"), found))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+def _spelled(name: str) -> str:
+    """A name as it is listed; people write whare_m as well."""
+    return name.replace("_", "-")
+
+
+MODELS: Mapping[str, type[BaseModel]] = _Catalogue()
+
+
+def find(name: str) -> type[BaseModel]:
+    """A model's class.
+
+    Raises:
+        BadModelError: no such model; the message lists those that there are.
+    """
+    if _spelled(name) not in _PLACES:
+        raise BadModelError(f"there is no cost model {name!r}; there are {', '.join(sorted(_PLACES))}")
+    return MODELS[name]
+
+
+def parameters(name: str) -> dict[str, Value]:
+    """A model's parameters and what they are when nobody says otherwise."""
+    return {each.name: cast("Value", each.default) for each in _parameters(find(name))}
+
+
+def make(name: str, **given: Value) -> CostModel:
+    """A new model; parameters may be numbers, or words as a command line has them.
+
+    Raises:
+        BadModelError: an unknown model or parameter (the message lists the known ones), or a bad value.
+    """
+    model = find(name)
+    known = {each.name: cast("Value", each.default) for each in _parameters(model)}
+    strange = sorted(set(given) - set(known))
+    if strange:
+        listed = ", ".join(f"{each}={default}" for each, default in known.items()) or "none"
+        raise BadModelError(f"model {name} has no parameter {strange[0]!r}; its parameters are: {listed}")
+    values = {each: _converted(name, each, value, known[each]) for each, value in given.items()}
+    # The arguments were just held against the signature; no static type can say that.
+    return partial(model, **values)()
+
+
+def _parameters(model: type[BaseModel]) -> list[inspect.Parameter]:
+    if model.__init__ is object.__init__:
+        return []
+    return [each for each in inspect.signature(model).parameters.values() if each.name != "self"]
+
+
+def _converted(model: str, name: str, value: Value, default: Value) -> Value:
+    """The value in the type of the parameter's default."""
+    wanted = type(default)
+    try:
+        if wanted is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
+        return int(str(value)) if wanted is int else wanted(value)
+    except (ValueError, KeyError):
+        kind = {"int": "a whole number", "float": "a number", "bool": "true or false"}[wanted.__name__]
+        raise BadModelError(f"model {model}: {name} is {value!r}; it must be {kind}") from None

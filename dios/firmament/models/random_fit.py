@@ -1,0 +1,67 @@
+"""Random first fit: the baseline of §8.2, a scheduler that puts each task on some machine with room.
+
+For: comparisons. The thesis ran it as a queue; as a cost model it draws a few machines with room for
+each waiting task and makes the first drawn the cheapest, so that the solver only settles who gets the
+last slot. Not for: use.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.columns import Flags, Ints
+from dios.firmament.descriptors import Level
+from dios.firmament.models.protocol import Options
+from dios.firmament.models.terms import draws, not_negative, roomy, waiting_tasks
+from dios.firmament.models.trivial import TrivialModel
+from dios.firmament.state import ClusterState
+
+
+class RandomFitModel(TrivialModel):
+    """A random machine that has room; no preemption, no migration; waiting as in the trivial model."""
+
+    name = "random-fit"
+    summary = "random first fit, the baseline of the thesis' experiments (section 8.2)"
+
+    def __init__(self, *, seed: int = 0, choices: int = 4, waiting: int = 1000, per_second: int = 10) -> None:
+        super().__init__(waiting=waiting, per_second=per_second)
+        not_negative(self.name, seed=seed, choices=choices)
+        self.seed = seed
+        self.choices = choices
+
+    def stale_tasks(self, state: ClusterState) -> Ints:
+        """All that wait: which machines have room changes with every round."""
+        return waiting_tasks(state)
+
+    def task_options(self, state: ClusterState, tasks: Ints) -> Options:
+        """The machines drawn at 0, 1, 2, ...; anywhere at the end, for when all of those filled up."""
+        anywhere = np.stack([np.arange(len(tasks)), np.full(len(tasks), state.cluster)])
+        last = np.full(len(tasks), self.choices)
+        machines = roomy(state, state.resources.at(Level.MACHINE))
+        if len(machines) == 0 or self.choices == 0:
+            return Options(anywhere[0], anywhere[1], last)
+        drawn = machines[draws(self.seed, state.tasks.id[tasks], self.choices, len(machines))]
+        fits = np.stack([self._fits(state, tasks, drawn[:, at]) for at in range(self.choices)], axis=1)
+        fits &= ~_drawn_before(drawn)
+        at, rank = np.nonzero(fits)
+        task = np.concatenate([at, anywhere[0]])
+        order = np.argsort(task, kind="stable")
+        target = np.concatenate([drawn[at, rank], anywhere[1]])
+        return Options(task[order], target[order], np.concatenate([rank, last])[order])
+
+    def _fits(self, state: ClusterState, tasks: Ints, machines: Ints) -> Flags:
+        fits: Flags = np.all(state.tasks.demand[tasks] <= state.available(machines), axis=1)
+        return fits
+
+    def explain(self, state: ClusterState, task: int, resource: int) -> str:
+        """That there is no reason."""
+        wait = int(self.task_to_unscheduled(state, np.array([task]))[0])
+        return f"drawn at random from the machines with room (seed {self.seed}); waiting costs {wait}"
+
+
+def _drawn_before(drawn: Ints) -> Flags:
+    """Where a row of draws repeats itself; the same shape."""
+    again = np.zeros(drawn.shape, np.bool_)
+    for at in range(1, drawn.shape[1]):
+        again[:, at] = np.any(drawn[:, :at] == drawn[:, at : at + 1], axis=1)
+    return again

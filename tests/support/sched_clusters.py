@@ -1,0 +1,184 @@
+"""Small clusters for tests of cost models: the tables filled by hand, without a scheduler.
+
+For: asking a model one question whose answer can be worked out on paper, and random clusters by seed.
+Not for: how the scheduler fills the tables (``test_scheduler``).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Ints
+from dios.firmament.descriptors import (
+    Block,
+    Inner,
+    Interference,
+    JobDescriptor,
+    Kind,
+    Level,
+    MachineDescriptor,
+    Resources,
+    TaskDescriptor,
+)
+from dios.firmament.state import RUNNING, WAITING, ClusterState
+
+GB = 10**9
+UNLIMITED = 2**40
+MACHINE = Resources(cpus=8, memory=32 * GB, disk_io=GB, network=GB)
+TWO_CORES = (Inner(Level.CORE, "core 0"), Inner(Level.CORE, "core 1"))
+
+
+def cluster(*racks: int, slots: int = 2, capacity: Resources = MACHINE) -> ClusterState:
+    """Racks of so many machines each; machine m of rack r has the identifier 100 * r + m, both from 0."""
+    state = ClusterState()
+    for rack, machines in enumerate(racks):
+        for machine in range(machines):
+            add_machine(state, 100 * rack + machine, rack=f"r{rack}", slots=slots, capacity=capacity)
+    return state
+
+
+def add_machine(
+    state: ClusterState,
+    identifier: int,
+    *,
+    rack: str = "r0",
+    slots: int = 2,
+    capacity: Resources = MACHINE,
+    machine_type: str = "plain",
+    labels: tuple[tuple[str, str], ...] = (),
+    inner: tuple[Inner, ...] = (),
+) -> int:
+    """One machine; returns its row."""
+    return state.add_machine(
+        MachineDescriptor(
+            identifier, f"m{identifier}", rack, capacity, slots, machine_type, labels=labels, inner=inner
+        )
+    )
+
+
+def machine(state: ClusterState, identifier: int) -> int:
+    """A machine's row."""
+    row = state.machine_row(identifier)
+    assert row != ABSENT
+    return row
+
+
+def rack(state: ClusterState, number: int) -> int:
+    """The row of rack ``number``."""
+    return next(row for row, name in state.resources.names.items() if name == f"r{number}")
+
+
+def add_job(state: ClusterState, job: JobDescriptor) -> int:
+    """One job; returns its row."""
+    table = state.jobs
+    row = table.add(job.job)
+    table.principal[row] = state.principals.number(job.principal)
+    table.kind[row] = job.kind
+    table.tasks[row] = table.running[row] = table.finished[row] = 0
+    table.minimum[row] = job.minimum_running
+    table.maximum[row] = UNLIMITED if job.maximum_running is None else job.maximum_running
+    table.gang[row] = job.gang
+    table.affinity[row] = job.affinity
+    table.submitted[row] = state.now
+    table.descriptors[row] = job
+    return row
+
+
+def add_task(state: ClusterState, task: TaskDescriptor, job: int = 1, *, waited: float = 0.0) -> int:
+    """One waiting task of job ``job`` (made when unknown) that has waited so long; returns its row."""
+    owner = state.jobs.find(job)
+    if owner == ABSENT:
+        owner = add_job(state, JobDescriptor(job))
+    table = state.tasks
+    row = table.add(task.task)
+    table.job[row] = owner
+    table.status[row] = WAITING
+    table.machine[row] = table.leaf[row] = ABSENT
+    table.submitted[row] = table.since[row] = state.now - waited
+    table.waited[row] = table.ran[row] = 0.0
+    table.demand[row], table.usage[row] = task.demand, 0.0
+    table.priority[row] = task.priority
+    table.deadline[row] = np.inf if task.deadline is None else task.deadline
+    table.equivalence[row] = state.equivalences.number(task.equivalence or f"job {job}")
+    table.interference[row] = task.interference
+    table.restartable[row] = task.restartable
+    table.descriptors[row] = task
+    state.jobs.tasks[owner] += 1
+    return row
+
+
+def run(state: ClusterState, task: int, identifier: int, *, since: float | None = None) -> None:
+    """Let the task at row ``task`` run on a machine, from ``since`` on (default: now)."""
+    tasks, resources = state.tasks, state.resources
+    at = machine(state, identifier)
+    start = state.now if since is None else since
+    tasks.waited[task] += max(start - tasks.since[task], 0.0)
+    tasks.status[task], tasks.machine[task], tasks.since[task] = RUNNING, at, start
+    leaf = next(row for row in state.below(at) if resources.is_leaf[row])
+    tasks.leaf[task] = leaf
+    state.jobs.running[tasks.job[task]] += 1
+    while leaf != ABSENT:
+        resources.running[leaf] += 1
+        resources.reserved[leaf] += tasks.demand[task]
+        leaf = int(resources.parent[leaf])
+
+
+def rows(*numbers: int) -> Ints:
+    """Row numbers as a vector."""
+    return np.array(numbers, np.int64)
+
+
+def block(gigabytes: float, *machines: int) -> Block:
+    """A block with copies on these machines."""
+    return Block(int(gigabytes * GB), machines)
+
+
+def random_cluster(seed: int, *, machines: int, tasks: int, running: float) -> ClusterState:
+    """A cluster with everything in it: racks, types, inner trees, data, deadlines, priorities, services.
+
+    ``running`` is the share of the tasks that run, as far as there are slots.
+    """
+    chance = random.Random(seed)
+    state = ClusterState(now=1000.0)
+    for at in range(machines):
+        inner = TWO_CORES if at % 3 == 0 else ()
+        kind = f"type {at % 2}"
+        add_machine(state, at, rack=f"r{at % 3}", slots=chance.randint(1, 4), machine_type=kind, inner=inner)
+    for principal in range(3):
+        kind = Kind.SERVICE if principal == 2 else Kind.BATCH
+        add_job(state, JobDescriptor(principal, principal=f"org/user {principal}", kind=kind))
+    for number in range(tasks):
+        task = _random_task(chance, number, machines)
+        row = add_task(state, task, chance.randrange(3), waited=chance.uniform(0, 900))
+        free = [
+            identifier
+            for identifier in range(machines)
+            if (at := machine(state, identifier)) >= 0
+            and state.resources.running[at] < state.resources.slots[at]
+        ]
+        if free and chance.random() < running:
+            run(state, row, chance.choice(free), since=chance.uniform(100, 1000))
+    return state
+
+
+def _random_task(chance: random.Random, number: int, machines: int) -> TaskDescriptor:
+    task = TaskDescriptor(
+        number,
+        demand=Resources(cpus=chance.choice([0.5, 1, 2]), memory=chance.randint(1, 8) * GB),
+        priority=chance.randint(0, 9),
+        equivalence=chance.choice(["sort", "serve", ""]),
+        interference=chance.choice(list(Interference)),
+        expected_runtime=chance.choice([None, 30.0, 600.0]),
+        deadline=chance.choice([None, 900.0, 1100.0, 5000.0]),
+    )
+    # One machine more than there are: a copy where the scheduler knows nobody.
+    return replace(
+        task,
+        blocks=tuple(
+            Block(chance.randint(0, 2 * GB), tuple(chance.randint(0, machines) for _ in range(3)))
+            for _ in range(chance.randint(0, 4))
+        ),
+    )
