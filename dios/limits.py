@@ -297,13 +297,34 @@ FLOW_VERTICES_MAX: Final = 2**24
 FLOW_ARCS_MAX: Final = 2**28
 FLOW_UNBOUNDED: Final = 2**62
 FLOW_VOLUME_MAX: Final = 2**58
-FLOW_PRICE_MAX: Final = 2**61
+FLOW_PRICE_MAX: Final = 2**60
 FLOW_LINE_CHARS_MAX: Final = 4_096
 
 # -- machines and profiles ------------------------------------------------------------------------
 TOPOLOGY_CPUS_MAX: Final = 4_096
 TOPOLOGY_ELEMENTS_MAX: Final = 32_768
 TOPOLOGY_TEXT_BYTES_MAX: Final = 256
+
+# -- scheduling -------------------------------------------------------------------------------------
+WORK_NEAR_MAX: Final = 16
+WORK_CONSTRAINTS_MAX: Final = 16
+BOARD_ROWS_MAX: Final = 1024
+BOARD_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
+BOARD_WAIT_MS_MAX: Final = 10_000
+BOARD_LEASE_MS: Final = 5_000  # who schedules has to ask again within this, or runs no longer wait for it
+BOARD_LABEL_CHARS_MAX: Final = 64
+BOARD_ENDED_KEPT: Final = 256
+BOARD_QUESTIONS_MAX: Final = 64
+BOARD_REPORTS_KEPT: Final = 4
+ADVICE_BYTES_MAX: Final = 128 * KIB
+NODE_LABELS_MAX: Final = 32
+
+# -- the cluster scheduler ------------------------------------------------------------------------
+SCHED_ABANDONED_MAX: Final = 3
+SCHED_HISTORY_MAX: Final = 1_024
+SCHED_CLASS_DEPTH_MAX: Final = 64
+SCHED_MISFIT_FILTERS_MAX: Final = 64
+SCHED_FAULTS_MAX: Final = 100
 
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
