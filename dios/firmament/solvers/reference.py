@@ -7,10 +7,12 @@ no reasons, so these are ours.
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Protocol, cast
 
 import numpy as np
 
+from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import MissingSolverError, OutOfRangeError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
@@ -53,7 +55,9 @@ def _core(standard: Standard) -> Outcome:
     if status == "OPTIMAL":
         return Outcome(solver.flows(arcs).astype(np.int64), None, NO_VERTICES)
     if status == "INFEASIBLE":
-        return Outcome(NO_VERTICES, None, np.flatnonzero(standard.supply > 0))
+        # It says no more than that, and the witness has to come from somewhere.
+        free = replace(standard, cost=np.zeros_like(standard.cost))
+        return successive_shortest.core(free)
     raise OutOfRangeError(f"OR-Tools says {status}: its numbers are narrower; choose 'successive_shortest'")
 
 

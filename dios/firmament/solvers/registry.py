@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dios.firmament.solvers import reference
+from dios.firmament.solvers import reference, successive_shortest
 from dios.firmament.solvers.errors import UnknownAlgorithmError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 
 ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
+    "successive_shortest": successive_shortest.run,
     "ortools": reference.run,
 }
 
@@ -30,7 +31,7 @@ def _auto(problem: FlowProblem) -> FlowSolution:
         solution = fast(problem)
         if solution is not None:
             return solution
-    return ALGORITHMS["ortools"](problem)
+    return successive_shortest.run(problem)
 
 
 def solve(problem: FlowProblem, algorithm: str = "auto") -> FlowSolution:

@@ -1,0 +1,60 @@
+"""A binary heap of vertices by distance, for kernels: each vertex stands in it once and may come nearer.
+
+Not for: Python code, which has ``heapq``.
+"""
+
+from __future__ import annotations
+
+from dios.firmament.compiled import compiled
+from dios.firmament.solvers.columns import Ints
+
+
+@compiled
+def bring(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> int:
+    """Put ``vertex`` in, or move it up after its distance fell; returns the new size.
+
+    ``where`` (V,) is a vertex' place in the heap, or -1.
+    """
+    place = where[vertex]
+    if place < 0:
+        place = size
+        size += 1
+    key = distance[vertex]
+    while place > 0:
+        above = (place - 1) >> 1
+        other = heap[above]
+        if distance[other] <= key:
+            break
+        heap[place] = other
+        where[other] = place
+        place = above
+    heap[place] = vertex
+    where[vertex] = place
+    return size
+
+
+@compiled
+def take(heap: Ints, where: Ints, size: int, distance: Ints) -> int:
+    """Take out ``heap[0]``, the nearest vertex, which the caller has read; returns the new size."""
+    where[heap[0]] = -1
+    size -= 1
+    if size == 0:
+        return size
+    vertex = heap[size]
+    key = distance[vertex]
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and distance[heap[below + 1]] < distance[heap[below]]:
+            below += 1
+        other = heap[below]
+        if key <= distance[other]:
+            break
+        heap[place] = other
+        where[other] = place
+        place = below
+    heap[place] = vertex
+    where[vertex] = place
+    return size

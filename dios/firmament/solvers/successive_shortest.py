@@ -1,0 +1,248 @@
+"""Successive shortest paths: Dijkstra with potentials, and many paths of one search at once.
+
+Exact for every cost that fits a problem, without scaling: the algorithm that the others hand over to.
+
+Not for: large oversubscribed networks, where it searches far for every unit; cost scaling serves there.
+
+At the start negative arcs are filled: then no residual arc has a negative reduced cost, and none ever
+gets one. A search backward from all deficits lowers prices until each excess has a path of reduced cost 0,
+and a depth-first search sends along those what it can. When few excesses are left, each searches on its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.firmament.compiled import compiled
+from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.half_arcs import Halves, halves, saturate
+from dios.firmament.solvers.heap import bring, take
+from dios.firmament.solvers.problem import FlowProblem, FlowSolution
+from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+
+FAR: Final = 2**63 - 1
+FORWARD, BACKWARD = 1, -1
+ALONE_MAX: Final = 16
+"""With at most this many excesses left each searches on its own: near, where the common search is wide."""
+
+PATIENCE: Final = 16
+"""A common search that rids fewer than one of this many excesses of all they have is not repeated."""
+
+
+class Search(NamedTuple):
+    """The columns of a search, each (V,): made once, since searches are many.
+
+    ``reached`` holds ``number[0]`` vertices whose distance is not FAR. ``state`` and ``current`` belong to
+    the depth-first search: a vertex is untouched in the round, open, on the path, or dead.
+    """
+
+    distance: Ints
+    heap: Ints
+    where: Ints
+    reached: Ints
+    number: Ints
+    state: Ints
+    current: Ints
+    path: Ints
+
+
+def new_search(vertices: int) -> Search:
+    """Empty columns for a network of so many vertices."""
+    far = np.full(vertices, FAR, np.int64)
+    blank = [np.zeros(vertices, np.int64) for _ in range(5)]
+    heap, reached, state, current, path = blank
+    return Search(
+        far, heap, np.full(vertices, -1, np.int64), reached, np.zeros(1, np.int64), state, current, path
+    )
+
+
+@compiled
+def _start(search: Search, excess: Ints, only: int, direction: int) -> int:
+    """Put the starts at distance 0: ``only``, or all that have excess (forward) or want it; heap's size."""
+    for place in range(search.number[0]):
+        vertex = search.reached[place]
+        search.distance[vertex] = FAR
+        search.where[vertex] = -1
+    search.number[0] = 0
+    size = 0
+    for vertex in range(len(excess)) if only < 0 else range(only, only + 1):
+        if direction * excess[vertex] > 0:
+            search.distance[vertex] = 0
+            size = bring(search.heap, search.where, size, search.distance, vertex)
+            search.reached[search.number[0]] = vertex
+            search.number[0] += 1
+    return size
+
+
+@compiled
+def _scan(graph: Halves, price: Ints, search: Search, size: int, vertex: int, direction: int) -> int:
+    """Bring the neighbours of a settled vertex nearer; the heap's new size."""
+    near = search.distance[vertex]
+    for half in range(graph.first[vertex], graph.first[vertex + 1]):
+        other = graph.target[half]
+        room = graph.room[half] if direction == FORWARD else graph.room[graph.mate[half]]
+        if room <= 0:
+            continue
+        length = near + direction * (graph.cost[half] + price[vertex] - price[other])
+        if length < search.distance[other]:
+            if search.distance[other] == FAR:
+                search.reached[search.number[0]] = other
+                search.number[0] += 1
+            search.distance[other] = length
+            size = bring(search.heap, search.where, size, search.distance, other)
+    return size
+
+
+@compiled
+def _shorten(
+    graph: Halves, price: Ints, excess: Ints, search: Search, only: int, goals: int, direction: int
+) -> bool:
+    """Search until ``goals`` goals are settled, and make arcs on shortest paths to them free of reduced cost.
+
+    False where there are not so many: then the vertices reached are all that ever can be.
+    """
+    size = _start(search, excess, only, direction)
+    far = 0
+    while goals:
+        if size == 0:
+            return False
+        vertex = search.heap[0]
+        size = take(search.heap, search.where, size, search.distance)
+        far = search.distance[vertex]
+        if direction * excess[vertex] < 0:
+            goals -= 1
+        if goals:
+            size = _scan(graph, price, search, size, vertex, direction)
+    for place in range(search.number[0]):
+        vertex = search.reached[place]
+        if search.distance[vertex] < far:
+            price[vertex] += direction * (search.distance[vertex] - far)
+    return True
+
+
+@compiled
+def _send(graph: Halves, excess: Ints, search: Search, depth: int, root: int, end: int) -> None:
+    """Send what fits from root to end along the path of ``depth`` half arcs."""
+    amount = min(excess[root], -excess[end])
+    for step in range(depth):
+        amount = min(amount, graph.room[search.path[step]])
+    for step in range(depth):
+        half = search.path[step]
+        graph.room[half] -= amount
+        graph.room[graph.mate[half]] += amount
+    excess[root] -= amount
+    excess[end] += amount
+
+
+@compiled
+def _advance(graph: Halves, price: Ints, search: Search, vertex: int, opened: int) -> int:
+    """The next half arc of ``vertex`` that is free and leads where the search was not, or -1."""
+    half = search.current[vertex]
+    while half < graph.first[vertex + 1]:
+        other = graph.target[half]
+        if (
+            graph.room[half] > 0
+            and search.state[other] <= opened
+            and graph.cost[half] + price[vertex] == price[other]
+        ):
+            search.current[vertex] = half
+            return int(half)
+        half += 1
+    search.current[vertex] = half
+    return -1
+
+
+@compiled
+def _drain(graph: Halves, price: Ints, excess: Ints, search: Search, root: int, opened: int) -> None:
+    """Send the excess of ``root`` along free arcs, depth first, as far as it goes.
+
+    States: below ``opened`` untouched in this round, ``opened``, on the path (+ 1), and dead (+ 2).
+    """
+    vertex, depth = root, 0
+    while excess[root] > 0:
+        if search.state[vertex] < opened:
+            search.current[vertex] = graph.first[vertex]
+        search.state[vertex] = opened + 1
+        if excess[vertex] < 0:
+            _send(graph, excess, search, depth, root, vertex)
+            search.state[vertex] = opened
+            for step in range(depth):
+                search.state[graph.target[graph.mate[search.path[step]]]] = opened
+            vertex, depth = root, 0
+            continue
+        half = _advance(graph, price, search, vertex, opened)
+        if half >= 0:
+            search.path[depth] = half
+            depth += 1
+            vertex = graph.target[half]
+            continue
+        search.state[vertex] = opened + 2
+        if depth == 0:
+            return
+        depth -= 1
+        vertex = graph.target[graph.mate[search.path[depth]]]
+        search.current[vertex] += 1
+
+
+@compiled
+def _together(graph: Halves, price: Ints, excess: Ints, search: Search, opened: int) -> tuple[int, int]:
+    """Common searches backward, as long as they pay; excesses left (-1: some reach nothing), next state."""
+    while True:
+        left = 0
+        for vertex in range(len(excess)):
+            left += excess[vertex] > 0
+        if left <= ALONE_MAX:
+            return left, opened
+        if not _shorten(graph, price, excess, search, -1, left, BACKWARD):
+            return -1, opened
+        opened += 3
+        rid = 0
+        for vertex in range(len(excess)):
+            if excess[vertex] > 0:
+                _drain(graph, price, excess, search, vertex, opened)
+                rid += excess[vertex] == 0
+        if rid * PATIENCE < left:
+            return left - rid, opened
+
+
+@compiled
+def _alone(graph: Halves, price: Ints, excess: Ints, search: Search, opened: int) -> bool:
+    """One search forward for each excess that is left; False where one reaches no deficit."""
+    for vertex in range(len(excess)):
+        while excess[vertex] > 0:
+            if not _shorten(graph, price, excess, search, vertex, 1, FORWARD):
+                return False
+            opened += 3
+            _drain(graph, price, excess, search, vertex, opened)
+    return True
+
+
+def complete(graph: Halves, price: Ints, excess: Ints) -> Ints:
+    """Send every excess to a deficit, cheapest, in place; no residual arc may have negative reduced cost.
+
+    Returns vertices that have more to send than can leave them, where it cannot be done, else none.
+    """
+    search = new_search(len(price))
+    left, opened = _together(graph, price, excess, search, 1)
+    if left < 0:
+        return np.flatnonzero(search.distance == FAR)
+    if not _alone(graph, price, excess, search, opened):
+        return np.flatnonzero(search.distance != FAR)
+    return NO_VERTICES
+
+
+def core(standard: Standard) -> Outcome:
+    """The algorithm for a standard problem."""
+    graph, place = halves(standard)
+    price = np.zeros(len(standard.supply), np.int64)
+    excess = standard.supply.copy()
+    saturate(graph, price, excess)
+    stuck = complete(graph, price, excess)
+    return Outcome(standard.room - graph.room[place], price, stuck)
+
+
+def run(problem: FlowProblem) -> FlowSolution:
+    """The solution by successive shortest paths."""
+    return solve_by(core, problem, "successive_shortest")
