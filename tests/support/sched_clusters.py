@@ -141,12 +141,14 @@ def random_cluster(seed: int, *, machines: int, tasks: int, running: float) -> C
 
     ``running`` is the share of the tasks that run, as far as there are slots.
     """
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - a seed, not a secret
     state = ClusterState(now=1000.0)
     for at in range(machines):
         inner = TWO_CORES if at % 3 == 0 else ()
-        kind = f"type {at % 2}"
-        add_machine(state, at, rack=f"r{at % 3}", slots=chance.randint(1, 4), machine_type=kind, inner=inner)
+        variety = f"type {at % 2}"
+        add_machine(
+            state, at, rack=f"r{at % 3}", slots=chance.randint(1, 4), machine_type=variety, inner=inner
+        )
     for principal in range(3):
         kind = Kind.SERVICE if principal == 2 else Kind.BATCH
         add_job(state, JobDescriptor(principal, principal=f"org/user {principal}", kind=kind))

@@ -1,0 +1,209 @@
+"""Where tasks' data lies: bytes that a task would have to fetch, by machine, rack and at the worst.
+
+For: the data terms of Quincy (C.3) and of every other model that cares for data, in vectors.
+Not for: what a byte costs, which is each model's own opinion.
+
+A block is fetched from the machine itself (free), from its rack, or from another rack, whatever is
+nearest. A copy on a machine that the cluster does not know counts as being in another rack.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from dios.firmament.columns import Flags, Ints
+from dios.firmament.descriptors import Level
+from dios.firmament.state import ClusterState
+
+
+class Holdings(NamedTuple):
+    """How much of each task's input lies where; ``task`` indexes the vector that was asked about."""
+
+    total: Ints
+    """Bytes of input, shape (n,)."""
+    machine_task: Ints
+    """Ascending; with ``machine`` one row for each pair of which the machine holds something."""
+    machine: Ints
+    """Rows of machines."""
+    machine_bytes: Ints
+    """Bytes of the task's input on that machine."""
+    machine_rack_bytes: Ints
+    """Bytes of it in that machine's rack, the machine included."""
+    rack_task: Ints
+    """Ascending; with ``rack`` one row for each pair of which the rack holds something."""
+    rack: Ints
+    rack_bytes: Ints
+    rack_least: Ints
+    """Bytes on that machine of the rack that holds the least of them, often 0."""
+    outside: Flags
+    """Whether there is a rack with machines but with nothing of the task's input, shape (n,)."""
+
+
+class _Copies(NamedTuple):
+    """One row for each known copy of each block."""
+
+    task: Ints
+    block: Ints
+    size: Ints
+    machine: Ints
+
+
+def holdings(state: ClusterState, tasks: Ints) -> Holdings:
+    """What is held where of the input of the tasks at these rows (any order, no row twice)."""
+    descriptors = [state.tasks.descriptors[int(row)] for row in tasks]
+    blocks = [block for each in descriptors for block in each.blocks]
+    owner = np.repeat(np.arange(len(tasks)), [len(each.blocks) for each in descriptors])
+    sizes = np.fromiter((block.size for block in blocks), np.int64, len(blocks))
+    total = np.zeros(len(tasks), np.int64)
+    np.add.at(total, owner, sizes)
+    counts = np.fromiter((len(block.machines) for block in blocks), np.int64, len(blocks))
+    named = np.fromiter(chain.from_iterable(block.machines for block in blocks), np.int64, int(counts.sum()))
+    different, which = np.unique(named, return_inverse=True)
+    known = np.array([state.machine_row(int(each)) for each in different], np.int64)
+    machine = known[which]
+    block = np.repeat(np.arange(len(blocks)), counts)
+    here = machine >= 0
+    block, machine = _distinct(block[here], machine[here])
+    return _sums(state, total, _Copies(owner[block], block, sizes[block], machine))
+
+
+def _distinct(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """The different pairs, ascending; a block may name a machine twice."""
+    width = int(second.max(initial=0)) + 1
+    pairs = np.unique(first * width + second)
+    return pairs // width, pairs % width
+
+
+def _summed(first: Ints, second: Ints, amount: Ints) -> tuple[Ints, Ints, Ints]:
+    """The different pairs, ascending, and the sum of the amounts of each."""
+    width = int(second.max(initial=0)) + 1
+    pairs, which = np.unique(first * width + second, return_inverse=True)
+    sums = np.zeros(len(pairs), np.int64)
+    np.add.at(sums, which, amount)
+    return pairs // width, pairs % width, sums
+
+
+def _sums(state: ClusterState, total: Ints, copies: _Copies) -> Holdings:
+    rack_of = state.resources.rack
+    machine_task, machine, machine_bytes = _summed(copies.task, copies.machine, copies.size)
+    # A block with two copies in a rack is in that rack once.
+    block, rack = _distinct(copies.block, rack_of[copies.machine])
+    first_copy = np.searchsorted(copies.block, block)
+    rack_task, racks, rack_bytes = _summed(copies.task[first_copy], rack, copies.size[first_copy])
+    width = len(state.resources.alive)
+    place = np.searchsorted(rack_task * width + racks, machine_task * width + rack_of[machine])
+    holders = np.bincount(place, minlength=len(racks))
+    least = np.full(len(racks), np.iinfo(np.int64).max)
+    np.minimum.at(least, place, machine_bytes)
+    machines = np.bincount(rack_of[state.resources.at(Level.MACHINE)], minlength=width)
+    least = np.where(holders < machines[racks], 0, least)
+    holding_racks = np.bincount(rack_task, minlength=len(total))
+    return Holdings(
+        total=total,
+        machine_task=machine_task,
+        machine=machine,
+        machine_bytes=machine_bytes,
+        machine_rack_bytes=rack_bytes[place],
+        rack_task=rack_task,
+        rack=racks,
+        rack_bytes=rack_bytes,
+        rack_least=least,
+        outside=holding_racks < np.count_nonzero(machines),
+    )
+
+
+def held_at(state: ClusterState, found: Holdings, machines: Ints) -> tuple[Ints, Ints]:
+    """Bytes of each task's input on one given machine, and in that machine's rack, itself included.
+
+    Args:
+        state: the cluster that ``found`` is about.
+        found: of n tasks.
+        machines: one row of a machine for each of them, shape (n,).
+
+    Returns:
+        Two vectors of bytes, shape (n,) each.
+    """
+    task = np.arange(len(machines))
+    width = len(state.resources.alive)
+    on_machine = _at(found.machine_task * width + found.machine, found.machine_bytes, task * width + machines)
+    racks = state.resources.rack[machines]
+    in_rack = _at(found.rack_task * width + found.rack, found.rack_bytes, task * width + racks)
+    return on_machine, in_rack
+
+
+def _at(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+    """The values at the wanted keys, 0 where there is none; ``keys`` ascends."""
+    if len(keys) == 0:
+        return np.zeros(len(wanted), np.int64)
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, values[place], 0)
+
+
+def largest(task: Ints, amount: Ints, most: int) -> Flags:
+    """Which arcs are among the ``most`` largest of their task; of equal ones the first stay."""
+    order = np.lexsort((-amount, task))
+    starts = np.searchsorted(task[order], task[order])
+    chosen = np.zeros(len(task), np.bool_)
+    chosen[order] = np.arange(len(task)) - starts < most
+    return chosen
+
+
+class Mentions:
+    """Which tasks' data lies on which machine, so that a machine that comes or goes finds them.
+
+    Two columns that grow; what has gone is left in them until it is half of all.
+    """
+
+    def __init__(self) -> None:
+        self._task = np.zeros(64, np.int64)
+        self._machine = np.zeros(64, np.int64)
+        self._birth = np.zeros(64, np.int64)
+        self._used = 0
+        self._gone = 0
+        self._births: dict[int, tuple[int, int]] = {}
+        self._next = 0
+
+    def add(self, state: ClusterState, tasks: Ints) -> None:
+        """Note new tasks."""
+        for row in tasks.tolist():
+            named = {machine for each in state.tasks.descriptors[row].blocks for machine in each.machines}
+            if not named:
+                continue
+            self.remove(row)
+            self._reserve(len(named))
+            places = slice(self._used, self._used + len(named))
+            self._task[places], self._birth[places] = row, self._next
+            self._machine[places] = sorted(named)
+            self._births[row] = (self._next, len(named))
+            self._used, self._next = places.stop, self._next + 1
+
+    def remove(self, task: int) -> None:
+        """Forget a task; one without data is no error."""
+        _, count = self._births.pop(task, (0, 0))
+        self._gone += count
+        if self._gone > 64 and 2 * self._gone > self._used:
+            keep = self._living(np.arange(self._used))
+            self._used = len(keep)
+            for column in (self._task, self._machine, self._birth):
+                column[: self._used] = column[keep]
+            self._gone = 0
+
+    def of(self, machines: list[int]) -> Ints:
+        """Rows of the tasks with data on any of these machines (identifiers), ascending."""
+        found = np.flatnonzero(np.isin(self._machine[: self._used], machines))
+        return np.unique(self._task[self._living(found)])
+
+    def _living(self, places: Ints) -> Ints:
+        births = zip(self._task[places].tolist(), self._birth[places].tolist(), strict=True)
+        alive = [self._births.get(task, (-1, 0))[0] == birth for task, birth in births]
+        return places[np.array(alive, np.bool_)]
+
+    def _reserve(self, more: int) -> None:
+        if self._used + more > len(self._task):
+            extra = np.zeros(max(more, len(self._task)), np.int64)
+            self._task = np.concatenate([self._task, extra])
+            self._machine = np.concatenate([self._machine, extra])
+            self._birth = np.concatenate([self._birth, extra])

@@ -1,0 +1,141 @@
+"""Quincy's policy (§7.1, Appendix C.3): data transfer against waiting against lost work.
+
+For: clusters whose tasks read large inputs from each other's disks.
+Not for: machines that differ, and tasks that disturb each other (``whare``, CoCo).
+
+Costs are in thousandths of a second of work lost, so that p* = theta of Table C.3 is 1,000 a second.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Ints
+from dios.firmament.models.data_model import DataCosts, DataModel
+from dios.firmament.models.locality import Holdings, held_at, holdings
+from dios.firmament.models.protocol import COST_MAX
+from dios.firmament.models.terms import BadModelError, not_negative, waiting_cost, whole
+from dios.firmament.state import ClusterState
+
+GIGABYTE = 10**9
+
+
+class QuincyModel(DataModel):
+    """All terms of Tables C.2 and C.3.
+
+    Args:
+        psi: cost of moving 1 GB across a top-of-rack switch; 8,000 is 1 Gb/s.
+        xi: cost of moving 1 GB across the aggregation switch; not below ``psi``.
+        omega: cost of a second of waiting. The larger, the sooner a task goes where its data is not.
+        theta: cost of losing a second of work (1,000: as the table has it).
+        threshold: the share of the input that a machine or rack must hold for an arc of its own.
+        machine_arcs: the most such arcs to machines for each task.
+        rack_arcs: the most such arcs to racks for each task.
+    """
+
+    name = "quincy"
+    summary = "data locality, waiting and lost work in one currency (section 7.1)"
+
+    def __init__(
+        self,
+        *,
+        psi: int = 8_000,
+        xi: int = 16_000,
+        omega: int = 5_000,
+        theta: int = 1_000,
+        threshold: float = 0.14,
+        machine_arcs: int = 7,
+        rack_arcs: int = 7,
+    ) -> None:
+        super().__init__(threshold=threshold, machine_arcs=machine_arcs, rack_arcs=rack_arcs)
+        not_negative(self.name, psi=psi, xi=xi, omega=omega, theta=theta)
+        if xi < psi:
+            raise BadModelError(f"model quincy: xi is {xi}, below psi ({psi}); far is never nearer than near")
+        self.psi = psi
+        self.xi = xi
+        self.omega = omega
+        self.theta = theta
+        self._here_cost = np.zeros(0, np.int64)
+        self._here_machine = np.zeros(0, np.int64)
+
+    def moving(self, in_rack: Ints, across: Ints) -> Ints:
+        """The data term: psi * R + xi * X for bytes from the same rack and from others; any shape."""
+        return whole((self.psi * in_rack.astype(np.float64) + self.xi * across.astype(np.float64)) / GIGABYTE)
+
+    def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
+        """Gamma for machines (not running there), rho for racks, alpha for anywhere."""
+        machine_total = found.total[found.machine_task]
+        rack_total = found.total[found.rack_task]
+        rho = self.moving(found.rack_bytes - found.rack_least, rack_total - found.rack_bytes)
+        alpha = np.where(found.outside, self.moving(np.zeros_like(found.total), found.total), 0)
+        np.maximum.at(alpha, found.rack_task, rho)
+        gamma = self.moving(
+            found.machine_rack_bytes - found.machine_bytes, machine_total - found.machine_rack_bytes
+        )
+        return DataCosts(gamma, rho, alpha)
+
+    def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Omega for each second waited in all."""
+        return waiting_cost(state, tasks, self.omega)
+
+    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Gamma of a running task: d* - p*, the data term less all the time that it has run."""
+        lost = self.theta * state.tasks.running_time(tasks, state.now)
+        return whole(np.maximum(self._data_here(state, tasks) - lost, -COST_MAX))
+
+    def _data_here(self, state: ClusterState, tasks: Ints) -> Ints:
+        """d* of the machine where each task runs; worked out once for each placement."""
+        missing = len(state.tasks.alive) - len(self._here_cost)
+        if missing > 0:
+            self._here_cost = np.concatenate([self._here_cost, np.zeros(missing, np.int64)])
+            self._here_machine = np.concatenate([self._here_machine, np.full(missing, ABSENT)])
+        machines = state.tasks.machine[tasks]
+        new = self._here_machine[tasks] != machines
+        if np.any(new):
+            moved = tasks[new]
+            found = holdings(state, moved)
+            on_machine, in_rack = held_at(state, found, machines[new])
+            self._here_cost[moved] = self.moving(in_rack - on_machine, found.total - in_rack)
+            self._here_machine[moved] = machines[new]
+        return self._here_cost[tasks]
+
+    def add_tasks(self, state: ClusterState, tasks: Ints) -> None:
+        """Note where their data lies; their rows may have been others'."""
+        super().add_tasks(state, tasks)
+        self._forget(tasks)
+
+    def remove_machine(self, state: ClusterState, machine: int) -> None:
+        """Its row may be another machine's soon."""
+        super().remove_machine(state, machine)
+        self._here_machine[self._here_machine == machine] = ABSENT
+
+    def changed_tasks(self, tasks: Ints) -> None:
+        """Their data term where they run is another one, too."""
+        super().changed_tasks(tasks)
+        self._forget(tasks)
+
+    def _forget(self, tasks: Ints) -> None:
+        self._here_machine[tasks[tasks < len(self._here_machine)]] = ABSENT
+
+    def explain(self, state: ClusterState, task: int, resource: int) -> str:
+        """The bytes and what they cost, and the discount where it runs."""
+        row = np.array([task])
+        found = holdings(state, row)
+        total = int(found.total[0])
+        wait = int(self.task_to_unscheduled(state, row)[0])
+        if state.resources.machine[resource] == ABSENT:
+            costs = self.data_costs(state, found)
+            at_rack = costs.rack[found.rack == resource]
+            cost = int(at_rack[0] if len(at_rack) else costs.worst[0])
+            return f"at the worst {cost} for moving {total} bytes of input; waiting costs {wait}"
+        machine = state.resources.machine[[resource]]
+        on_machine, in_rack = (int(each[0]) for each in held_at(state, found, machine))
+        far = total - in_rack
+        cost = int(self.moving(np.array(in_rack - on_machine), np.array(far)))
+        text = (
+            f"of {total} bytes of input {on_machine} are there, {in_rack - on_machine} in its rack "
+            f"({self.psi} for 1 GB) and {far} elsewhere ({self.xi} for 1 GB): {cost}"
+        )
+        if state.tasks.machine[task] == machine[0]:
+            return f"{text}, less the work done so far: {int(self.task_continuation(state, row)[0])}"
+        return f"{text}; waiting costs {wait}"
