@@ -1,0 +1,59 @@
+"""Compares what a scheduler believes with what is: the invariants of a simulation.
+
+For: tests, and ``dios sched simulate --check``. Not for: whether a schedule is a good one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.errors import InvariantError
+from dios.firmament.descriptors import Level
+from dios.firmament.simulate.bridge import Scheduler
+from dios.firmament.simulate.world import World
+from dios.firmament.state import RUNNING, ClusterState
+
+
+def check(scheduler: Scheduler, world: World) -> None:
+    """Hold a scheduler's tables against the world; does nothing for a scheduler without tables.
+
+    Raises:
+        InvariantError: a task is lost, is there twice, runs elsewhere than the scheduler believes, or a
+            machine has more tasks than slots, or its sums are wrong.
+    """
+    state = getattr(scheduler, "state", None)
+    if not isinstance(state, ClusterState):
+        return
+    _tasks(state, world)
+    _machines(state)
+
+
+def _tasks(state: ClusterState, world: World) -> None:
+    tasks = state.tasks
+    rows = tasks.all()
+    running = tasks.status[rows] == RUNNING
+    believed = {
+        int(tasks.id[row]): state.machine_ids[int(tasks.machine[row])] for row in rows[running].tolist()
+    }
+    actual = world.places()
+    if believed != actual:
+        wrong = sorted(set(believed.items()) ^ set(actual.items()))[:5]
+        raise InvariantError(f"the scheduler and the world differ about where tasks run: {wrong}")
+    waiting = {int(each) for each in tasks.id[rows[~running]]}
+    if waiting != world.waiting():
+        wrong_ids = sorted(waiting ^ world.waiting())[:5]
+        raise InvariantError(f"the scheduler and the world differ about which tasks wait: {wrong_ids}")
+
+
+def _machines(state: ClusterState) -> None:
+    table, tasks = state.resources, state.tasks
+    rows = tasks.all()
+    placed = rows[tasks.status[rows] == RUNNING]
+    counted = np.bincount(tasks.machine[placed], minlength=len(table.slots))
+    for row in table.at(Level.MACHINE).tolist():
+        if counted[row] > table.slots[row]:
+            raise InvariantError(f"{table.names[row]} has {counted[row]} tasks in {table.slots[row]} slots")
+        if counted[row] != table.running[row]:
+            raise InvariantError(
+                f"{table.names[row]} runs {counted[row]} tasks; {table.running[row]} were counted"
+            )

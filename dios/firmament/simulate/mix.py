@@ -1,0 +1,145 @@
+"""The cluster-mix experiment's workload: five programs that stress different resources (Table 8.2).
+
+For: Figures 8.1 to 8.4. Not for: what a real cluster runs (``workload``).
+
+Jobs come again: at most ten seconds after its last task ended, a job of the same program is submitted.
+The numbers of each program are chosen such that alone on type M it takes about a second a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.firmament.descriptors import Interference, JobDescriptor, Resources, TaskDescriptor
+from dios.firmament.simulate.events import Happening, MachineUp, SimulatedTask, Submission
+from dios.firmament.simulate.interference import Program
+from dios.firmament.simulate.machines import MIB
+
+RESUBMITTED_S: Final = 10.0
+"""§8.2.1: completed jobs are resubmitted at most ten seconds after they finish."""
+STARTED_S: Final = 5.0
+"""Over how many seconds the first jobs come, so that they do not march in step."""
+WORK_SPREAD: Final = 0.03
+"""How much the work of two tasks of one program differs, as a standard deviation of its logarithm."""
+
+
+class MixEntry(NamedTuple):
+    """One row of Table 8.2."""
+
+    program: Program
+    units: float
+    """Seconds on an idle machine of type M, about."""
+    demand: Resources
+    """What it asks for (CoCo, §8.2.1)."""
+    tasks_small: int
+    """Tasks of a job on the SRG cluster."""
+    jobs_small: int
+    tasks_large: int
+    """The same on the model data centre."""
+    jobs_large: int
+
+
+CPU_SPIN: Final = Program("cpu_spin", cpu=1.0, instructions=2.4e9, interference=Interference.TURTLE)
+MEM_FIT: Final = Program(
+    "mem_stream_l3",
+    cpu=0.2,
+    traffic=12.8e9,
+    working_set=8 * MIB,
+    instructions=1.6e9,
+    interference=Interference.RABBIT,
+)
+"""Swaps words in an array of a million: alone it lives in the cache."""
+MEM_BIG: Final = Program(
+    "mem_stream_llc",
+    cpu=0.1,
+    traffic=3.6e9,
+    working_set=400 * MIB,
+    instructions=0.5e9,
+    interference=Interference.DEVIL,
+)
+"""Fifty million words: larger than any last-level cache."""
+IO_READ: Final = Program(
+    "io_read", cpu=0.05, disk=114e6, working_set=1 * MIB, instructions=0.1e9, interference=Interference.DEVIL
+)
+IO_WRITE: Final = Program(
+    "io_write", cpu=0.08, disk=110e6, working_set=1 * MIB, instructions=0.1e9, interference=Interference.DEVIL
+)
+
+_GIB: Final = 2.0**30
+
+TABLE_8_2: Final = (
+    MixEntry(CPU_SPIN, 60.0, Resources(1.0, 0.1 * _GIB), 10, 4, 10, 8),
+    MixEntry(MEM_FIT, 60.0, Resources(1.0, 0.1 * _GIB), 10, 4, 10, 8),
+    MixEntry(MEM_BIG, 60.0, Resources(1.0, 0.5 * _GIB), 10, 4, 10, 8),
+    MixEntry(IO_READ, 36.0, Resources(0.1, 0.1 * _GIB, disk_io=80e6), 5, 1, 7, 2),
+    MixEntry(IO_WRITE, 37.0, Resources(0.1, 0.1 * _GIB, disk_io=80e6), 5, 1, 7, 2),
+)
+"""cpu_spin for 60 s, mem_stream in 1M and 50M arrays, fio reading and writing 4 GB."""
+
+
+class MixWorkload:
+    """Table 8.2 on given machines.
+
+    Args:
+        machines: from ``machines.thesis_machines``.
+        seed: of arrival times and of how tasks differ.
+        large: with the jobs of the model data centre instead of the SRG cluster's.
+        entries: the table's rows.
+    """
+
+    def __init__(
+        self,
+        machines: Sequence[MachineUp],
+        seed: int,
+        *,
+        large: bool,
+        entries: Sequence[MixEntry] = TABLE_8_2,
+    ) -> None:
+        self._machines = machines
+        self._random = np.random.default_rng([seed, 2])
+        self._large = large
+        self._entries = entries
+        self._entry_of: dict[int, MixEntry] = {}
+        self._jobs = 0
+        self._tasks = 0
+
+    def events(self) -> Iterator[Happening]:
+        """The machines, then the first jobs."""
+        yield from self._machines
+        first = [
+            self._job(entry, float(self._random.uniform(0.0, STARTED_S)))
+            for entry in self._entries
+            for _ in range(entry.jobs_large if self._large else entry.jobs_small)
+        ]
+        yield from sorted(first, key=lambda job: job.time)
+
+    def job_done(self, job: int, now: float) -> Submission | None:
+        """The same again, within ten seconds."""
+        entry = self._entry_of.pop(job)
+        return self._job(entry, now + float(self._random.uniform(0.0, RESUBMITTED_S)))
+
+    def _job(self, entry: MixEntry, at: float) -> Submission:
+        number, self._jobs = self._jobs, self._jobs + 1
+        self._entry_of[number] = entry
+        program = entry.program
+        count = entry.tasks_large if self._large else entry.tasks_small
+        works = entry.units * np.exp(self._random.normal(0.0, WORK_SPREAD, count))
+        tasks = tuple(
+            SimulatedTask(
+                TaskDescriptor(
+                    task=self._tasks + at_in_job,
+                    demand=entry.demand,
+                    equivalence=program.name,
+                    interference=program.interference,
+                    expected_runtime=float(work),
+                ),
+                float(work),
+                program,
+            )
+            for at_in_job, work in enumerate(works)
+        )
+        self._tasks += count
+        return Submission(at, JobDescriptor(number, name=program.name), tasks)

@@ -1,0 +1,323 @@
+"""Discrete-event simulation of a cluster under the real scheduler (§8.4): ``simulate(config) -> Outcome``.
+
+For: experiments, the sub-command ``dios sched simulate``, and tests of schedulers over hours in seconds.
+Not for: measuring how fast a machine would do the work, which follows from a model (``interference``).
+
+The same configuration gives the same outcome, deltas and all, unless real time is let in (``measured``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dios.errors import InvalidError, InvariantError
+from dios.firmament.rounds import Round
+from dios.firmament.simulate.bridge import Bridge, Ended, Measured, Scheduler
+from dios.firmament.simulate.check import check
+from dios.firmament.simulate.events import (
+    Agenda,
+    Happening,
+    MachineDown,
+    MachineUp,
+    Submission,
+    Usage,
+    Withdrawal,
+    Workload,
+)
+from dios.firmament.simulate.outcome import FAULTS_KEPT, DeltaDigest, Level, Outcome, line_of
+from dios.firmament.simulate.world import HostDue, TaskRecord, World
+
+LEVELS_KEPT: Final = 720
+"""How many moments of a run are kept for its timeline: every five seconds of an hour."""
+PAUSE_S: Final = 1.0
+"""Back to back: how long after a round that changed nothing another is tried, if only time has passed."""
+
+_LAST: Final = 1
+"""What is due at the same moment as a round comes before it."""
+
+
+class Progress(NamedTuple):
+    """How far a simulation is."""
+
+    now: float
+    seconds: float
+    rounds: int
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationConfig:
+    """What to simulate, and how.
+
+    Attributes:
+        workload: where the events come from; used up by one simulation.
+        scheduler: what decides, fresh.
+        seconds: simulated time to run over.
+        round_interval: simulated seconds between rounds; 0: back to back, which wants a round to take
+            time (``measured`` or ``decision_s``).
+        decision_s: simulated seconds that a round takes; what happens meanwhile waits for the next.
+        measured: a round takes as much simulated time as it took in reality, beside ``decision_s``.
+        sample_interval: simulated seconds between measurements of running tasks; None: never.
+        keeps_work: a task that is stopped goes on later where it was, instead of beginning again.
+        keep_deltas: the outcome lists every delta.
+        checked: after every round the scheduler's state is compared with the world.
+    """
+
+    workload: Workload
+    scheduler: Scheduler
+    seconds: float
+    round_interval: float = 1.0
+    decision_s: float = 0.0
+    measured: bool = False
+    sample_interval: float | None = None
+    keeps_work: bool = False
+    keep_deltas: bool = False
+    checked: bool = False
+
+    def __post_init__(self) -> None:
+        if not (0 < self.seconds < math.inf):
+            raise InvalidError(f"a simulation of {self.seconds} seconds; it must be more than 0, and finite")
+        if not (self.round_interval >= 0 and self.decision_s >= 0):
+            raise InvalidError("round_interval and decision_s must be 0 or more seconds")
+        if not (self.round_interval or self.decision_s or self.measured):
+            raise InvalidError("rounds back to back that take no time would never end; give them an interval")
+        if self.sample_interval is not None and not self.sample_interval > 0:
+            raise InvalidError(f"sample_interval is {self.sample_interval}; it must be more than 0 seconds")
+
+
+def simulate(config: SimulationConfig, progress: Callable[[Progress], None] | None = None) -> Outcome:
+    """Run a simulation to its end, or until Ctrl-C, which leaves what was found so far.
+
+    Raises:
+        InvariantError: the scheduler decided what no cluster can do, or lost a task.
+        DiosError: the workload has something in it that cannot be, such as a bad line of a trace.
+    """
+    engine = _Engine(config, progress)
+    began = time.perf_counter()
+    try:
+        engine.run()
+    except KeyboardInterrupt:
+        engine.outcome.interrupted = True
+    return engine.close(time.perf_counter() - began)
+
+
+class _RoundDue(NamedTuple):
+    """The scheduler decides."""
+
+
+class _RoundLands(NamedTuple):
+    """What was decided is carried out."""
+
+    done: Round
+
+
+class _SampleDue(NamedTuple):
+    """Running tasks are measured."""
+
+
+class _LevelDue(NamedTuple):
+    """The timeline gets a point."""
+
+
+_Due = HostDue | Submission | _RoundDue | _RoundLands | _SampleDue | _LevelDue
+
+
+class _Engine:
+    """One simulation while it runs."""
+
+    def __init__(self, config: SimulationConfig, progress: Callable[[Progress], None] | None) -> None:
+        self._config = config
+        self._progress = progress
+        self._agenda: Agenda[_Due] = Agenda()
+        self._world = World(self._agenda.put, keeps_work=config.keeps_work)
+        self._bridge = Bridge(config.scheduler, self._world)
+        self._events = config.workload.events()
+        self._left_of_job: dict[int, int] = {}
+        self._digest = DeltaDigest()
+        self._now = 0.0
+        self._round_pending = False
+        self._follows = 0
+        self._last_round = 0.0
+        self.outcome = Outcome(model="", seconds=config.seconds)
+
+    # The loop -------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Do what happens in its order until the time is over or nothing can happen any more."""
+        config = self._config
+        self._agenda.put(0.0, _LevelDue(), _LAST)
+        if config.sample_interval:
+            self._agenda.put(config.sample_interval, _SampleDue())
+        coming = next(self._events, None)
+        while coming or self._follows or self._world.tasks:
+            arrives = coming.time if coming else math.inf
+            due = self._agenda.next_time()
+            if min(arrives, due) > config.seconds:
+                self._pass(config.seconds)
+                break
+            self._pass(min(arrives, due))
+            if coming and arrives <= due:
+                self._happen(coming)
+                coming = self._following(coming.time)
+            else:
+                self._do(self._agenda.take()[1])
+
+    def close(self, real_s: float) -> Outcome:
+        """What was found."""
+        outcome = self.outcome
+        outcome.unfinished = self._world.records()
+        outcome.digest = self._digest.text()
+        outcome.seconds = self._now
+        outcome.real_s = real_s
+        return outcome
+
+    def _following(self, time_s: float) -> Happening | None:
+        coming = next(self._events, None)
+        if coming and coming.time < time_s:
+            raise InvariantError(f"a workload's event of {coming.time} s follows on one of {time_s} s")
+        return coming
+
+    def _pass(self, at: float) -> None:
+        """Let time go by."""
+        span = at - self._now
+        self.outcome.slot_seconds += span * self._world.slots
+        self.outcome.busy_seconds += span * self._world.running
+        self._now = at
+
+    # What happens -----------------------------------------------------------------------------------
+
+    def _happen(self, event: Happening) -> None:
+        """Something of the workload."""
+        match event:
+            case Submission():
+                self._submit(event)
+            case MachineUp():
+                self._world.machine_up(event.machine, event.model)
+                self._bridge.tell(event, self._now)
+            case MachineDown():
+                if self._world.has_machine(event.machine):
+                    self._world.machine_down(event.machine, self._now)
+                    self._bridge.tell(event, self._now)
+            case Withdrawal():
+                record = self._world.withdraw(event.task, self._now)
+                if record:
+                    self._ended(record)
+            case Usage():
+                if self._world.runs(event.task):
+                    self._bridge.tell(Measured(event.task, event.usage), self._now)
+        if self._bridge.changed:
+            self._want_round()
+
+    def _do(self, item: _Due) -> None:
+        """Something that was put down."""
+        match item:
+            case HostDue():
+                for record in self._world.due(int(item), self._now):
+                    self._ended(record)
+            case Submission():
+                self._follows -= 1
+                self._submit(item)
+            case _RoundDue():
+                self._round()
+            case _RoundLands():
+                self._land(item.done)
+            case _SampleDue():
+                for task, usage in self._world.usages():
+                    self._bridge.tell(Measured(task, usage), self._now)
+                self._agenda.put(self._now + (self._config.sample_interval or math.inf), _SampleDue())
+            case _LevelDue():
+                self._note_level()
+        if self._bridge.changed:
+            self._want_round()
+
+    def _submit(self, event: Submission) -> None:
+        for task in event.tasks:
+            self._world.submit(event.job, task, self._now)
+        job = event.job.job
+        self._left_of_job[job] = self._left_of_job.get(job, 0) + len(event.tasks)
+        self.outcome.submitted += len(event.tasks)
+        self._bridge.tell(event, self._now)
+
+    def _ended(self, record: TaskRecord) -> None:
+        self.outcome.ended.append(record)
+        self._bridge.tell(Ended(record.task, record.report() if record.placements else None), self._now)
+        self._left_of_job[record.job] -= 1
+        if not self._left_of_job[record.job]:
+            del self._left_of_job[record.job]
+            follows = self._config.workload.job_done(record.job, self._now)
+            if follows:
+                self._follows += 1
+                self._agenda.put(max(follows.time, self._now), follows)
+
+    def _note_level(self) -> None:
+        world = self._world
+        waiting = world.tasks - world.running
+        self.outcome.levels.append(Level(self._now, world.machines, world.slots, world.running, waiting))
+        self._agenda.put(self._now + self._config.seconds / LEVELS_KEPT, _LevelDue(), _LAST)
+
+    # Rounds -------------------------------------------------------------------------------------------
+
+    def _want_round(self) -> None:
+        """See to it that a round is due: now, or at the next multiple of the interval."""
+        if self._round_pending:
+            return
+        self._round_pending = True
+        interval = self._config.round_interval
+        at = math.ceil(self._now / interval) * interval if interval else self._now
+        if at < self._now or (self.outcome.rounds and at <= self._last_round):
+            at = self._now + (interval or 0.0)
+        self._agenda.put(at, _RoundDue(), _LAST)
+
+    def _round(self) -> None:
+        self._last_round = self._now
+        done = self._bridge.decide(self._now)
+        self.outcome.model = done.model
+        takes = self._config.decision_s + (done.total_s if self._config.measured else 0.0)
+        if takes:
+            self._agenda.put(self._now + takes, _RoundLands(done), _LAST)
+        else:
+            self._land(done)
+
+    def _land(self, done: Round) -> None:
+        self._bridge.carry_out(done.deltas, self._now)
+        self._round_pending = False
+        self._keep(done)
+        if self._config.checked:
+            check(self._config.scheduler, self._world)
+        if self._bridge.changed:
+            self._want_round()
+        elif self._world.tasks:
+            # Costs change with time alone: another look, though nothing came.
+            self._round_pending = True
+            later = max(self._now, self._last_round + (self._config.round_interval or PAUSE_S))
+            self._agenda.put(later, _RoundDue(), _LAST)
+        if self._progress:
+            world = self._world
+            self._progress(
+                Progress(
+                    self._now,
+                    self._config.seconds,
+                    len(self.outcome.rounds),
+                    world.running,
+                    world.tasks - world.running,
+                )
+            )
+
+    def _keep(self, done: Round) -> None:
+        outcome = self.outcome
+        line = line_of(done)
+        outcome.rounds.append(line)
+        outcome.placed += line.placed
+        outcome.preempted += line.preempted
+        outcome.migrated += line.migrated
+        outcome.faults += len(done.faults)
+        room = FAULTS_KEPT - len(outcome.fault_texts)
+        outcome.fault_texts += [f"{fault.where}: {fault.what}" for fault in done.faults[: max(0, room)]]
+        self._digest.add(self._now, done.deltas)
+        if self._config.keep_deltas:
+            outcome.deltas += [(self._now, delta) for delta in done.deltas]

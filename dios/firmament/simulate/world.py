@@ -1,0 +1,355 @@
+"""What really happens on simulated machines: tasks start, get on at their pace, and end.
+
+For: the engine (``run``). Not for: decisions; it does what it is told, and refuses what no machine could
+do. The scheduler's picture of the cluster is its own, and ``check`` compares the two.
+
+A machine puts down one thing to happen: the next end of a task there. When tasks come or go the paces of
+all of them change, what they have left is counted anew, and so are the times of their ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dios.errors import InvariantError
+from dios.firmament.descriptors import FinalReport, JobDescriptor, MachineDescriptor, Resources
+from dios.firmament.simulate.events import SimulatedTask
+from dios.firmament.simulate.interference import MachineModel, Pace, alone, together, usage
+from dios.firmament.simulate.machines import MACHINE_TYPES
+
+PLAIN = Pace(1.0, 1.0, 0.0)
+"""The pace of a task without a program: its work is its time."""
+
+
+class HostDue(int):
+    """On the agenda: a task of the machine with this identifier may be at its end."""
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """What became of one task; times in simulated seconds."""
+
+    task: int
+    job: int
+    name: str
+    """Its program, or its equivalence class."""
+    service: bool
+    work: float
+    submitted: float
+    ideal: float = math.nan
+    """Seconds for its work on the best idle machine that the cluster had when it came (§8.2.1)."""
+    waiting_since: float = 0.0
+    waited: float = 0.0
+    started: float = math.nan
+    """When it was placed first."""
+    placed: float = math.nan
+    """When its present or last run began."""
+    ended: float = math.nan
+    completed: bool = False
+    withdrawn: bool = False
+    machine: int = -1
+    """Where it runs, or ran last."""
+    machine_type: str = ""
+    placements: int = 0
+    preemptions: int = 0
+    migrations: int = 0
+    machine_losses: int = 0
+    wasted: float = 0.0
+    """Seconds of runs whose work was lost."""
+    cpu_seconds: float = 0.0
+    instructions: float = 0.0
+    cycles: float = 0.0
+    misses: float = 0.0
+
+    @property
+    def runtime(self) -> float:
+        """Seconds of the run that ended; not a number before."""
+        return self.ended - self.placed
+
+    @property
+    def normalised(self) -> float:
+        """Its runtime beside the ideal: the metric of Figure 8.1."""
+        return self.runtime / self.ideal
+
+    @property
+    def cycles_per_instruction(self) -> float:
+        """Of the run that ended (Figure 8.4); not a number without a program."""
+        return self.cycles / self.instructions if self.instructions else math.nan
+
+    def report(self) -> FinalReport:
+        """What the node would tell of it (§6.5.3)."""
+        return FinalReport(
+            runtime=self.runtime,
+            cpu_seconds=self.cpu_seconds,
+            instructions=round(self.instructions),
+            cycles=round(self.cycles),
+            cache_misses=round(self.misses),
+            completed=self.completed,
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One task while it runs."""
+
+    task: SimulatedTask
+    record: TaskRecord
+    left: float
+    since: float
+    ends: float = math.inf
+    pace: Pace = PLAIN
+
+
+@dataclass(slots=True)
+class _Host:
+    """One machine."""
+
+    descriptor: MachineDescriptor
+    model: MachineModel | None
+    runs: dict[int, _Run] = field(default_factory=dict)
+    due: float = math.inf
+    """The earliest time at which something of it stands on the agenda."""
+
+
+class World:
+    """All machines and all tasks that have not ended.
+
+    Args:
+        put: puts down at which time a machine is due.
+        keeps_work: a task that is stopped goes on later where it was; otherwise it begins again, as a
+            killed one does (C.3).
+    """
+
+    def __init__(self, put: Callable[[float, HostDue], None], *, keeps_work: bool = False) -> None:
+        self._put = put
+        self._keeps_work = keeps_work
+        self._hosts: dict[int, _Host] = {}
+        self._tasks: dict[int, tuple[SimulatedTask, TaskRecord]] = {}
+        self._left: dict[int, float] = {}
+        self._models: dict[str, int] = {}
+        self.running = 0
+        self.slots = 0
+
+    @property
+    def machines(self) -> int:
+        """How many machines there are."""
+        return len(self._hosts)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks wait or run."""
+        return len(self._tasks)
+
+    def places(self) -> dict[int, int]:
+        """The machine of each task that runs."""
+        return {task: machine for machine, host in self._hosts.items() for task in host.runs}
+
+    def waiting(self) -> set[int]:
+        """The tasks that wait."""
+        return self._tasks.keys() - self.places().keys()
+
+    def records(self) -> list[TaskRecord]:
+        """Those of the tasks that have not ended, in the order in which they came."""
+        return [record for _, record in self._tasks.values()]
+
+    # Machines -------------------------------------------------------------------------------------
+
+    def machine_up(self, machine: MachineDescriptor, model: str) -> None:
+        """A machine comes; ``model`` is its kind, empty without interference."""
+        if machine.machine in self._hosts:
+            raise InvariantError(f"machine {machine.name} came twice")
+        self._hosts[machine.machine] = _Host(machine, MACHINE_TYPES[model] if model else None)
+        self.slots += machine.slots
+        if model:
+            self._models[model] = self._models.get(model, 0) + 1
+
+    def machine_down(self, machine: int, now: float) -> list[int]:
+        """A machine goes; the tasks that ran there wait again, and are returned."""
+        host = self._hosts[machine]
+        lost = sorted(host.runs)
+        for task in lost:
+            host.runs[task].record.machine_losses += 1
+            self._stop(host, task, now)
+        del self._hosts[machine]
+        self.slots -= host.descriptor.slots
+        if host.model:
+            self._models[host.model.name] -= 1
+        return lost
+
+    def has_machine(self, machine: int) -> bool:
+        """Whether the machine is there."""
+        return machine in self._hosts
+
+    # Tasks ----------------------------------------------------------------------------------------
+
+    def submit(self, job: JobDescriptor, task: SimulatedTask, now: float) -> None:
+        """A task comes, and waits."""
+        told = task.descriptor
+        if told.task in self._tasks:
+            raise InvariantError(f"task {told.task} was submitted twice")
+        self._tasks[told.task] = (
+            task,
+            TaskRecord(
+                task=told.task,
+                job=job.job,
+                name=task.program.name if task.program else told.equivalence or job.name,
+                service=bool(job.kind),
+                work=task.work,
+                submitted=now,
+                ideal=self._ideal(task),
+                waiting_since=now,
+            ),
+        )
+
+    def start(self, task: int, machine: int, now: float) -> bool:
+        """A task starts on a machine; False when one of the two is gone by now.
+
+        Raises:
+            InvariantError: it runs already, or the machine has no slot free.
+        """
+        host, known = self._hosts.get(machine), self._tasks.get(task)
+        if host is None or known is None:
+            return False
+        told, record = known
+        if task in host.runs or self._where(record) is not None:
+            raise InvariantError(f"task {task} was started twice")
+        if len(host.runs) >= host.descriptor.slots:
+            raise InvariantError(f"task {task} was started on {host.descriptor.name}, which has no slot free")
+        record.waited += now - record.waiting_since
+        record.placed = now
+        record.started = now if math.isnan(record.started) else record.started
+        record.machine, record.machine_type = machine, host.descriptor.machine_type
+        record.placements += 1
+        record.cpu_seconds = record.instructions = record.cycles = record.misses = 0.0
+        host.runs[task] = _Run(told, record, self._left.pop(task, told.work), now)
+        self.running += 1
+        self._pace(host, now, task)
+        return True
+
+    def stop(self, task: int, now: float) -> bool:
+        """A task is stopped and waits; False when it does not run any more."""
+        known = self._tasks.get(task)
+        host = self._where(known[1]) if known else None
+        if host is None:
+            return False
+        self._stop(host, task, now)
+        self._pace(host, now, None)
+        return True
+
+    def note(self, task: int, *, migrated: bool) -> None:
+        """Count why a task was stopped."""
+        _, record = self._tasks[task]
+        record.migrations += migrated
+        record.preemptions += not migrated
+
+    def withdraw(self, task: int, now: float) -> TaskRecord | None:
+        """Somebody takes a task back; None when it has ended already."""
+        known = self._tasks.get(task)
+        if known is None:
+            return None
+        record = known[1]
+        record.withdrawn = True
+        host = self._where(record)
+        if host is None:
+            record.waited += now - record.waiting_since
+            record.ended = now
+            del self._tasks[task]
+            self._left.pop(task, None)
+        else:
+            self._end(host, task, now, completed=False)
+            self._pace(host, now, None)
+        return record
+
+    def due(self, machine: int, now: float) -> list[TaskRecord]:
+        """End the tasks of a machine whose work is done by now; their records."""
+        host = self._hosts.get(machine)
+        if host is None:
+            return []
+        if host.due <= now:
+            host.due = math.inf
+        done = sorted(task for task, run in host.runs.items() if run.ends <= now)
+        records = [self._end(host, task, now, completed=host.runs[task].task.completes) for task in done]
+        self._pace(host, now, None)
+        return records
+
+    def runs(self, task: int) -> bool:
+        """Whether the task runs."""
+        known = self._tasks.get(task)
+        return known is not None and self._where(known[1]) is not None
+
+    def usages(self) -> list[tuple[int, Resources]]:
+        """What each running task that has a program takes at present."""
+        return [
+            (task, usage(run.task.program, run.pace))
+            for host in self._hosts.values()
+            if host.model
+            for task, run in host.runs.items()
+            if run.task.program
+        ]
+
+    # Inside ---------------------------------------------------------------------------------------
+
+    def _ideal(self, task: SimulatedTask) -> float:
+        if not task.program:
+            return task.work
+        there = [alone(task.program, MACHINE_TYPES[name]).stretch for name, n in self._models.items() if n]
+        return task.work * min(there, default=math.nan)
+
+    def _where(self, record: TaskRecord) -> _Host | None:
+        host = self._hosts.get(record.machine)
+        return host if host and record.task in host.runs else None
+
+    def _advance(self, run: _Run, host: _Host, now: float) -> None:
+        """Count what a task has done since its pace changed last."""
+        done = (now - run.since) / run.pace.stretch
+        run.left = max(0.0, run.left - done)
+        run.since = now
+        record = run.record
+        record.cpu_seconds += done * run.pace.busy
+        if run.task.program and host.model:
+            record.instructions += done * run.task.program.instructions
+            record.cycles += done * run.pace.busy * host.model.clock_hz
+            record.misses += done * run.pace.misses
+
+    def _stop(self, host: _Host, task: int, now: float) -> None:
+        run = host.runs[task]
+        self._advance(run, host, now)
+        del host.runs[task]
+        self.running -= 1
+        run.record.waiting_since = now
+        if self._keeps_work:
+            self._left[task] = run.left
+        else:
+            run.record.wasted += now - run.record.placed
+
+    def _end(self, host: _Host, task: int, now: float, *, completed: bool) -> TaskRecord:
+        run = host.runs.pop(task)
+        self._advance(run, host, now)
+        self.running -= 1
+        run.record.ended = now
+        run.record.completed = completed
+        del self._tasks[task]
+        return run.record
+
+    def _pace(self, host: _Host, now: float, fresh: int | None) -> None:
+        """New paces and ends after a change, ``fresh`` being the task that came."""
+        if host.model:
+            self._interfere(host, host.model, now)
+        elif fresh is not None:
+            run = host.runs[fresh]
+            run.ends = now + run.left
+        soonest = min((run.ends for run in host.runs.values()), default=math.inf)
+        if soonest < host.due:
+            host.due = soonest
+            self._put(soonest, HostDue(host.descriptor.machine))
+
+    def _interfere(self, host: _Host, model: MachineModel, now: float) -> None:
+        with_program = [run for run in host.runs.values() if run.task.program]
+        programs = [run.task.program for run in with_program if run.task.program]
+        paces = dict(zip(map(id, with_program), together(programs, model), strict=True))
+        for run in host.runs.values():
+            self._advance(run, host, now)
+            run.pace = paces.get(id(run), PLAIN)
+            run.ends = now + run.left * run.pace.stretch
