@@ -21,6 +21,7 @@ Value = int | float | str | bool
 _PLACES = {
     "trivial": "trivial:TrivialModel",
     "random-fit": "random_fit:RandomFitModel",
+    "coco": "coco:CocoModel",
     "quincy": "quincy:QuincyModel",
 }
 """Module of this package and class, by the name that users say."""
