@@ -1,0 +1,103 @@
+"""A distributed file system in outline: which machines hold the blocks of a task's input (§8.4).
+
+For: giving simulated tasks inputs, so that cost models with data locality have something to go by. Not
+for: time; reading is not simulated.
+
+As in §8.4: blocks of 64 MB, file sizes like those of HDFS at Facebook (CAK12, Figures 1 and 3) clamped to
+64 MB and 20 GB. There: 1.2 billion blocks, 75 PB. Nothing is stored here: where a block lies follows
+from the file's number by hashing, so that any number of files takes no memory.
+
+Three copies as GFS and HDFS place them: one anywhere, two on another rack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Final
+
+from dios.errors import InvalidError
+from dios.firmament.descriptors import Block, MachineDescriptor
+
+BLOCK_BYTES: Final = 64 * 1024 * 1024
+FILE_BYTES_MAX: Final = 20 * 1024**3
+FILE_BYTES_MEDIAN: Final = 150e6
+"""Bytes of the middle file; a log-normal with these two has most files in a few blocks and most bytes
+in files of gigabytes, as the figures that the thesis points to."""
+FILE_SPREAD: Final = 1.8
+"""Standard deviation of the logarithm of file sizes."""
+_COPIES: Final = 3
+
+_MASK: Final = 2**64 - 1
+
+
+def _mix(value: int) -> int:
+    """A hash of 64 bits, whose bits all depend on all bits of the value (splitmix64's finish)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+class BlockMap:
+    """Files on machines in racks.
+
+    Args:
+        machines: those that store blocks.
+        seed: of all places.
+
+    Raises:
+        InvalidError: there are no machines.
+    """
+
+    def __init__(self, machines: Sequence[MachineDescriptor], seed: int) -> None:
+        if not machines:
+            raise InvalidError("blocks need machines to lie on")
+        self._seed = _mix(seed)
+        self._all = [machine.machine for machine in machines]
+        self._racks: dict[str, list[int]] = {}
+        for machine in machines:
+            self._racks.setdefault(machine.rack, []).append(machine.machine)
+        self._rack_names = list(self._racks)
+        self._rack_of = {machine.machine: machine.rack for machine in machines}
+
+    def copies(self, file: int, block: int) -> tuple[int, ...]:
+        """The machines that hold a block: three, on two racks where there are so many."""
+        key = _mix(self._seed ^ _mix((file << 20) ^ block))
+        first = self._all[key % len(self._all)]
+        others = [name for name in self._rack_names if name != self._rack_of[first]]
+        key = _mix(key)
+        if not others:
+            return self._spread(self._racks[self._rack_of[first]], key, first)
+        rack = self._racks[others[key % len(others)]]
+        return (first, *self._distinct(rack, _mix(key), _COPIES - 1))
+
+    def input_of(self, file: int, size: int) -> tuple[Block, ...]:
+        """The blocks of a file of ``size`` bytes; the last one may be short."""
+        count = max(1, math.ceil(size / BLOCK_BYTES))
+        return tuple(
+            Block(min(BLOCK_BYTES, size - number * BLOCK_BYTES), self.copies(file, number))
+            for number in range(count)
+        )
+
+    def _spread(self, rack: list[int], key: int, first: int) -> tuple[int, ...]:
+        """All copies in the only rack that there is."""
+        rest = [machine for machine in rack if machine != first]
+        return (first, *self._distinct(rest, key, _COPIES - 1))
+
+    @staticmethod
+    def _distinct(machines: list[int], key: int, count: int) -> list[int]:
+        """Up to ``count`` different ones: a run that begins anywhere."""
+        start = key % len(machines) if machines else 0
+        return [machines[(start + at) % len(machines)] for at in range(min(count, len(machines)))]
+
+
+def file_size(quantile: float) -> int:
+    """The size in bytes below which this share of all files lies, clamped to [64 MB, 20 GB] (§8.4).
+
+    Args:
+        quantile: strictly between 0 and 1.
+    """
+    size = math.exp(math.log(FILE_BYTES_MEDIAN) + FILE_SPREAD * NormalDist().inv_cdf(quantile))
+    return round(min(max(size, float(BLOCK_BYTES)), float(FILE_BYTES_MAX)))
