@@ -23,6 +23,10 @@ _PLACES = {
     "random-fit": "random_fit:RandomFitModel",
     "coco": "coco:CocoModel",
     "quincy": "quincy:QuincyModel",
+    "whare-m": "whare:WhareM",
+    "whare-c": "whare:WhareC",
+    "whare-cs": "whare:WhareCs",
+    "whare-mcs": "whare:WhareMCs",
 }
 """Module of this package and class, by the name that users say."""
 

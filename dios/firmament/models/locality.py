@@ -73,7 +73,9 @@ def holdings(state: ClusterState, tasks: Ints) -> Holdings:
 def _distinct(first: Ints, second: Ints) -> tuple[Ints, Ints]:
     """The different pairs, ascending; a block may name a machine twice."""
     width = int(second.max(initial=0)) + 1
-    pairs = np.unique(first * width + second)
+    # Sorting is several times faster here than what np.unique does with hashes.
+    pairs = np.sort(first * width + second)
+    pairs = pairs[np.diff(pairs, prepend=-1) != 0]
     return pairs // width, pairs % width
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dios.errors import InvalidError
 from dios.firmament.columns import Floats, Ints
-from dios.firmament.models.protocol import COST_MAX
+from dios.firmament.models.protocol import COST_MAX, NO_CLASS_ARCS, ClassArcs
 from dios.firmament.state import RUNNING, WAITING, ClusterState
 
 WAIT_MAX = 2**31
@@ -64,6 +64,12 @@ def class_kinds(classes: Ints) -> Ints:
 def class_members(classes: Ints) -> Ints:
     """The number that each class was made for."""
     return classes & ((1 << _CLASS_BITS) - 1)
+
+
+def joined(*parts: ClassArcs) -> ClassArcs:
+    """All arcs of the parts, in their order."""
+    columns = zip(NO_CLASS_ARCS, *parts, strict=True)
+    return ClassArcs(*(np.concatenate(each).astype(np.int64, copy=False) for each in columns))
 
 
 def waiting_tasks(state: ClusterState) -> Ints:

@@ -1,0 +1,343 @@
+"""The four policies of Whare-Map (§7.2): machine types, neighbours, or both, by scores that were measured.
+
+For: heterogeneous machines that are shared, and work that recurs. Not for: data and resource demands.
+
+Costs are picoseconds per instruction (§7.2.2). The network is that of Figure 7.2: each task has one arc to
+its class TA_c, and that goes on to aggregators MA_m of machine types at Psi(c, m), to single machines at
+Xi(c, L_m, m), and to X at alpha. (alpha is the same for all tasks of a class, so one arc from TA_c does
+for the thesis' one from each task.)
+
+What is not known is found out: where a class has never run on a type of machine, that type costs a little
+less than the best that is known, for at most ``trials`` of its tasks at a time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.models.base import BaseModel
+from dios.firmament.models.protocol import ClassArcs, Options
+from dios.firmament.models.terms import (
+    class_kinds,
+    class_members,
+    class_numbers,
+    joined,
+    not_negative,
+    running_tasks,
+    waiting_tasks,
+    whole,
+)
+from dios.firmament.models.whare_scores import (
+    Neighbours,
+    Scores,
+    beside,
+    neighbours,
+    scores,
+    without_affinity,
+    without_types,
+)
+from dios.firmament.state import ClusterState
+
+TASKS = 1
+"""The kind of class TA_c."""
+MACHINES = 2
+"""The kind of class MA_m."""
+
+
+class _View(NamedTuple):
+    """What a round looks at."""
+
+    scores: Scores
+    around: Neighbours
+    worst: Floats
+    """Alpha by class of ``ClusterState.equivalences``."""
+    average: Floats
+    """The lower bound of the cost of waiting, likewise."""
+
+
+class WhareModel(BaseModel):
+    """What the four have in common.
+
+    Args:
+        omega: cost of a second of waiting, in picoseconds per instruction.
+        theta: what each second that a task ran takes off the cost of staying.
+        unknown: the score of a class of which nothing is known.
+        trials: how many tasks of a class may try a type of machine at once that it never ran on.
+        arcs: the most arcs from one class to single machines.
+        load: cost of a machine that is full against an empty one, on MA -> M (0: as in the thesis).
+        refresh: new scores are looked at after so many seconds.
+
+    Raises:
+        BadModelError: a value is out of range.
+    """
+
+    by_type = True
+    """Whether types of machines are told apart: arcs to MA_m."""
+    by_neighbours = True
+    """Whether neighbours matter: arcs to machines."""
+
+    def __init__(
+        self,
+        *,
+        omega: int = 100,
+        theta: int = 10,
+        unknown: int = 1000,
+        trials: int = 2,
+        arcs: int = 1000,
+        load: int = 0,
+        refresh: float = 5.0,
+    ) -> None:
+        not_negative(
+            self.name,
+            omega=omega,
+            theta=theta,
+            unknown=unknown,
+            trials=trials,
+            arcs=arcs,
+            load=load,
+            refresh=refresh,
+        )
+        self.omega = omega
+        self.theta = theta
+        self.unknown = unknown
+        self.trials = trials
+        self.arcs = arcs
+        self.load = load
+        self.refresh = refresh
+        self._scores: Scores | None = None
+        self._seen: _View | None = None
+
+    def policy(self, made: Scores) -> Scores:
+        """What of the scores this policy looks at."""
+        return made
+
+    def begin(self, state: ClusterState) -> None:
+        """Who runs where is counted again."""
+        self._seen = None
+
+    def _view(self, state: ClusterState) -> _View:
+        if self._seen is None:
+            made = self.policy(self._current(state))
+            around = neighbours(state, made)
+            self._seen = _View(made, around, *self._bounds(state, made, around))
+        return self._seen
+
+    def _current(self, state: ClusterState) -> Scores:
+        """The scores, at most ``refresh`` seconds old."""
+        known = self._scores
+        present = np.unique(state.tasks.equivalence[state.tasks.all()])
+        if (
+            known is None
+            or len(known.number) < len(state.equivalences)
+            or known.mean.shape[1] < len(state.machine_types)
+            or not np.isin(present, known.present).all()
+            or (
+                state.knowledge is not None
+                and known.position != state.knowledge.position
+                and not 0 <= state.now - known.made < self.refresh
+            )
+        ):
+            known = self._scores = scores(state, state.knowledge, present)
+        return known
+
+    def _bounds(self, state: ClusterState, made: Scores, around: Neighbours) -> tuple[Floats, Floats]:
+        """Alpha and the average score of each class (§7.2.2)."""
+        worst = np.full(len(state.equivalences), float(self.unknown))
+        average = worst.copy()
+        every = np.arange(len(around.machines))
+        for number in np.flatnonzero(made.number != ABSENT).tolist():
+            row = int(made.number[number])
+            seen = made.mean[row][~np.isnan(made.mean[row])]
+            if self.by_neighbours:
+                here = beside(made, around, row, every, 0)
+                here = here[~np.isnan(here)]
+                average[number] = np.mean(here if len(here) else seen)
+                worst[number] = max(float(np.max(seen)), float(np.max(here, initial=0.0)))
+            else:
+                average[number], worst[number] = np.mean(seen), np.max(seen)
+        return worst, average
+
+    # Tasks ------------------------------------------------------------------------------------------
+
+    def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
+        """T -> TA_c, for nothing."""
+        classes = class_numbers(TASKS, state.tasks.equivalence[tasks])
+        return Options(np.arange(len(tasks)), classes, np.zeros(len(tasks), np.int64))
+
+    def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Omega a second, and never below the average score; one more, so that a tie means a place."""
+        average = self._view(state).average[state.tasks.equivalence[tasks]]
+        return whole(np.maximum(self.omega * state.tasks.waiting_time(tasks, state.now), average)) + 1
+
+    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Gamma: the score where it runs, less a discount for all the time that it has run."""
+        view = self._view(state)
+        cost = np.full(len(tasks), float(self.unknown))
+        rows = view.scores.number[state.tasks.equivalence[tasks]]
+        places = view.around.place[state.tasks.machine[tasks]]
+        for row in np.unique(rows[rows != ABSENT]).tolist():
+            mine = np.flatnonzero(rows == row)
+            cost[mine] = self._here(view, row, places[mine])
+        return whole(cost - self.theta * state.tasks.running_time(tasks, state.now))
+
+    def _here(self, view: _View, row: int, places: Ints) -> Floats:
+        """The score of running tasks of one class where they are; the class's mean where it is not known."""
+        if self.by_neighbours:
+            here = beside(view.scores, view.around, row, places, 1)
+        else:
+            here = view.scores.mean[row, view.around.types[places]]
+        return np.where(np.isnan(here), np.nanmean(view.scores.mean[row]), here)
+
+    # Classes ----------------------------------------------------------------------------------------
+
+    def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
+        """TA_c -> MA_m at Psi(c, m); what was never tried a little below the best, for few at a time."""
+        view = self._view(state)
+        members = class_members(classes[class_kinds(classes) == TASKS])
+        if not self.by_type or len(members) == 0:
+            return joined()
+        types, place = np.unique(view.around.types, return_inverse=True)
+        slots = np.zeros(len(types), np.int64)
+        np.add.at(slots, place, state.resources.slots[view.around.machines])
+        trying = self._running_by_type(state, members, types)
+        parts: list[ClassArcs] = []
+        for at, number in enumerate(members.tolist()):
+            psi, tried = self._psi(view, number, types)
+            capacity = np.where(tried, slots, np.maximum(self.trials - trying[at], 0))
+            source = np.full(len(types), class_numbers(TASKS, np.array([number]))[0])
+            parts.append(ClassArcs(source, class_numbers(MACHINES, types), whole(psi), capacity))
+        return joined(*parts)
+
+    def _psi(self, view: _View, number: int, types: Ints) -> tuple[Floats, Flags]:
+        """Psi of a class by type of machine, and where it was measured."""
+        row = int(view.scores.number[number])
+        if row == ABSENT:
+            return np.full(len(types), float(self.unknown)), np.zeros(len(types), np.bool_)
+        psi = view.scores.mean[row, types]
+        tried = ~np.isnan(psi)
+        best = max(float(np.nanmin(view.scores.mean[row])) - 1.0, 0.0)
+        return np.where(tried, psi, best), tried
+
+    def _running_by_type(self, state: ClusterState, members: Ints, types: Ints) -> Ints:
+        """How many tasks of each class run on each type, shape (classes, types)."""
+        running = running_tasks(state)
+        kind = state.resources.machine_type[state.tasks.machine[running]]
+        equivalence = state.tasks.equivalence[running]
+        width = len(state.machine_types)
+        cells = np.bincount(equivalence * width + kind, minlength=len(state.equivalences) * width)
+        return cells.reshape(-1, width)[np.ix_(members, types)].astype(np.int64)
+
+    def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
+        """MA_m -> machines of the type; TA_c -> the best machines at Xi; TA_c -> X at alpha."""
+        view = self._view(state)
+        kinds, members = class_kinds(classes), class_members(classes)
+        tasks = members[kinds == TASKS]
+        anywhere = ClassArcs(
+            class_numbers(TASKS, tasks),
+            np.full(len(tasks), state.cluster),
+            whole(view.worst[tasks]),
+            np.full(len(tasks), state.resources.slots[state.cluster]),
+        )
+        parts = [anywhere, self._of_types(state, view, members[kinds == MACHINES])]
+        if self.by_neighbours:
+            waiting = waiting_tasks(state)
+            wanted = np.bincount(state.tasks.equivalence[waiting], minlength=len(state.equivalences))
+            parts += [self._of_neighbours(state, view, each, int(wanted[each])) for each in tasks.tolist()]
+        return joined(*parts)
+
+    def _of_types(self, state: ClusterState, view: _View, types: Ints) -> ClassArcs:
+        table, around = state.resources, view.around
+        usable = table.usable[around.machines]
+        chosen = usable & np.isin(around.types, types)
+        machines = around.machines[chosen]
+        slots = table.slots[machines]
+        load = whole(self.load * table.running[machines] / np.maximum(slots, 1))
+        return ClassArcs(class_numbers(MACHINES, around.types[chosen]), machines, load, slots)
+
+    def _of_neighbours(self, state: ClusterState, view: _View, number: int, wanted: int) -> ClassArcs:
+        """Arcs to the ``wanted`` best machines with room, one task each: Xi is about who is there now."""
+        row = int(view.scores.number[number])
+        table, around = state.resources, view.around
+        most = min(wanted, self.arcs)
+        if row == ABSENT or most == 0:
+            return joined()
+        machines = around.machines
+        room = table.usable[machines] & (table.running[machines] < table.slots[machines])
+        places = np.flatnonzero(room)
+        cost = beside(view.scores, around, row, places, 0)
+        good = np.flatnonzero(cost <= view.worst[number])
+        order = good[np.argsort(cost[good], kind="stable")][:most]
+        source = np.full(len(order), class_numbers(TASKS, np.array([number]))[0])
+        ones = np.ones(len(order), np.int64)
+        return ClassArcs(source, machines[places[order]], whole(cost[order]), ones)
+
+    # For people -------------------------------------------------------------------------------------
+
+    def explain(self, state: ClusterState, task: int, resource: int) -> str:
+        """The scores that the cost is made of."""
+        view = self._view(state)
+        number = int(state.tasks.equivalence[task])
+        name = state.equivalences.names[number]
+        row = int(view.scores.number[number])
+        machine = int(state.resources.machine[resource])
+        if row == ABSENT:
+            return f"nothing was measured of class {name!r} yet: every place costs {self.unknown}"
+        if machine == ABSENT:
+            return f"class {name!r} at its worst place: {view.worst[number]:.0f} ps per instruction"
+        place = view.around.place[[machine]]
+        here = int(state.tasks.machine[task] == machine)
+        kind = state.machine_types.names[int(view.around.types[place[0]])]
+        parts: list[str] = []
+        if self.by_type:
+            parts.append(f"{_score(view.scores.mean[row, view.around.types[place[0]]])} on type {kind!r}")
+        if self.by_neighbours:
+            others = int(view.around.all[place[0]]) - here
+            among = beside(view.scores, view.around, row, place, here)[0]
+            parts.append(f"{_score(among)} beside the {others} others that run there")
+        return f"class {name!r} in ps per instruction: {', '.join(parts)}"
+
+
+def _score(value: float) -> str:
+    return "not known" if np.isnan(value) else f"{value:.0f}"
+
+
+class WhareM(WhareModel):
+    """Affinity to types of machines alone."""
+
+    name = "whare-m"
+    summary = "types of machines, by measured instructions per second (section 7.2)"
+    by_neighbours = False
+
+
+class WhareC(WhareModel):
+    """Co-location alone; types of machines are not told apart."""
+
+    name = "whare-c"
+    summary = "co-location interference, whatever the machine (section 7.2)"
+    by_type = False
+
+    def policy(self, made: Scores) -> Scores:
+        """The mean over all types."""
+        return without_types(made)
+
+
+class WhareCs(WhareModel):
+    """Co-location by type of machine, without preferring a type for itself."""
+
+    name = "whare-cs"
+    summary = "co-location interference by type of machine (section 7.2)"
+    by_type = False
+
+    def policy(self, made: Scores) -> Scores:
+        """All types are alike for a task that is alone."""
+        return without_affinity(made)
+
+
+class WhareMCs(WhareModel):
+    """Both: affinity to types, and co-location by type."""
+
+    name = "whare-mcs"
+    summary = "types of machines and co-location interference together (section 7.2)"
