@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from dios.client.keyring import Keyring
     from dios.client.program import Program
+    from dios.client.scheduling import work
     from dios.client.status import ChildEnded, Delegated, Lost, Retired, Status
     from dios.client.usage import Description, Usage
     from dios.errors import (
@@ -133,6 +134,7 @@ _HOMES = {
     ),
     "dios.client.keyring": "Keyring",
     "dios.client.program": "Program",
+    "dios.client.scheduling": "work",
     "dios.client.status": "ChildEnded Delegated Lost Retired Status",
     "dios.client.usage": "Description Usage",
     "dios.errors": (
@@ -253,6 +255,7 @@ __all__ = [
     "open_node",
     "parse_name",
     "syscalls",
+    "work",
 ]
 
 

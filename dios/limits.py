@@ -305,6 +305,11 @@ TOPOLOGY_CPUS_MAX: Final = 4_096
 TOPOLOGY_ELEMENTS_MAX: Final = 32_768
 TOPOLOGY_TEXT_BYTES_MAX: Final = 256
 PROFILE_TEXT_BYTES_MAX: Final = 256
+PROFILE_PROCESSES_MAX: Final = 1_024
+PROFILE_THREADS_MAX: Final = 4_096
+PROFILE_PROPORTIONAL_BYTES_MAX: Final = 1 * GIB
+PROC_FILE_BYTES_MAX: Final = 1 * MIB
+COUNTER_DESCRIPTORS_MAX: Final = 512
 PROFILE_BUCKETS_MAX: Final = 96
 PROFILE_SAMPLES_MAX: Final = 32
 PROFILE_BESIDE_MAX: Final = 64
@@ -336,6 +341,10 @@ SUBMISSIONS_MAX: Final = 65_536
 SCHEDULER_PATIENCE_MS: Final = 15_000  # for the answer to a question
 ADVICE_BYTES_MAX: Final = 128 * KIB
 NODE_LABELS_MAX: Final = 32
+COORDINATOR_MEMORY_BYTES: Final = 8 * GIB  # address space, of which Numba reserves much and uses little
+COORDINATOR_PAUSE_MS: Final = 200  # before one that ended is started again; doubled each time
+COORDINATOR_PAUSE_MS_MAX: Final = 30_000
+COORDINATOR_STEADY_MS: Final = 60_000
 
 # -- the cluster scheduler ------------------------------------------------------------------------
 SCHED_ABANDONED_MAX: Final = 3

@@ -17,4 +17,6 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             folder = tmp_path_factory.mktemp(variable.lower())
             folder.chmod(0o700)
             patch.setenv(variable, str(folder))
+        # A scheduler's process beside each node would cost every test seconds; tests of it ask for it.
+        patch.setenv("DIOS_COORDINATOR", "off")
         yield

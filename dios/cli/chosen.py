@@ -33,6 +33,10 @@ SHOWN: Final = {
     "listen": "ADDRESS  HOST:PORT where other nodes reach it",
     "advertise": "ADDRESS  HOST:PORT that it tells them instead",
     "announce": "         find other nodes by UDP on this network",
+    "coordinator": "WHEN     auto, on or off: run a scheduler's process",
+    "scheduling": "HOW      centralised, hierarchical or distributed",
+    "cost-model": "NAME     the scheduler's policy to begin with",
+    "labels": "LABELS   for constraints of tasks: gpu=yes,zone=a",
 }
 """The settings as the help shows them; what reads them is ``dios.node.settings``."""
 

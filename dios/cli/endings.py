@@ -24,6 +24,7 @@ _TRY: Final = {
     Cause.CPU: "give it more with --cpu-seconds",
     Cause.SPAWN: "`dios-node status` shows what this machine can enforce; the node's log says more",
     Cause.PROTOCOL: "let it use the dios module instead of descriptor 3 itself",
+    Cause.PREEMPTED: "run it again, or with a higher --priority; `dios run --restartable` does so by itself",
     Cause.NODE_LOST: "run it again: `dios node ls` shows which nodes there are",
     Cause.NODE: "`dios-node start` starts the node again; durable objects are as they were last acknowledged",
 }
@@ -58,6 +59,7 @@ def cause_text(task: Status) -> str:
         Cause.SPAWN: "never started",
         Cause.NODE: "the node shut down",
         Cause.NODE_LOST: "its node was lost",
+        Cause.PREEMPTED: "preempted",
     }.get(task.cause, "ended")
 
 
@@ -102,6 +104,7 @@ def reason_lines(task: Status) -> list[str]:
         Cause.SPAWN: "it could not be started, and ran nothing",
         Cause.NODE: "the node stopped while it ran",
         Cause.NODE_LOST: "the node that it ran on died, or could not be reached for too long",
+        Cause.PREEMPTED: "the scheduler gave its place to a task that needed it more",
     }.get(task.cause, cause_text(task))
     return [meaning, *_told(task)]
 

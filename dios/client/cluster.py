@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dios.client.scheduling import SchedulingOps
 from dios.client.session import Operation, expect
-from dios.client.usage import UsageOps
 from dios.errors import InvalidError
 from dios.wire import messages
 from dios.wire.types import NodeStatus, NodeWish
@@ -58,7 +58,7 @@ class Member:
         return self.here or self.status is NodeStatus.ALIVE
 
 
-class ClusterOps(UsageOps):
+class ClusterOps(SchedulingOps):
     """Questions about the cluster, and the one call that changes it."""
 
     def nodes_op(self) -> Operation[list[Member]]:

@@ -213,13 +213,15 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         wait: bool = True,
         host: str = "",
         local: bool = False,
+        work: messages.Work | None = None,
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references (B.1.5).
 
         ``program`` is a path to a .py file, source as bytes, a ``Program``, or a reference to an
         executable object. With ``wait`` the task's process runs when this returns; otherwise a failure
         to start shows in its status. It runs on the node called ``host``, else with ``local`` on the one
-        asked, else wherever there is room.
+        asked, else where the scheduler places it: then this returns when it has its place. ``work`` is what
+        it needs, by ``dios.work(...)``.
 
         ``like`` is a task to repeat, with the same program unless one is given; then ``inputs`` are added
         to its own, and nothing else is chosen here.
@@ -245,6 +247,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 flags=(Flag.NONE if wait else Flag.NON_BLOCKING) | (Flag.SPAWN_LOCAL if local else Flag.NONE),
                 like=0 if like is None else refs_of((like,))[0],
                 host=host,
+                work=messages.Work() if work is None else work,
             )
             created = expect(messages.Created, (yield call))
         except DiosError:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dios.core import (
+    board,
     coordination,
     delegation,
     deputies,
@@ -30,13 +31,14 @@ from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import (
     BadReferenceError,
+    Code,
     DiosError,
     InvalidError,
     NotExecutableError,
     ProtocolError,
     WouldBlockError,
 )
-from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
+from dios.ids import NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Flag, Permission, Resource
@@ -53,9 +55,18 @@ class _Piece(Struct, frozen=True):
 
 
 def run_offered(
-    step: Step, task: Task, seq: int, call: messages.Run, order: run_calls.Order, peer: Peer | None
+    step: Step,
+    task: Task,
+    seq: int,
+    call: messages.Run,
+    order: run_calls.Order,
+    peer: Peer | None,
+    chosen: board.Chosen | None = None,
 ) -> None:
-    """Offer the child what it is handed, wherever that is, then have it started on ``peer``, or here."""
+    """Offer the child what it is handed, wherever that is, then have it started on ``peer``, or here.
+
+    With ``chosen``, who it will be is settled: whoever schedules has placed it.
+    """
     if step.parts is not None:
         raise WouldBlockError("a run that concerns other nodes stands alone; no vector")
     if call.like:
@@ -63,17 +74,16 @@ def run_offered(
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     recipe = order.recipe
-    name = lifecycle.child_name(step, task)
-    child = dcp.Caller(
-        TaskId(step.state.fresh_id()), task.principal, fingerprint(name), recipe.brand, order.label
-    )
+    scheduled = chosen is not None
+    chosen = chosen or board.Chosen(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
+    child = dcp.Caller(chosen.task, task.principal, fingerprint(chosen.name), recipe.brand, order.label)
     pieces = [_program(order), *_pieces(order)]
     cluster = coordination.cluster_of(step)
     row = Pending(task, seq, call, ())
     step.wait(row)
     held: list[dcp.Held | None] = [None] * len(pieces)
     granted: list[tuple[NodeId, RefId]] = []
-    start = _Start(task, seq, call, order, peer, child, name, row, held, granted)
+    start = _Start(task, seq, call, order, peer, child, chosen, row, held, granted, scheduled)
     try:
         _offer_own(step, cluster, start, pieces)
     except DiosError:
@@ -95,10 +105,15 @@ class _Start(Struct):
     order: run_calls.Order
     peer: Peer | None
     child: dcp.Caller
-    name: Name
+    chosen: board.Chosen
     row: Pending
     held: list[dcp.Held | None]
     granted: list[tuple[NodeId, RefId]]
+    scheduled: bool
+
+    def no_room(self, step: Step) -> None:
+        """The node has no room after all: the run goes back to the board, to be placed anew."""
+        board.wait(step, self.task, self.seq, replace(self.call, host=""), self.chosen)
 
 
 def _program(order: run_calls.Order) -> _Piece:
@@ -218,6 +233,13 @@ def _start(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) ->
         return
     try:
         _start_here(step, start, pieces)
+    except WouldBlockError as error:
+        _withdraw(step, cluster, start)
+        if not start.scheduled:
+            _refuse(step, start, [messages.Failure(int(error.code), error.message, error.fingerprint)])
+        elif step.state.pending.has(start.row):
+            step.state.pending.remove(start.row)
+            start.no_room(step)
     except DiosError as error:
         _withdraw(step, cluster, start)
         _refuse(step, start, [messages.Failure(int(error.code), error.message, error.fingerprint)])
@@ -227,8 +249,10 @@ def _start_here(step: Step, start: _Start, pieces: list[_Piece]) -> None:
     task, order = start.task, start.order
     if any(not piece.origin.object.home and piece.origin.id not in task.table for piece in pieces):
         raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
+    if start.scheduled:
+        board.require_fit(step, start.call.work)
     budget = run_calls.admit(step, task, order)
-    child = run_calls.begin(step, task, order, budget, task_id=start.child.task, name=start.name)
+    child = run_calls.begin(step, task, order, budget, start.chosen)
     granted: list[messages.Reference] = []
     for held, piece in zip(start.held, pieces, strict=True):
         if held is not None:
@@ -269,11 +293,12 @@ def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> Non
         brand=recipe.brand,
         limits=recipe.limits,
         flags=start.call.flags & int(Flag.NON_BLOCKING),
+        work=start.call.work,
     )
     body = dcp.Start(
         forwarding.caller_of(task),
         start.child.task,
-        start.name,
+        start.chosen.name,
         plain,
         groups.described(step, recipe.groups),
         held[0],
@@ -308,6 +333,9 @@ def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> Non
             _withdraw(later, cluster, start)
         if waits:
             later.state.pending.remove(start.row)
+            if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
+                start.no_room(later)
+                return
             refused = answer if isinstance(answer, messages.Failure) else coordination.unreachable(peer)
             later.answer(task, start.seq, refused)
 
@@ -348,16 +376,18 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
         body.call.arguments,
         brand,
         body.call.limits,
+        body.call.work,
     )
     order = run_calls.Order(recipe, (), body.call.label, None)
     try:
+        board.require_fit(step, body.call.work)
         reserved = run_calls.admit(step, parent, order)
         step.state.pending.require_room(parent)
     except DiosError:
         for target in targets:
             step.maybe_collect(target)
         raise
-    child = run_calls.begin(step, parent, order, reserved, task_id=body.child, name=body.name)
+    child = run_calls.begin(step, parent, order, reserved, board.Chosen(body.child, body.name))
     granted = [_handed(step, child, one, origin) for one, origin in zip(everything, origins, strict=True)]
     run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
     reference = step.grant(parent, child.object, Permission.ALL, Provenance.CREATED)

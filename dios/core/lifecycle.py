@@ -6,7 +6,7 @@ Not for: the run call's checks (``dios.core.task_calls``), or processes.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import coordination, effects, groups
+from dios.core import board, coordination, effects, groups
 from dios.core.accounts import Account, charge_all
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
 from dios.core.names import child_task_name, logs_group
@@ -235,6 +235,7 @@ def _finish(step: Step, task: Task) -> None:
         console.state.closed = True
     step.changed(console)
     step.changed(task.object)
+    board.note_end(step, task)
     _tell_parent(step, task)
     end_orphans(step, task)
     _tell_other_nodes(step, task)

@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 from typing import Final
 
 from dios import limits
-from dios.core import cluster_events, coordination, effects, events, groups, lifecycle, logs
+from dios.core import board_calls, cluster_events, coordination, effects, events, groups, lifecycle, logs
 from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
@@ -123,7 +123,7 @@ class Core:
                 self._console_arrived(step, event)
             case events.TimerFired():
                 for row in self.state.pending.expired(event.now):
-                    look_again(step, row)
+                    _retry(step, row)
             case events.Persisted():
                 self._persisted(event)
             case events.PersistFailed():
@@ -276,7 +276,12 @@ def _retry(step: Step, row: Pending) -> None:
     if isinstance(row.call, messages.Select):
         look_again(step, row)
     elif isinstance(row.call, messages.Run):
-        finish_run(step, row)
+        if row.watched:
+            finish_run(step, row)
+        else:
+            board_calls.lease_over(step, row)
+    elif isinstance(row.call, messages.Board | messages.AskScheduler):
+        board_calls.look_again(step, row)
     elif isinstance(row.call, messages.Create):
         network.finish(step, row)
     else:

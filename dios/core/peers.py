@@ -33,7 +33,9 @@ Then: TypeAlias = "Callable[[Step, dcp.Answer], None]"
 
 
 class Here(Struct, frozen=True):
-    """This node; a lone one has no id. ``secret`` is the cluster's, ``cpus`` what it has for tasks."""
+    """This node; a lone one has no id. ``secret`` is the cluster's, ``cpus`` and ``memory_bytes`` what it
+    has for tasks, of which ``slots`` may run; ``labels`` are what constraints look at.
+    """
 
     node: NodeId = NodeId(0)
     epoch: int = 0
@@ -42,6 +44,9 @@ class Here(Struct, frozen=True):
     address: str = ""
     secret: bytes = b""
     cpus: int = 1
+    memory_bytes: int = 0
+    slots: int = limits.TASKS_MAX
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class Question:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dios.core.objects import PhysicalObject
 from dios.ids import Name
 from dios.wire import messages
-from dios.wire.messages import Limits
+from dios.wire.messages import Limits, Work
 from dios.wire.types import Brand
 
 
@@ -65,6 +65,7 @@ class Recipe(Struct, frozen=True):
     arguments: tuple[str, ...]
     brand: Brand
     limits: Limits
+    work: Work = Work()
 
     @property
     def executable(self) -> PhysicalObject:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core import access, away_calls, away_run, effects, groups, lifecycle, stand_ins
+from dios.core import access, away_calls, away_run, board, effects, groups, lifecycle, stand_ins
 from dios.core.accounts import UNLIMITED, Account, require_all, require_each
 from dios.core.delegation import delegable, end_of
 from dios.core.object_types.rules import RULES
@@ -56,18 +56,24 @@ class Order(Struct, frozen=True):
     program_origin: Reference | None
 
 
-def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
-    """dios_run: a child with exactly the memberships and references it is handed."""
+def run(step: Step, task: Task, seq: int, call: messages.Run, chosen: board.Chosen | None = None) -> None:
+    """dios_run: a child with exactly the memberships and references it is handed.
+
+    ``chosen`` says who it will be, where whoever schedules has placed it; a node that has no room for it
+    is then no refusal: WouldBlockError, or it waits on the board again.
+    """
     flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL)
     peer = _place(step, call, flags)
-    order = _repeated(step, task, call) if call.like else _ordered(step, task, call)
+    order = _repeated(step, task, call) if call.like else ordered(step, task, call)
     if sum(len(text.encode()) for text in order.recipe.arguments) > limits.ARGUMENT_BYTES_MAX:
         raise TooLargeError(
             f"arguments take more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
     if peer is not None or _is_handed_from_elsewhere(order):
-        away_run.run_offered(step, task, seq, call, order, peer)
+        away_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
+    if chosen is not None:
+        board.require_fit(step, call.work)
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, one.lifetime_ns), one.expires_ns) for one in given]
     task.table.require_room()
@@ -75,7 +81,7 @@ def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         if step.parts is not None:
             raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
         step.state.pending.require_room(task)
-    child = begin(step, task, order, admit(step, task, order))
+    child = begin(step, task, order, admit(step, task, order), chosen)
     _welcome_child(step, child, order, ends)
     reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(task, "run", "ok", child.object.fingerprint, f"{order.recipe.brand.name} {order.label}")
@@ -111,7 +117,8 @@ def _is_handed_from_elsewhere(order: Order) -> bool:
 
 
 # -- what is ordered --------------------------------------------------------------------------------
-def _ordered(step: Step, task: Task, call: messages.Run) -> Order:
+def ordered(step: Step, task: Task, call: messages.Run) -> Order:
+    """What a run call asks for, if its caller may; changes nothing."""
     brand = brand_for(step, task, call.brand)
     program = executable(task, call.executable)
     names = groups.names_for_child(task, call.groups)
@@ -124,6 +131,7 @@ def _ordered(step: Step, task: Task, call: messages.Run) -> Order:
         call.arguments,
         brand,
         call.limits,
+        call.work,
     )
     return Order(recipe, (*inputs, *outputs), call.label, program)
 
@@ -192,7 +200,7 @@ def _repeated(step: Step, task: Task, call: messages.Run) -> Order:
     if len(inputs) > limits.ARGUMENTS_MAX:
         raise TooLargeError(f"more than {limits.ARGUMENTS_MAX} inputs")
     brand = brand_for(step, task, recipe.brand)
-    again = Recipe(program, recipe.groups, inputs, recipe.outputs, recipe.arguments, brand, recipe.limits)
+    again = replace(recipe, program=program, inputs=inputs, brand=brand)
     origins = (*origins, *(None for _ in recipe.outputs))
     return Order(again, origins, call.label or former.label, program_origin)
 
@@ -312,23 +320,21 @@ def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
 
 
 # -- the child --------------------------------------------------------------------------------------
-def begin(
-    step: Step, parent: Task, order: Order, budget: Budget, *, task_id: int = 0, name: Name | None = None
-) -> Task:
-    """A task that will have a process soon, with its default references; ``task_id`` and ``name`` are given
-    where another node has chosen them.
+def begin(step: Step, parent: Task, order: Order, budget: Budget, chosen: board.Chosen | None = None) -> Task:
+    """A task that will have a process soon, with its default references; ``chosen`` is given where its id and
+    name were settled before.
     """
     recipe, account, reserved = order.recipe, budget.account, budget.reserved
     named = (step.state.groups.get(name) for name in recipe.groups)
     member_of: tuple[PhysicalObject, ...] = tuple(group for group in named if group is not None)
     if not member_of:
         member_of = (groups.fresh_group(step, parent.principal),)
-    name = name or lifecycle.child_name(step, parent)
-    account.subject = fingerprint(name)
+    chosen = chosen or board.Chosen(TaskId(step.state.fresh_id()), lifecycle.child_name(step, parent))
+    account.subject = fingerprint(chosen.name)
     child = lifecycle.make_task(
         step,
-        TaskId(task_id or step.state.fresh_id()),
-        name,
+        chosen.task,
+        chosen.name,
         parent.principal,
         recipe.brand,
         tuple(Name(group.name) for group in member_of if group.name is not None),
@@ -346,6 +352,7 @@ def begin(
     step.emit(effects.Spawn(child.id, recipe.brand, order.label, recipe.executable.id, bounds))
     own, console, member_refs = lifecycle.default_references(step, child, member_of)
     child.defaults = (own, console, *member_refs)
+    board.changed(step)
     return child
 
 

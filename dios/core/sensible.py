@@ -48,6 +48,9 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.SetLimits: (messages.LimitRows,),
     messages.NodeInfo: (messages.Info,),
     messages.SetNode: (messages.Nodes,),
+    messages.Board: (messages.BoardRows,),
+    messages.Place: (messages.Placed,),
+    messages.Advise: _DONE,
     messages.Cancel: _DONE,
 }
 """The calls that travel to another node, and what they are answered with when they are not refused."""

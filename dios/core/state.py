@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Final
 
 from dios.core.accounts import Account, Defaults, charge_all
+from dios.core.board import Board
 from dios.core.expiries import ExpiryTable
 from dios.core.names import logs_group
 from dios.core.nametable import NameTable
@@ -32,6 +33,7 @@ class State:
     __slots__ = (
         "_next_buffer",
         "account",
+        "board",
         "cluster",
         "defaults",
         "deputies",
@@ -91,6 +93,7 @@ class State:
         self.settled = Ticket(0)
         self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
         self.shutting_down = False
+        self.board: Final = Board()
         self._next_buffer = 1
 
     # -- identifiers ----------------------------------------------------------------------------

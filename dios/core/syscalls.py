@@ -10,6 +10,7 @@ from typing import Final, Never, TypeAlias, cast
 
 from dios.core import (
     away_calls,
+    board_calls,
     compound_calls,
     delegation,
     forwarding,
@@ -20,7 +21,6 @@ from dios.core import (
     object_calls,
     resolution,
     retirement,
-    run_calls,
     task_calls,
 )
 from dios.core.effects import AnswerVector
@@ -39,7 +39,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Lookup: resolution.lookup,
     messages.Copy: delegation.copy,
     messages.Delete: object_calls.delete,
-    messages.Run: run_calls.run,
+    messages.Run: board_calls.run,
     messages.Pause: task_calls.pause,
     messages.Resume: task_calls.resume,
     messages.AcquireRead: io_calls.acquire_read,
@@ -66,6 +66,11 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.SetLimits: limit_calls.set_limits,
     messages.ListNodes: node_calls.list_nodes,
     messages.SetNode: node_calls.set_node,
+    messages.Board: board_calls.read_board,
+    messages.Place: board_calls.place,
+    messages.AskScheduler: board_calls.ask,
+    messages.Advise: board_calls.advise,
+    messages.Report: board_calls.report,
 }
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})

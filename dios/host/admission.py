@@ -53,6 +53,10 @@ _LEAVE_NO_RECORD: Final = frozenset(
         messages.NodeInfo,
         messages.Describe,
         messages.Cancel,
+        messages.Board,
+        messages.AskScheduler,
+        messages.Advise,
+        messages.Report,
     }
 )
 _MAKE_ROOM: Final = frozenset({messages.Lookup, messages.Delete, messages.Shutdown})

@@ -53,13 +53,25 @@ class Membership(NamedTuple):
     forgotten: tuple[NodeId, ...]
     network: Network
     guard: Guard
+    slots: int = limits.TASKS_MAX
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def here(self) -> Here:
         """The same for the core."""
         me = self.me
-        cpus = len(os.sched_getaffinity(0))
-        return Here(me.node, me.epoch, me.name, me.rack, me.address, self.secret, cpus)
+        return Here(
+            me.node,
+            me.epoch,
+            me.name,
+            me.rack,
+            me.address,
+            self.secret,
+            len(os.sched_getaffinity(0)),
+            machine.memory_bytes(),
+            self.slots,
+            self.labels,
+        )
 
     def __repr__(self) -> str:
         return f"Membership({self.me})"
@@ -96,9 +108,11 @@ async def open_port(
     address = settings.advertise or listener.address
     me = Myself(found.node, epoch, found.name, settings.rack, address)
     forgotten = tuple(sorted(found.revoked))
-    return Port(
-        Membership(me, found.secret, forgotten, Dialer(found, nursery), found.trust), found, listener, denied
+    network = Dialer(found, nursery)
+    membership = Membership(
+        me, found.secret, forgotten, network, found.trust, settings.tasks_max, settings.labels
     )
+    return Port(membership, found, listener, denied)
 
 
 async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio.Nursery) -> None:

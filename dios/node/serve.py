@@ -25,6 +25,7 @@ from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.host.server import PeopleServer
 from dios.host.zygote import Zygote, open_zygote
 from dios.ids import Principal
+from dios.node import coordinating
 from dios.node.host import NodeHost
 from dios.node.peering import Port, keep_seeds, measure_load, open_port, serve_port
 from dios.node.settings import LogFormat, Settings
@@ -104,6 +105,8 @@ async def _serve(
                 _log.info("the node serves", extra={"objects": len(records), "socket": str(settings.socket)})
                 _calm_collector()
                 started()
+                if port is not None and coordinating.wanted(settings):
+                    nursery.start_soon(coordinating.keep_coordinator, settings)
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)

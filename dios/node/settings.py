@@ -26,6 +26,7 @@ from dios.wire.messages import Bound
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"
 FILE_NAME: Final = "node.toml"
+COST_MODEL_DEFAULT: Final = "spread"
 
 
 class SettingsError(InvalidError):
@@ -37,6 +38,22 @@ class NodeMode(enum.StrEnum):
 
     LIBERAL = "liberal"
     RESTRICTED = "restricted"
+
+
+class Coordinator(enum.StrEnum):
+    """Whether the node runs a coordinator of Firmament (§6.5.1): by default where the extra is installed."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+class Scheduling(enum.StrEnum):
+    """Who schedules in a cluster (Figure 6.6): one for all, one for each rack, or each node its own runs."""
+
+    CENTRALISED = "centralised"
+    HIERARCHICAL = "hierarchical"
+    DISTRIBUTED = "distributed"
 
 
 class LogFormat(enum.StrEnum):
@@ -66,6 +83,8 @@ class Settings:
     ``name`` and ``rack`` are what people call this node and the fault domain it stands in; ``listen`` is
     where other nodes reach it ("HOST:PORT"; empty: it has no network), ``advertise`` what it tells them
     when that is not the same, ``announce`` whether it looks for its peers by UDP on the local network.
+    ``coordinator``, ``scheduling`` and ``cost_model`` say who schedules and by which policy; ``labels`` are
+    what constraints of tasks look at.
     """
 
     data: Path
@@ -91,6 +110,10 @@ class Settings:
     listen: str = ""
     advertise: str = ""
     announce: bool = False
+    coordinator: Coordinator = Coordinator.AUTO
+    scheduling: Scheduling = Scheduling.CENTRALISED
+    cost_model: str = COST_MODEL_DEFAULT
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def address(self) -> str:
@@ -209,6 +232,19 @@ def _advertise(value: object) -> str:
     return checked_address(value, advertised=True) if value != "" else ""
 
 
+def _labels(value: object) -> tuple[tuple[str, str], ...]:
+    if isinstance(value, dict):
+        pairs = [(str(key), str(said)) for key, said in value.items()]
+    else:
+        pairs = [(part[0], part[2]) for part in (str(text).partition("=") for text in _parts(value))]
+    if len(pairs) > limits.NODE_LABELS_MAX:
+        raise ValueError(f"at most {limits.NODE_LABELS_MAX} labels")
+    for key, said in pairs:
+        if not key.strip() or max(len(key.encode()), len(said.encode())) > limits.NODE_NAME_BYTES_MAX:
+            raise ValueError(f"labels like gpu=yes, each part up to {limits.NODE_NAME_BYTES_MAX} bytes")
+    return tuple(sorted((key.strip(), said.strip()) for key, said in pairs))
+
+
 KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "socket": _path,
     "pool_size": _whole(0, limits.TASKS_MAX),
@@ -232,6 +268,10 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "listen": _listen,
     "advertise": _advertise,
     "announce": _truth,
+    "coordinator": _one_of(Coordinator),
+    "scheduling": _one_of(Scheduling),
+    "cost_model": _label,
+    "labels": _labels,
 }
 """Every key that a file, the environment or a flag may set, with what reads and checks its value."""
 

@@ -12,6 +12,8 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 from dios import limits
+from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
+from dios.wire.scheduling import Advise, AskScheduler, Board, Place, Report, Work
 from dios.wire.types import (
     AcquireIov,
     Brand,
@@ -29,17 +31,6 @@ from dios.wire.types import (
     Scope,
     Semantics,
 )
-
-U64: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-NameBytes: TypeAlias = Annotated[bytes, Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)]
-Text: TypeAlias = Annotated[str, Meta(max_length=limits.TEXT_BYTES_MAX)]
-Inline: TypeAlias = Annotated[bytes, Meta(max_length=limits.INLINE_BYTES_MAX)]
-Groups: TypeAlias = Annotated[tuple[U64, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)]
-Arguments: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=limits.ARGUMENTS_MAX)]
-
-
-class Call(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a task asks of its node."""
 
 
 # -- the thirteen calls (Table 4.4, appendix B) ---------------------------------------------------
@@ -131,7 +122,8 @@ class Run(Call, frozen=True, tag=5):
     """dios_run (B.1.5): the executable, group memberships, and the task-describing structure.
 
     ``like`` is a task to repeat: the same groups, inputs, outputs, arguments, brand and limits, to which
-    the call may only add inputs; ``executable`` 0 means the same program, too.
+    the call may only add inputs; ``executable`` 0 means the same program, too. ``work`` is for who schedules
+    (§6.2): what it needs, and how urgent it is.
     """
 
     executable: U64
@@ -145,6 +137,7 @@ class Run(Call, frozen=True, tag=5):
     limits: Limits = Limits()
     flags: U64 = 0
     like: U64 = 0
+    work: Work = Work()
 
 
 class Pause(Call, frozen=True, tag=6):
@@ -393,6 +386,11 @@ PlainCall: TypeAlias = (
     | SetLimits
     | ListNodes
     | SetNode
+    | Board
+    | Place
+    | AskScheduler
+    | Advise
+    | Report
 )
 
 

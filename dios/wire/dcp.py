@@ -14,7 +14,8 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.ids import InternalName, Name, NodeId, ObjectId, RefId, TaskId
-from dios.wire.calls import U64, Copy, PlainCall, Run, Text, Vector
+from dios.wire.calls import Copy, PlainCall, Run, Vector
+from dios.wire.fields import U64, Text
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
 from dios.wire.types import Brand, Buffering, ObjectType
 

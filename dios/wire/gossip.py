@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import ProtocolError
 from dios.ids import NodeId
-from dios.wire.calls import U64
+from dios.wire.fields import U64
 from dios.wire.types import NodeStatus
 
 Node: TypeAlias = Annotated[NodeId, Meta(ge=1, le=2**63 - 1)]

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from dios.wire.scheduling import Advice, BoardRows, Placed
 from dios.wire.types import (
     Brand,
     Buffering,
@@ -255,7 +256,10 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
         | Info
         | LimitRows
         | TaskDetail
-        | Nodes,
+        | Nodes
+        | BoardRows
+        | Placed
+        | Advice,
         ...,
     ]
 
@@ -294,6 +298,9 @@ PlainResult: TypeAlias = (
     | LimitRows
     | TaskDetail
     | Nodes
+    | BoardRows
+    | Placed
+    | Advice
 )
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 

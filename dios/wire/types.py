@@ -149,6 +149,7 @@ class TaskState(Named):
     RUNNING = 1
     PAUSED = 2
     ENDED = 3
+    WAITING = 4  # for its place: not started yet
 
 
 class Cause(Named):
@@ -166,6 +167,7 @@ class Cause(Named):
     SPAWN = 9  # it could not be started
     NODE = 10  # the node shut down
     NODE_LOST = 11  # the node that ran it is dead, or out of reach for too long
+    PREEMPTED = 12  # who schedules gave its place to another; it may be started again
 
 
 class NodeStatus(Named):
@@ -205,3 +207,22 @@ class Scope(Named):
     GROUP = 1  # the objects in a group, and the tasks that are members of it
     PRINCIPAL = 2  # everything done for one infrastructure user
     NODE = 3  # everything
+
+
+class Affinity(Named):
+    """How a job's tasks stand to each other (§6.3.1, C.4.1)."""
+
+    NONE = 0
+    SPREAD_NODES = 1  # no two on one node
+    SPREAD_RACKS = 2
+    SAME_NODE = 3
+    SAME_RACK = 4
+
+
+class Operator(Named):
+    """How a constraint looks at a node's label."""
+
+    EQUAL = 0
+    UNEQUAL = 1
+    PRESENT = 2
+    ABSENT = 3

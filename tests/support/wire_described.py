@@ -35,6 +35,13 @@ PARTS = (
     messages.LimitRow,
     messages.HandedRow,
     messages.NodeRow,
+    messages.Work,
+    messages.Constraint,
+    messages.Near,
+    messages.Placement,
+    messages.Submission,
+    messages.Occupant,
+    messages.Asked,
 )
 
 

@@ -1,0 +1,169 @@
+"""The board of a node: what waits for its place, and what whoever schedules needs to know (thesis ch. 6).
+
+Not for: the calls about it (``dios.core.board_calls``), or deciding (``dios.firmament``). The board knows no
+policy: runs wait on it while somebody attends to it, and are placed once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from dios import limits
+from dios.core.pending import Pending
+from dios.errors import WouldBlockError
+from dios.ids import Name, TaskId
+from dios.wire import messages
+from dios.wire.nametext import fingerprint
+
+if TYPE_CHECKING:
+    from dios.core.state import State
+    from dios.core.step import Step
+    from dios.core.tasks import Task
+
+_MS: Final = 1_000_000
+
+
+class Chosen(Struct, frozen=True):
+    """Who a task will be, settled before it is known where."""
+
+    task: TaskId
+    name: Name
+
+
+class Waiting(Struct):
+    """A run that waits for its place."""
+
+    row: Pending
+    call: messages.Run
+    chosen: Chosen
+    fingerprint: str
+    since: int
+
+
+class Question(Struct, frozen=True):
+    """A question to whoever schedules, and the call that waits for the answer."""
+
+    row: Pending
+    asked: messages.Asked
+
+
+class Board:
+    """What is on it, and a version that counts its changes.
+
+    ``attended_until`` is the time by which whoever schedules has to ask again; ``own_until`` the same for
+    this node's own coordinator, which need not be the one that schedules.
+    """
+
+    __slots__ = (
+        "answers",
+        "attended_until",
+        "ended",
+        "next_question",
+        "next_report",
+        "own_until",
+        "questions",
+        "reports",
+        "version",
+        "waiters",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.waiting: dict[TaskId, Waiting] = {}
+        self.ended: deque[messages.Occupant] = deque(maxlen=limits.BOARD_ENDED_KEPT)
+        self.questions: dict[int, Question] = {}
+        self.answers: dict[int, list[bytes]] = {}
+        self.reports: deque[tuple[int, bytes]] = deque(maxlen=limits.BOARD_REPORTS_KEPT)
+        self.waiters: dict[tuple[int, int], Pending] = {}
+        self.next_question = 1
+        self.next_report = 1
+        self.attended_until = 0
+        self.own_until = 0
+
+    def attended(self, now: int) -> bool:
+        """Whether somebody schedules what waits here."""
+        return now < self.attended_until
+
+    def renew(self, now: int, wait_ms: int, *, attend: bool, own: bool) -> None:
+        """Whoever asks lives: at least until the lease after the answer is over."""
+        until = now + (wait_ms + limits.BOARD_LEASE_MS) * _MS
+        if attend:
+            self.attended_until = until
+        if own:
+            self.own_until = until
+
+    def tidy(self, state: State) -> None:
+        """Forget what nobody waits for any more: callers end, and calls are cancelled."""
+        for task in [task for task, one in self.waiting.items() if not state.pending.has(one.row)]:
+            del self.waiting[task]
+        for number in [number for number, one in self.questions.items() if not state.pending.has(one.row)]:
+            del self.questions[number]
+            self.answers.pop(number, None)
+        self.waiters = {key: row for key, row in self.waiters.items() if state.pending.has(row)}
+
+
+def changed(step: Step) -> None:
+    """Something on the board is new: who waits for that looks again."""
+    board = step.state.board
+    board.version += 1
+    if board.waiters:
+        step.wake.update(board.waiters)
+
+
+def wait(
+    step: Step, task: Task, seq: int, call: messages.Run, chosen: Chosen, since: int | None = None
+) -> None:
+    """Let a run wait for its place; also again, when a node had no room for it after all (§6.5.1)."""
+    board = step.state.board
+    lease = max(board.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
+    row = Pending(task, seq, call, (), lease)
+    step.wait(row)
+    began = step.now if since is None else since
+    board.waiting[chosen.task] = Waiting(row, call, chosen, fingerprint(chosen.name), began)
+    changed(step)
+
+
+def require_fit(step: Step, work: messages.Work) -> None:
+    """What is set aside here, with this, is no more than the machine has; WouldBlockError otherwise."""
+    cluster = step.state.cluster
+    if cluster is None or not work.reserves:
+        return
+    running = [other.recipe.work for other in step.state.tasks.values() if other.alive and other.recipe]
+    here = cluster.here
+    cpus = work.cpus_milli + sum(one.cpus_milli for one in running)
+    memory = work.memory_bytes + sum(one.memory_bytes for one in running)
+    if cpus > here.cpus * 1000 or (here.memory_bytes and memory > here.memory_bytes):
+        raise WouldBlockError(
+            f"node {here.name} has {here.cpus} processors and {here.memory_bytes} bytes of memory; with "
+            f"this task {cpus / 1000:g} and {memory} would be set aside"
+        )
+
+
+def note_end(step: Step, task: Task) -> None:
+    """A task of this node has ended: whoever schedules learns with what it used."""
+    if not task.is_session and not task.home:
+        step.state.board.ended.append(occupant(task, step.now))
+        changed(step)
+
+
+def occupant(task: Task, now: int) -> messages.Occupant:
+    """A task as the board shows it."""
+    recipe = task.recipe
+    until = task.ended_ns or now
+    return messages.Occupant(
+        task.id,
+        task.object.fingerprint,
+        task.label[: limits.BOARD_LABEL_CHARS_MAX],
+        task.principal,
+        task.state,
+        task.pid,
+        max(0, until - task.started_ns) // _MS,
+        messages.Work() if recipe is None else recipe.work,
+        task.cpu_ms,
+        task.memory_bytes,
+        task.exit_code == 0 and not task.signal,
+    )

@@ -1,0 +1,312 @@
+"""Calls between a node and whoever schedules for it: its board, placing, questions (thesis §6.5.1).
+
+Not for: what is on a board (``dios.core.board``), or where a task runs when nobody schedules
+(``dios.core.placement``). Every call here is for the node's own user; a question may be anybody's but a
+pure task's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core import access, away_calls, board, coordination, forwarding, lifecycle, run_calls
+from dios.core.board import Chosen, Question, Waiting
+from dios.core.peers import Peer
+from dios.core.pending import Pending
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.errors import (
+    DiosError,
+    InvalidError,
+    LimitError,
+    NoSuchTaskError,
+    NotPermittedError,
+    ProtocolError,
+    UnreachableError,
+    WouldBlockError,
+)
+from dios.ids import TaskId
+from dios.wire import dcp, messages
+from dios.wire.types import Cause, Flag
+
+_MS: Final = 1_000_000
+_ROW_BYTES: Final = 96
+"""About what a row takes beside its texts."""
+
+
+# -- submissions ----------------------------------------------------------------------------------------
+def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
+    """dios_run: at once where nobody schedules or the caller says where; else it waits for its place."""
+    if _is_scheduled(step, call):
+        _submit(step, task, seq, call)
+    else:
+        run_calls.run(step, task, seq, call)
+
+
+def _is_scheduled(step: Step, call: messages.Run) -> bool:
+    """Whether a run waits for whoever schedules; otherwise it is placed at once.
+
+    Raises:
+        UnreachableError: it asks for what only a scheduler can give, and none attends here.
+    """
+    flags = Flag(call.flags)
+    free = not (call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None)
+    if not free or step.state.cluster is None:
+        return False
+    if step.state.board.attended(step.now):
+        return not flags & Flag.NON_BLOCKING or call.work.particular
+    if call.work.particular:
+        raise UnreachableError(
+            "nobody schedules for this node, so that nothing can be set aside: is the extra 'cluster' "
+            'installed, and coordinator = "on"? `dios sched status`; or say where it runs with a host'
+        )
+    return False
+
+
+def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
+    """Let a run wait on the board; what is wrong with it is refused at once."""
+    table = step.state.board
+    if len(table.waiting) >= limits.SUBMISSIONS_MAX:
+        table.tidy(step.state)
+        if len(table.waiting) >= limits.SUBMISSIONS_MAX:
+            raise LimitError(f"{limits.SUBMISSIONS_MAX} runs wait for their place here; try again later")
+    run_calls.ordered(step, task, call)
+    chosen = Chosen(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
+    board.wait(step, task, seq, call, chosen)
+
+
+def lease_over(step: Step, row: Pending) -> None:
+    """A submission's time to look whether anybody schedules still: otherwise it is placed here and now."""
+    table = step.state.board
+    one = next((one for one in table.waiting.values() if one.row is row), None)
+    if one is None:
+        return
+    step.state.pending.remove(row)
+    if table.attended(step.now) or one.call.work.particular:
+        board.wait(step, row.task, row.seq, one.call, one.chosen, one.since)
+        return
+    del table.waiting[one.chosen.task]
+    board.changed(step)
+    _begin(step, one, one.call)
+
+
+def _begin(step: Step, one: Waiting, call: messages.Run) -> None:
+    task, seq = one.row.task, one.row.seq
+    try:
+        run_calls.run(step, task, seq, call, one.chosen)
+    except WouldBlockError:
+        board.wait(step, task, seq, one.call, one.chosen, one.since)
+    except DiosError as error:
+        step.refuse(task, seq, error)
+
+
+def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
+    """Start submissions where they are told to go, and stop what has to make room."""
+    _require_ruler(step, task)
+    peer = away_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        _pass_on(step, task, seq, call, peer)
+        return
+    step.state.board.tidy(step.state)
+    refused: list[tuple[int, str]] = []
+    for victim in call.preempted:
+        try:
+            _preempt(step, task, TaskId(victim))
+        except DiosError as error:
+            refused.append((victim, error.message))
+    for placement in call.placements:
+        try:
+            _place(step, task, placement)
+        except DiosError as error:
+            refused.append((placement.submission, error.message))
+    step.answer(task, seq, messages.Placed(tuple(refused)))
+
+
+def _place(step: Step, task: Task, placement: messages.Placement) -> None:
+    table = step.state.board
+    one = table.waiting.get(TaskId(placement.submission))
+    if one is None:
+        raise NoSuchTaskError("it is placed already, or nobody waits for it any more")
+    away_calls.named(step, placement.node)  # a dead node: it goes on waiting
+    del table.waiting[one.chosen.task]
+    step.state.pending.remove(one.row)
+    step.audit(task, "place", "ok", one.fingerprint, f"on {placement.node}")
+    board.changed(step)
+    _begin(step, one, replace(one.call, host=placement.node))
+
+
+def _preempt(step: Step, task: Task, victim: TaskId) -> None:
+    found = step.state.tasks.get(victim)
+    if found is None or not found.alive or found.cause is not Cause.NONE:
+        raise NoSuchTaskError("it has ended")
+    if found.recipe is None or not found.recipe.work.restartable:
+        raise NotPermittedError("it was not said to be restartable; it runs to its end")
+    found.cause = Cause.PREEMPTED
+    found.detail = "its place was given to another task"
+    lifecycle.end_task_by(step, found, task, "preempted")
+
+
+# -- the board --------------------------------------------------------------------------------------------
+def read_board(step: Step, task: Task, seq: int, call: messages.Board) -> None:
+    """What is on a node's board, once it is newer than what the caller has seen."""
+    _require_ruler(step, task)
+    peer = away_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        _pass_on(step, task, seq, call, peer)
+        return
+    cluster = step.state.cluster
+    if cluster is None:
+        raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
+    table = step.state.board
+    table.renew(step.now, call.wait_ms, attend=call.attend, own=call.own)
+    if table.version > call.since or not call.wait_ms:
+        step.answer(task, seq, _rows(step))
+        return
+    row = Pending(task, seq, call, (), step.now + call.wait_ms * _MS)
+    step.wait(row)
+    table.waiters[row.key] = row
+
+
+def look_again(step: Step, row: Pending) -> None:
+    """Answer a waiting question or board call that may be done."""
+    if isinstance(row.call, messages.Board):
+        late = row.deadline is not None and step.now >= row.deadline
+        if late or step.state.board.version > row.call.since:
+            step.state.board.waiters.pop(row.key, None)
+            step.state.pending.remove(row)
+            step.answer(row.task, row.seq, _rows(step))
+    elif isinstance(row.call, messages.AskScheduler):
+        step.state.pending.remove(row)
+        step.refuse(row.task, row.seq, UnreachableError("whoever schedules did not answer in time"))
+
+
+def _rows(step: Step) -> messages.BoardRows:
+    state = step.state
+    table = state.board
+    cluster = coordination.cluster_of(step)
+    table.tidy(state)
+    waiting: list[messages.Submission] = []
+    room = limits.BOARD_BYTES_MAX
+    for one in table.waiting.values():
+        row = _submission(step, one)
+        room -= _ROW_BYTES + len(row.label) + _size(row.work)
+        if room < 0 or len(waiting) >= limits.BOARD_ROWS_MAX:
+            break
+        waiting.append(row)
+    tasks = [board.occupant(task, step.now) for task in state.tasks.values() if _counts(task)]
+    return messages.BoardRows(
+        table.version,
+        cluster.here.node,
+        cluster.here.name,
+        cluster.here.rack,
+        cluster.here.cpus,
+        cluster.here.memory_bytes,
+        cluster.here.slots,
+        cluster.here.labels,
+        cluster.membership.own.draining,
+        step.now < table.own_until,
+        tuple(waiting),
+        (*tasks[: limits.BOARD_ROWS_MAX], *table.ended),
+        tuple(one.asked for one in table.questions.values()),
+        tuple(table.reports),
+        len(waiting) < len(table.waiting),
+    )
+
+
+def _counts(task: Task) -> bool:
+    return task.alive and not task.is_session
+
+
+def _submission(step: Step, one: Waiting) -> messages.Submission:
+    task = one.row.task
+    return messages.Submission(
+        one.chosen.task,
+        one.fingerprint,
+        one.call.label[: limits.BOARD_LABEL_CHARS_MAX],
+        task.principal,
+        (step.now - one.since) // _MS,
+        one.call.work,
+        step.state.place,
+    )
+
+
+def _size(work: messages.Work) -> int:
+    return _ROW_BYTES * (len(work.near) + len(work.constraints))
+
+
+# -- questions, and what is reported ------------------------------------------------------------------------
+def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
+    """Put a question before whoever schedules here."""
+    access.refuse_pure(task)
+    table = step.state.board
+    if step.state.cluster is None:
+        raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
+    if not table.attended(step.now):
+        raise UnreachableError(
+            "nobody schedules for this node: is the extra 'cluster' installed, and coordinator = \"on\"? "
+            "The node's log says more"
+        )
+    table.tidy(step.state)
+    if len(table.questions) >= limits.BOARD_QUESTIONS_MAX:
+        raise LimitError("too many questions wait for whoever schedules; try again later")
+    row = Pending(task, seq, call, (), step.now + limits.SCHEDULER_PATIENCE_MS * _MS)
+    step.wait(row)
+    number = table.next_question
+    table.next_question += 1
+    ruler = access.is_nodes_own(step.state, task)
+    asked = messages.Asked(number, task.principal, ruler, call.question)
+    table.questions[number] = Question(row, asked)
+    board.changed(step)
+
+
+def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
+    """Answer a question; an answer in parts ends with the first that says that no more comes."""
+    _require_ruler(step, task)
+    peer = away_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        _pass_on(step, task, seq, call, peer)
+        return
+    table = step.state.board
+    table.tidy(step.state)
+    question = table.questions.get(call.number)
+    if question is None:
+        raise NoSuchTaskError("nobody waits for this answer any more")
+    parts = table.answers.setdefault(call.number, [])
+    parts.append(call.answer)
+    if sum(map(len, parts)) > limits.ADVICE_BYTES_MAX:
+        raise LimitError(f"an answer takes at most {limits.ADVICE_BYTES_MAX} bytes")
+    if not call.more:
+        del table.questions[call.number], table.answers[call.number]
+        step.state.pending.remove(question.row)
+        step.answer(question.row.task, question.row.seq, messages.Advice(b"".join(parts)))
+    step.answer(task, seq, messages.Done(1))
+
+
+def report(step: Step, task: Task, seq: int, call: messages.Report) -> None:
+    """Keep what this node's coordinator measured, until whoever schedules has read it."""
+    _require_ruler(step, task)
+    table = step.state.board
+    table.reports.append((table.next_report, call.data))
+    table.next_report += 1
+    board.changed(step)
+    step.answer(task, seq, messages.Done(1))
+
+
+def _require_ruler(step: Step, task: Task) -> None:
+    access.refuse_pure(task)
+    if not access.is_nodes_own(step.state, task):
+        raise NotPermittedError("only the nodes' own user and root schedule for others")
+
+
+def _pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Peer) -> None:
+    def then(later: Step, answer: dcp.Answer) -> None:
+        kinds = messages.BoardRows | messages.Placed | messages.Done | messages.Failure
+        if not isinstance(answer, kinds):
+            raise ProtocolError("an answer of the wrong kind")
+        later.answer(task, seq, answer)
+
+    body = dcp.Forward(forwarding.caller_of(task), call)
+    forwarding.send(step, task, seq, call, peer.node, body, then=then)

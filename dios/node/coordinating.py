@@ -1,0 +1,70 @@
+"""A node's coordinator of Firmament: a limbo task of its own that is started with it and started again.
+
+Not for: scheduling (``dios.firmament``), which no node loads. A coordinator that ends loses nothing: what
+waits is on the nodes' boards, what runs runs on, and the next one reads both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError
+from dios.node.settings import Coordinator, NodeMode, Settings
+from dios.wire.messages import Limits
+
+LABEL: Final = "coordinator"
+_PROGRAM: Final = b"from dios.firmament.coordinator.main import main\n\nmain()\n"
+_NEEDED: Final = ("numpy", "numba")
+
+_log: Final = logging.getLogger(__name__)
+
+
+def wanted(settings: Settings) -> bool:
+    """Whether this node runs a coordinator; says in the log why one that was asked for does not."""
+    if settings.coordinator is Coordinator.OFF:
+        return False
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if settings.mode is NodeMode.RESTRICTED:
+        _log.warning("no coordinator: a restricted node runs pure tasks only, and a coordinator is none")
+        return False
+    if missing:
+        level = logging.WARNING if settings.coordinator is Coordinator.ON else logging.INFO
+        why = f"{', '.join(missing)} missing: pip install 'dios[cluster]'"
+        _log.log(level, "no coordinator: tasks go where there are fewest", extra={"why": why})
+        return False
+    return True
+
+
+async def keep_coordinator(settings: Settings) -> None:
+    """Run the node's coordinator, and start it again when it ends; until cancelled."""
+    # Late: a node without a coordinator needs no client in its process.
+    from dios.client.aio import open_node  # noqa: PLC0415 - see above
+
+    arguments = (settings.scheduling.value, settings.cost_model)
+    pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+    while True:
+        began = trio.current_time()
+        try:
+            async with open_node(settings.socket, groups=(), label="keeps the coordinator") as node:
+                task = await node.run(
+                    _PROGRAM,
+                    brand="limbo",
+                    label=LABEL,
+                    args=arguments,
+                    limits=Limits(memory_bytes=limits.COORDINATOR_MEMORY_BYTES),
+                    local=True,
+                )
+                status = await task.wait()
+                why = status.detail.strip().rpartition("\n")[2] or f"status {status.exit_status}"
+        except (DiosError, OSError) as error:
+            why = str(error)
+        if trio.current_time() - began > limits.COORDINATOR_STEADY_MS / 1000:
+            pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+        _log.warning("the coordinator ended and is started again", extra={"why": why, "in_s": pause_s})
+        await trio.sleep(pause_s)
+        pause_s = min(pause_s * 2, limits.COORDINATOR_PAUSE_MS_MAX / 1000)
