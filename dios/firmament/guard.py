@@ -1,0 +1,116 @@
+"""Calls into cost models, which are other people's code: errors are caught, and time is limited.
+
+For: the scheduler. A model that raises or is too slow becomes a :class:`ModelError` with its name, and the
+schedule stands. Not for: what the answers mean; ``network_answers`` checks that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from dios.limits import SCHED_ABANDONED_MAX
+
+_T = TypeVar("_T")
+
+_IDLE_S = 2.0
+"""A worker without work ends after so long, so that a forgotten scheduler leaves no thread behind."""
+
+
+class ModelError(Exception):
+    """A cost model raised, answered nonsense, or did not answer in time; the text says which."""
+
+
+class _Call(Generic[_T]):
+    """One question on its way to a worker."""
+
+    def __init__(self, question: Callable[[], _T]) -> None:
+        self.question = question
+        self.done = threading.Event()
+        self.answer: _T | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.answer = self.question()
+        except BaseException as error:  # noqa: BLE001 - whatever a model raises is its fault, SystemExit too
+            self.error = error
+        self.done.set()
+
+
+class _Worker:
+    """A thread that answers one call after the other; it is given up when it hangs."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._alive = True
+        self._thread = threading.Thread(target=self._work, name="cost-model", daemon=True)
+        self._thread.start()
+
+    def give(self, run: Callable[[], None]) -> bool:
+        """False when the worker has ended in the meantime."""
+        with self._lock:
+            if self._alive:
+                self._calls.put(run)
+            return self._alive
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                run = self._calls.get(timeout=_IDLE_S)
+            except Empty:
+                with self._lock:
+                    if self._calls.empty():
+                        self._alive = False
+                        return
+                continue
+            run()
+
+    def abandon(self) -> None:
+        """No further call; the thread ends when its present one does."""
+        with self._lock:
+            self._alive = False
+
+
+class ModelGuard:
+    """Calls one after the other, each within ``limit_s`` seconds.
+
+    A call that is late is abandoned with its thread. At most ``SCHED_ABANDONED_MAX`` such threads may hang
+    at once; then every call is refused until one of them ends or another model is set.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._worker: _Worker | None = None
+        self._abandoned: list[_Worker] = []
+
+    def call(self, question: Callable[[], _T]) -> _T:
+        """The answer; :class:`ModelError` when it raises or is late."""
+        self._abandoned = [each for each in self._abandoned if each.running]
+        if len(self._abandoned) >= SCHED_ABANDONED_MAX:
+            raise ModelError(
+                f"{len(self._abandoned)} earlier calls still hang; it is asked again when one of them ends"
+            )
+        call = _Call(question)
+        worker = self._worker
+        if worker is None or not worker.give(call.run):
+            worker = self._worker = _Worker()
+            worker.give(call.run)
+        if not call.done.wait(self.limit_s):
+            worker.abandon()
+            self._abandoned.append(worker)
+            self._worker = None
+            raise ModelError(f"gave no answer within {self.limit_s:g} s")
+        if isinstance(call.error, ModelError):
+            raise call.error
+        if call.error is not None:
+            raise ModelError(f"raised {type(call.error).__name__}: {call.error}") from call.error
+        answer: _T = call.answer  # type: ignore[assignment]
+        return answer

@@ -1,0 +1,184 @@
+"""Filters: which machines a group of tasks may use in a round, and what some of them cost in addition.
+
+For: everything that narrows a task's choice: constraints, affinity, pinning, machines that refused it, and
+machines where it did not fit. One filter serves all tasks with the same restrictions, so that the
+network grows with the kinds of restriction and not with the tasks (thesis §6.2.4, §6.3.1).
+
+A wildcard arc T -> X of a filtered task leads to a vertex of its own, "X, but only where the filter allows":
+from there arcs lead to the racks that are allowed as a whole, and to single machines of the others.
+
+Not for: when a filter holds (``policies.affinity`` and the scheduler decide).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Flags, Ints
+from dios.firmament.descriptors import Level
+from dios.firmament.network_vertices import VertexKind, Vertices
+from dios.firmament.state import ResourceTable
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """What one group of tasks may use; columns over the rows of the table of resources."""
+
+    number: int
+    allowed: Flags
+    """At machine rows."""
+    penalty: Ints
+    """Added to the cost of each machine: unmet soft constraints."""
+    single: bool = False
+    """At most one of the group's tasks on each machine."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether a rack that is allowed as a whole may be used as a whole."""
+        return not self.single
+
+    def same(self, other: Filter | None) -> bool:
+        """Whether tasks under the other one have the same arcs."""
+        return (
+            other is not None
+            and self.single == other.single
+            and np.array_equal(self.allowed, other.allowed)
+            and np.array_equal(self.penalty, other.penalty)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TreeArcs:
+    """The arcs down the tree of resources in a round: one for each row but the cluster's."""
+
+    cost: Ints
+    """By the child's row."""
+    capacity: Ints
+
+
+@dataclass
+class Columns:
+    """Arcs between upper vertices as they are found."""
+
+    tail: list[Ints] = field(default_factory=list)
+    head: list[Ints] = field(default_factory=list)
+    capacity: list[Ints] = field(default_factory=list)
+    cost: list[Ints] = field(default_factory=list)
+
+    def add(self, tail: Ints, head: Ints, capacity: Ints, cost: Ints) -> None:
+        """Some arcs, as columns of one length."""
+        self.tail.append(tail)
+        self.head.append(head)
+        self.capacity.append(capacity)
+        self.cost.append(cost)
+
+    def joined(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """All of them: tail, head, capacity, cost."""
+        empty = np.zeros(0, np.int64)
+        tail, head, capacity, cost = (
+            np.concatenate([empty, *part]) for part in (self.tail, self.head, self.capacity, self.cost)
+        )
+        return tail, head, capacity, cost
+
+
+class Narrowing:
+    """The filters of one round, applied to task arcs and to the aggregates behind them."""
+
+    def __init__(self, tree: ResourceTable, vertices: Vertices, filters: dict[int, Filter]) -> None:
+        self._tree = tree
+        self._vertices = vertices
+        self._filters = filters
+        self._machines = tree.at(Level.MACHINE)
+        self._needed: list[tuple[int, int, int]] = []
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def options(self, filters: Ints, owner: Ints, target: Ints, cost: Ints) -> tuple[Ints, Ints, Ints]:
+        """Task arcs after their filters: arcs to other machines go, aggregates become narrowed ones."""
+        keep = np.ones(len(target), np.bool_)
+        target, cost = target.copy(), cost.copy()
+        order = np.argsort(filters, kind="stable")
+        numbers, starts = np.unique(filters[order], return_index=True)
+        for number, start, end in zip(
+            numbers.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True
+        ):
+            if number:
+                at = order[start:end]
+                target[at], cost[at], keep[at] = self._through(self._filters[number], target[at], cost[at])
+        return owner[keep], target[keep], cost[keep]
+
+    def _through(self, one: Filter, target: Ints, cost: Ints) -> tuple[Ints, Ints, Flags]:
+        """Heads, costs, and which arcs remain, for arcs that lead on under a filter."""
+        machine = self._machine_of(target)
+        inside = machine != ABSENT
+        at = np.where(inside, machine, 0)
+        keep = ~inside | one.allowed[at]
+        cost = cost + np.where(inside, one.penalty[at], 0)
+        if not inside.all():
+            above, inverse = np.unique(target[~inside], return_inverse=True)
+            narrowed = np.array([self.vertex(one.number, int(each)) for each in above], np.int64)
+            target = target.copy()
+            target[~inside] = narrowed[inverse]
+        return target, cost, keep
+
+    def _machine_of(self, target: Ints) -> Ints:
+        resource = self._vertices.kind[target] == VertexKind.RESOURCE
+        return np.where(
+            resource, self._tree.machine[np.where(resource, self._vertices.row[target], 0)], ABSENT
+        )
+
+    def vertex(self, number: int, inner: int) -> int:
+        """The vertex that stands for ``inner`` under a filter; its arcs are asked for later."""
+        found = self._vertices.key(("only", number, inner))
+        if found not in self._seen:
+            self._seen[found] = (number, inner)
+            self._needed.append((found, number, inner))
+        return found
+
+    def vertices_in_use(self) -> Ints:
+        """All narrowed vertices that something led to in this round, ascending."""
+        return np.array(sorted(self._seen), np.int64)
+
+    def arcs(self, tree_arcs: TreeArcs, classes: tuple[Ints, Ints, Ints, Ints], found: Columns) -> None:
+        """The arcs out of all narrowed vertices, and of those that they lead to in turn."""
+        order = np.argsort(classes[0], kind="stable")
+        tail, head, capacity, cost = (column[order] for column in classes)
+        while self._needed:
+            vertex, number, inner = self._needed.pop()
+            one = self._filters[number]
+            if self._vertices.kind[inner] == VertexKind.RESOURCE:
+                self._tree_arcs(vertex, one, int(self._vertices.row[inner]), tree_arcs, found)
+                continue
+            low, high = np.searchsorted(tail, [inner, inner + 1])
+            heads, costs, keep = self._through(one, head[low:high], cost[low:high])
+            some = capacity[low:high][keep]
+            if one.single:
+                some = np.where(self._machine_of(heads[keep]) != ABSENT, np.minimum(some, 1), some)
+            found.add(np.full(len(some), vertex), heads[keep], some, costs[keep])
+
+    def _tree_arcs(self, vertex: int, one: Filter, row: int, arcs: TreeArcs, found: Columns) -> None:
+        """From a narrowed rack or cluster vertex to whole racks and to single machines."""
+        tree = self._tree
+        machines = self._machines
+        above_rack = row == tree.parent[tree.rack[machines]] if len(machines) else np.zeros(0, np.bool_)
+        machines = machines[above_rack | (tree.rack[machines] == row)]
+        racks = tree.rack[machines]
+        whole = np.ones(len(tree.alive), np.bool_)
+        whole[racks[~one.allowed[machines] | (one.penalty[machines] != 0)]] = False
+        as_rack = whole[racks] & one.plain & (tree.level[row] == Level.CLUSTER)
+        some_racks = np.unique(racks[as_rack])
+        found.add(
+            np.full(len(some_racks), vertex),
+            self._vertices.resources(some_racks),
+            arcs.capacity[some_racks],
+            arcs.cost[some_racks],
+        )
+        machines = machines[~as_rack & one.allowed[machines]]
+        capacity, cost = arcs.capacity[machines], arcs.cost[machines] + one.penalty[machines]
+        if tree.level[row] == Level.CLUSTER:
+            cost = cost + arcs.cost[tree.rack[machines]]
+            capacity = np.minimum(capacity, arcs.capacity[tree.rack[machines]])
+        if one.single:
+            capacity = np.minimum(capacity, 1)
+        found.add(np.full(len(machines), vertex), self._vertices.resources(machines), capacity, cost)

@@ -1,0 +1,110 @@
+"""What a flow cannot see: several dimensions of a machine, and rules between a job's tasks (thesis §C.4).
+
+For: holding back placements that the solution made and that do not go together; they wait for the next round,
+which sees the reservations of this one (reactive multi-round scheduling, §6.3.1).
+Not for: finding places.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.compiled import compiled
+from dios.firmament.descriptors import Affinity, Level
+from dios.firmament.state import ClusterState
+
+_TOLERANCE = 1e-9
+"""Relative; sums of demands may miss a capacity that they fill exactly by rounding."""
+
+
+@compiled
+def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: Flags) -> None:
+    """In the order given, let in what fits into ``free`` (machines, dimensions) and ``slots`` (machines,)."""
+    for at in range(len(machine)):
+        if not accepted[at]:
+            continue
+        place = machine[at]
+        fits = slots[place] > 0
+        for dimension in range(demand.shape[1]):
+            fits &= demand[at, dimension] <= free[place, dimension]
+        if not fits:
+            accepted[at] = False
+            continue
+        slots[place] -= 1
+        for dimension in range(demand.shape[1]):
+            free[place, dimension] -= demand[at, dimension]
+
+
+def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) -> Flags:
+    """Which arrivals wait or stay instead, (n,). ``leaf`` (n,) is where the solution puts each task.
+
+    Higher priorities first, then longer waits. A migration that is held back needs its old place again, so
+    this repeats until nothing more is held back; each time there is more, so it ends.
+    """
+    table, tree = state.tasks, state.resources
+    source = table.machine[tasks]
+    target = np.where(leaf != ABSENT, tree.machine[leaf], ABSENT)
+    arrives = np.flatnonzero((target != ABSENT) & (target != source))
+    held = np.zeros(len(tasks), np.bool_)
+    rank = np.lexsort((tasks[arrives], table.submitted[tasks[arrives]], -table.priority[tasks[arrives]]))
+    arrives = arrives[rank]
+    while len(arrives):
+        now = np.where(held, source, target)
+        more = _crowded(state, tasks, now, arrives)
+        if check_fit:
+            more |= _overflowing(state, tasks, source, now, arrives)
+        if not more.any():
+            break
+        held[arrives[more]] = True
+        moved_back = source[arrives[more]] != ABSENT
+        arrives = arrives[~more]
+        if not moved_back.any():
+            break
+    return held
+
+
+def _overflowing(state: ClusterState, tasks: Ints, source: Ints, now: Ints, arrives: Ints) -> Flags:
+    """Which arrivals find no room, in all dimensions and in slots."""
+    table, tree = state.tasks, state.resources
+    known = tree.capacity > 0
+    free = np.where(known, tree.capacity * (1 + _TOLERANCE) - tree.reserved, np.inf)
+    slots = tree.slots - tree.running
+    leaves = np.flatnonzero((source != ABSENT) & (now != source))
+    np.add.at(free, source[leaves], table.demand[tasks[leaves]])
+    np.add.at(slots, source[leaves], 1)
+    accepted = np.ones(len(arrives), np.bool_)
+    _accept(now[arrives], table.demand[tasks[arrives]], free, slots, accepted)
+    return ~accepted
+
+
+def _crowded(state: ClusterState, tasks: Ints, now: Ints, arrives: Ints) -> Flags:
+    """Which arrivals meet another task of a job whose tasks have to stay apart."""
+    table, tree = state.tasks, state.resources
+    more = np.zeros(len(arrives), np.bool_)
+    affinity = state.jobs.affinity[table.job[tasks]]
+    for kind, place_of in (
+        (Affinity.SPREAD_MACHINES, tree.machine),
+        (Affinity.SPREAD_RACKS, tree.rack),
+    ):
+        concerned = arrives[affinity[arrives] == kind]
+        if not len(concerned):
+            continue
+        stays = np.ones(len(tasks), np.bool_)
+        stays[arrives] = False
+        others = np.flatnonzero((affinity == kind) & (now != ABSENT) & stays)
+        both = np.concatenate([others, concerned])
+        key = table.job[tasks[both]] * np.int64(len(tree.alive)) + place_of[now[both]]
+        first = np.unique(key, return_index=True)[1]
+        late = np.ones(len(both), np.bool_)
+        late[first] = False
+        more[np.isin(arrives, concerned[late[len(others) :]])] = True
+    return more
+
+
+def fitting_machines(state: ClusterState, demand: Floats) -> Flags:
+    """By resource row: machines with so much left, shape (DIMENSIONS,)."""
+    machines = state.resources.at(Level.MACHINE)
+    allowed = np.zeros(len(state.resources.alive), np.bool_)
+    allowed[machines] = np.all(demand <= state.available(machines) * (1 + _TOLERANCE), axis=1)
+    return allowed

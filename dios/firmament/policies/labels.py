@@ -1,0 +1,52 @@
+"""Machines by label, and the machines that constraints leave (thesis §6.3.1).
+
+For: hard and soft constraints, as flags and penalties over all machines at once.
+Not for: constraints between tasks, which ``policies.affinity`` has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Flags, Ints, Names
+from dios.firmament.descriptors import Constraint, Operator
+
+
+class LabelIndex:
+    """One column of value numbers for each label key, over the rows of the table of resources."""
+
+    def __init__(self) -> None:
+        self._values = Names()
+        self._columns: dict[str, Ints] = {}
+
+    def add(self, row: int, labels: dict[str, str]) -> None:
+        """A machine with its labels; forgets what stood at this row before."""
+        self.remove(row)
+        for key, value in labels.items():
+            column = self._columns.get(key)
+            if column is None:
+                column = self._columns[key] = np.full(max(16, row + 1), ABSENT, np.int64)
+            if row >= len(column):
+                longer = np.full(2 * row + 1, ABSENT, np.int64)
+                longer[: len(column)] = column
+                column = self._columns[key] = longer
+            column[row] = self._values.number(value)
+
+    def remove(self, row: int) -> None:
+        """A machine goes."""
+        for column in self._columns.values():
+            if row < len(column):
+                column[row] = ABSENT
+
+    def matches(self, constraint: Constraint, size: int) -> Flags:
+        """Over rows 0 .. size - 1: where a machine at that row would satisfy the constraint."""
+        column = np.full(size, ABSENT, np.int64)
+        known = self._columns.get(constraint.key)
+        if known is not None:
+            length = min(size, len(known))
+            column[:length] = known[:length]
+        present: Flags = column != ABSENT
+        if constraint.operator in {Operator.PRESENT, Operator.ABSENT}:
+            return present if constraint.operator == Operator.PRESENT else ~present
+        equal: Flags = column == self._values.number(constraint.value)
+        return equal if constraint.operator == Operator.EQUAL else ~equal

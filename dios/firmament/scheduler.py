@@ -1,0 +1,232 @@
+"""The scheduler: events come in, rounds are solved, deltas go out (thesis §6.2 to §6.4).
+
+For: the simulator and the coordinators, which tell it what happened and carry its deltas out.
+Not for: talking to anybody. It has no clock (``now``, in seconds, is an argument) and starts no work.
+
+Everything that a caller asks for is checked before anything is changed: an event that is refused leaves no
+trace. A round that cannot be solved leaves the schedule as it is and says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from dios.firmament import scheduler_tables as tables
+from dios.firmament.columns import ABSENT
+from dios.firmament.descriptors import (
+    BadDescriptorError,
+    FinalReport,
+    JobDescriptor,
+    MachineDescriptor,
+    Resources,
+    TaskDescriptor,
+)
+from dios.firmament.guard import ModelError, ModelGuard
+from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.models.protocol import CostModel
+from dios.firmament.network import FlowNetwork
+from dios.firmament.policies.gangs import GangBook
+from dios.firmament.policies.restrictions import Restrictions
+from dios.firmament.rounds import Fault, Round
+from dios.firmament.scheduler_rounds import RoundMaker
+from dios.firmament.settings import SchedulerSettings
+from dios.firmament.state import RUNNING, ClusterState
+from dios.limits import SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
+
+
+class FlowScheduler:
+    """One cluster and its schedule. Not safe for threads.
+
+    Identifiers that are not known make a :class:`BadDescriptorError`, as does all else that cannot be meant.
+    """
+
+    def __init__(
+        self,
+        model: CostModel,
+        settings: SchedulerSettings | None = None,
+        *,
+        knowledge: KnowledgeBase | None = None,
+    ) -> None:
+        self.settings = settings or SchedulerSettings()
+        self.state = ClusterState(knowledge=knowledge)
+        """Read only for others."""
+        self.model = model
+        self.history: deque[Round] = deque(maxlen=SCHED_HISTORY_MAX)
+        self._guard = ModelGuard(self.settings.model_time_limit_s)
+        self._network = FlowNetwork(self.state, self.settings)
+        self._restrictions = Restrictions(self.settings)
+        self._gangs = GangBook(self.settings)
+        self._fresh: set[int] = set()
+        self._faults: list[Fault] = []
+        self._rounds = RoundMaker(self.state, self.settings, self._network, self._restrictions, self._gangs)
+
+    # Machines ---------------------------------------------------------------------------------------
+
+    def add_machine(self, machine: MachineDescriptor, now: float) -> None:
+        """A machine joins."""
+        if self.state.machine_row(machine.machine) != ABSENT:
+            raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) is there already")
+        self.state.now = now
+        row = self.state.add_machine(machine)
+        self._restrictions.add_machine(row, machine)
+        self._gangs.room_appeared()
+        self._tell("add_machine", lambda: self.model.add_machine(self.state, row))
+
+    def remove_machine(self, machine: int, now: float) -> list[int]:
+        """A machine is gone; the identifiers of the tasks that ran there, which wait again."""
+        row = self._machine(machine)
+        self.state.now = now
+        tasks = self.state.tasks
+        rows = np.flatnonzero(tasks.alive & (tasks.status == RUNNING) & (tasks.machine == row))
+        tables.stop(self.state, rows)
+        self._tell("remove_machine", lambda: self.model.remove_machine(self.state, row))
+        self._restrictions.labels.remove(row)
+        self._network.forget_resources(self.state.remove_machine(machine))
+        return [int(each) for each in tasks.id[rows]]
+
+    def drain(self, machine: int, drained: bool) -> None:  # noqa: FBT001 - the contract of all callers
+        """Whether a machine takes nothing new; what runs there stays."""
+        self.state.resources.usable[self._machine(machine)] = not drained
+        self._gangs.room_appeared()
+
+    # Tasks ------------------------------------------------------------------------------------------
+
+    def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
+        """New tasks wait, of a new job or of a known one."""
+        self._check(job, tasks)
+        self.state.now = now
+        row = self.state.jobs.find(job.job)
+        if row == ABSENT:
+            row = tables.add_job(self.state, job)
+        rows = tables.add_tasks(self.state, row, tasks)
+        self._restrictions.add_tasks(rows, list(tasks))
+        self._fresh.update(rows.tolist())
+        self._tell("add_tasks", lambda: self.model.add_tasks(self.state, rows))
+
+    def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
+        """A task has ended, failed or was withdrawn; it leaves the tables.
+
+        One that ended well counts for its gang as if it ran; without a report it ended well.
+        """
+        row = self._task(task)
+        self.state.now = now
+        self._tell("remove_task", lambda: self.model.remove_task(self.state, row))
+        table = self.state.tasks
+        if table.status[row] == RUNNING:
+            tables.stop(self.state, np.array([row]))
+        job = int(table.job[row])
+        tables.remove_task(self.state, row, completed=report is None or report.completed)
+        self._fresh.discard(row)
+        self._restrictions.forget_task(row)
+        self._network.forget_task(row)
+        self._gangs.room_appeared()
+        if self.state.jobs.tasks[job] == 0:
+            tables.remove_job(self.state, job)
+            self._network.forget_job(job)
+            self._gangs.forget(job)
+
+    def started(self, task: int, machine: int, now: float) -> None:
+        """A task that waits here runs there already, as a coordinator finds that takes over."""
+        row, place = self._task(task), self._machine(machine)
+        if self.state.tasks.status[row] == RUNNING:
+            raise BadDescriptorError(f"task {task} runs already")
+        self.state.now = now
+        leaf = tables.emptiest_leaf(self.state, place)
+        tables.start(self.state, np.array([row]), np.array([leaf]))
+
+    def rejected(self, task: int, now: float) -> None:
+        """The machine refused the placement: the task waits again and avoids that machine for a while."""
+        row = self._task(task)
+        table = self.state.tasks
+        if table.status[row] != RUNNING:
+            raise BadDescriptorError(f"task {task} waits: there is no placement to reject")
+        self.state.now = now
+        machine = self.state.machine_ids[int(table.machine[row])]
+        tables.stop(self.state, np.array([row]))
+        self._restrictions.refused(row, machine, now)
+
+    def measured(self, task: int, usage: Resources) -> None:
+        """What a task uses now."""
+        self.state.tasks.usage[self._task(task)] = usage
+
+    def measured_machine(self, machine: int, usage: Resources) -> None:
+        """What is used on a machine now, by whomever."""
+        self.state.resources.usage[self._machine(machine)] = usage
+
+    # Rounds -----------------------------------------------------------------------------------------
+
+    def set_model(self, model: CostModel, now: float) -> None:
+        """Another policy from the next round on; it is told of everything that there is."""
+        self.state.now = now
+        self.model = model
+        self._guard = ModelGuard(self.settings.model_time_limit_s)
+        self._network.forget_options()
+        self._fresh = set(self.state.tasks.all().tolist())
+        rows = self.state.tasks.all()
+        for machine in sorted(self.state.machine_ids):
+            self._tell("add_machine", partial(model.add_machine, self.state, self._machine(machine)))
+        self._tell("add_tasks", lambda: model.add_tasks(self.state, rows))
+
+    def round(self, now: float) -> Round:
+        """Solve, change the state, and say what changed."""
+        started = time.perf_counter()
+        self.state.now = now
+        number = self.history[-1].number + 1 if self.history else 1
+        found = Round(number, now, self.model.name, self.settings.solver)
+        found.faults, self._faults = self._faults, []
+        self._rounds.run(self.model, self._guard, self._fresh, found)
+        found.total_s = time.perf_counter() - started
+        self.history.append(found)
+        return found
+
+    # Parts ------------------------------------------------------------------------------------------
+
+    def _tell(self, what: str, call: Callable[[], None]) -> None:
+        """Tell the model of an event; its errors are reported with the next round."""
+        try:
+            self._guard.call(call)
+        except ModelError as error:
+            if len(self._faults) < SCHED_FAULTS_MAX:
+                self._faults.append(Fault(f"model {self.model.name}", f"{what}: {error}"))
+
+    def _machine(self, machine: int) -> int:
+        row = self.state.machine_row(machine)
+        if row == ABSENT:
+            raise BadDescriptorError(f"there is no machine {machine}")
+        return row
+
+    def _task(self, task: int) -> int:
+        row = self.state.tasks.find(task)
+        if row == ABSENT:
+            raise BadDescriptorError(f"there is no task {task}")
+        return row
+
+    def _check(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor]) -> None:
+        state = self.state
+        seen: set[int] = set()
+        for each in tasks:
+            if each.task in state.tasks or each.task in seen:
+                raise BadDescriptorError(f"task {each.task} is there already")
+            seen.add(each.task)
+            if each.pinned is not None and state.machine_row(each.pinned) == ABSENT:
+                raise BadDescriptorError(
+                    f"task {each.task}: pinned to machine {each.pinned}, which there is not"
+                )
+        row = state.jobs.find(job.job)
+        if row != ABSENT and state.jobs.descriptors[row] != job:
+            raise BadDescriptorError(f"job {job.job} is known with another description")
+        known = int(state.jobs.tasks[row]) if row != ABSENT else 0
+        if row == ABSENT and job.gang > len(tasks) + known:
+            raise BadDescriptorError(
+                f"job {job.job}: a gang of {job.gang}, but only {len(tasks) + known} tasks"
+            )
+        slots = int(state.resources.slots[state.cluster])
+        if state.machine_ids and job.gang > slots:
+            raise BadDescriptorError(
+                f"job {job.job}: a gang of {job.gang}, but the cluster has {slots} slots"
+            )

@@ -1,0 +1,267 @@
+"""One round: policies choose who takes part, the model is asked, the network solved, and places compared.
+
+For: ``scheduler``. Not for: events, and not for what is told to people (``explain``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dios.firmament import scheduler_tables as tables
+from dios.firmament.columns import ABSENT, Flags, Ints
+from dios.firmament.descriptors import Affinity
+from dios.firmament.guard import ModelError, ModelGuard
+from dios.firmament.models.protocol import CostModel
+from dios.firmament.network import FlowNetwork, Plan, RoundNetwork
+from dios.firmament.network_answers import Answers, Questions, ask, children_of
+from dios.firmament.network_trace import trace
+from dios.firmament.network_upper import Bounds
+from dios.firmament.policies.fit import hold_back
+from dios.firmament.policies.gangs import GangBook, GangChoice, needed
+from dios.firmament.policies.restrictions import Restrictions
+from dios.firmament.rounds import Change, Delta, Fault, Round
+from dios.firmament.scheduler_solve import NoSolverError, Solved, SolverChain
+from dios.firmament.settings import SchedulerSettings
+from dios.firmament.state import RUNNING, ClusterState
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the last good round was about, for explanations and export."""
+
+    plan: Plan
+    network: RoundNetwork
+    solved: Solved
+    leaf: Ints
+    """(n,): where the solution put each of the plan's tasks."""
+    held: Flags
+    """(n,): arrivals that were held back after the solution."""
+
+
+class RoundMaker:
+    """Makes rounds over one cluster's tables."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        settings: SchedulerSettings,
+        network: FlowNetwork,
+        restrictions: Restrictions,
+        gangs: GangBook,
+    ) -> None:
+        self._state = state
+        self._settings = settings
+        self._network = network
+        self._restrictions = restrictions
+        self._gangs = gangs
+        self._chain = SolverChain(settings.solver, settings.certify_every)
+        self.last: Outcome | None = None
+
+    def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
+        """Fill ``found``; the state changes only when the round stands."""
+        began = time.perf_counter()
+        state = self._state
+        choice = self._gangs.choose(state, found.now)
+        plan = self._plan(choice)
+        try:
+            questions = self._questions(plan, fresh)
+            answers = guard.call(lambda: ask(model, state, questions))
+        except ModelError as error:
+            found.faults.append(Fault(f"model {model.name}", str(error)))
+            found.stands = False
+            self._count(found)
+            return
+        fresh.clear()
+        try:
+            plan, network, solved = self._solve(choice, plan, questions, answers, found)
+        except NoSolverError as error:
+            found.faults.append(Fault("solvers", str(error)))
+            found.stands = False
+            self._count(found)
+            return
+        found.algorithm, found.certified, found.cost = solved.algorithm, solved.certified, solved.cost
+        found.vertices = network.vertices + len(network.rows.tasks)
+        found.arcs = len(network.rows.target) + len(network.upper.tail)
+        found.solve_s = solved.seconds
+        found.update_s = time.perf_counter() - began - solved.seconds
+        self._apply(plan, network, solved, found)
+        self._count(found)
+
+    # Before -----------------------------------------------------------------------------------------
+
+    def _plan(self, choice: GangChoice) -> Plan:
+        state = self._state
+        table = state.tasks
+        out = np.zeros(len(state.jobs.alive), np.bool_)
+        out[choice.left_out] = True
+        tasks = table.all()
+        running = table.status[tasks] == RUNNING
+        tasks = tasks[running | ~out[table.job[tasks]]]
+        filter_of, filters = self._restrictions.choose(state, tasks, state.now)
+        if len(self._restrictions.crowded_out):
+            keep = ~np.isin(tasks, self._restrictions.crowded_out)
+            tasks, filter_of = tasks[keep], filter_of[keep]
+        running = table.status[tasks] == RUNNING
+        fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
+        together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_MACHINE, Affinity.SAME_RACK))
+        rooted = running & together
+        return Plan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))
+
+    def _bounds(self, choice: GangChoice, tasks: Ints, fixed: Flags) -> Bounds:
+        state = self._state
+        jobs, size = state.jobs, len(state.jobs.alive)
+        there = np.bincount(state.tasks.job[tasks], minlength=size)
+        stuck = np.bincount(state.tasks.job[tasks[fixed]], minlength=size)
+        most = np.minimum(jobs.maximum, there)
+        least = np.where(jobs.alive, jobs.minimum, 0)
+        for rows in (choice.complete, choice.tried):
+            least[rows] = np.maximum(least[rows], needed(state, rows))
+        least[choice.left_out] = most[choice.left_out] = 0
+        most = np.where(jobs.alive, np.maximum(most, stuck), 0)
+        return Bounds(np.minimum(least, most), most, there)
+
+    def _questions(self, plan: Plan, fresh: set[int]) -> Questions:
+        state = self._state
+        children, depth = children_of(state)
+        running = state.tasks.status[plan.tasks] == RUNNING
+        return Questions(
+            np.array(sorted(fresh), np.int64),
+            plan.tasks[~running],
+            plan.tasks[running],
+            state.jobs.all(),
+            children,
+            depth,
+            state.resources.leaves(),
+            self._network.classes,
+        )
+
+    # Solving ----------------------------------------------------------------------------------------
+
+    def _solve(
+        self, choice: GangChoice, plan: Plan, questions: Questions, answers: Answers, found: Round
+    ) -> tuple[Plan, RoundNetwork, Solved]:
+        """Solve; while that is infeasible, leave out gangs, and at last let E_j be missed."""
+        for attempt in self._attempts(choice, plan):
+            tried = attempt()
+            network = self._network.build(questions, _only(answers, questions, tried), tried)
+            solved = self._chain.solve(network, found.faults)
+            found.solve_s += solved.seconds
+            if solved.optimal:
+                self._report_shortfall(tried, network, solved, found)
+                return tried, network, solved
+        raise NoSolverError(solved.reason)
+
+    def _attempts(self, choice: GangChoice, plan: Plan) -> list[Callable[[], Plan]]:
+        now = self._state.now
+
+        def with_gangs(count: int) -> Plan:
+            for job in choice.tried[count:].tolist():
+                self._gangs.failed(job, now)
+            left = np.concatenate([choice.left_out, choice.tried[count:]])
+            return self._plan(GangChoice(choice.complete, choice.tried[:count], left))
+
+        def soft() -> Plan:
+            least = with_gangs(0)
+            return replace(least, bounds=replace(least.bounds, soft=True))
+
+        attempts: list[Callable[[], Plan]] = [lambda: plan]
+        if len(choice.tried) > 1:
+            attempts.append(lambda: with_gangs(1))
+        if len(choice.tried):
+            attempts.append(lambda: with_gangs(0))
+        return [*attempts, soft]
+
+    def _report_shortfall(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
+        for fault in _shortfalls(self._state, plan, network, solved):
+            found.faults.append(fault)
+
+    # After ------------------------------------------------------------------------------------------
+
+    def _apply(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
+        state, tasks = self._state, plan.tasks
+        leaf = trace(
+            state.resources,
+            self._network.vertices,
+            network.upper,
+            solved.flow,
+            network.rows.target[solved.chosen],
+            state.tasks.leaf[tasks],
+        )
+        held = hold_back(state, tasks, leaf, check_fit=self._settings.fit)
+        held |= self._broken_gangs(tasks, leaf, held)
+        self.last = Outcome(plan, network, solved, leaf, held)
+        self._restrictions.misfits(tasks[held])
+        self._change(tasks, leaf, held, found)
+
+    def _broken_gangs(self, tasks: Ints, leaf: Ints, held: Flags) -> Flags:
+        """Arrivals of gangs of which too few would run after what was held back already."""
+        state = self._state
+        job = state.tasks.job[tasks]
+        runs = np.where(held, state.tasks.leaf[tasks], leaf) != ABSENT
+        running = np.bincount(job[runs], minlength=len(state.jobs.alive))
+        gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
+        short = np.zeros(len(state.jobs.alive), np.bool_)
+        short[gangs] = running[gangs] < needed(state, gangs)
+        for row in gangs[short[gangs]].tolist():
+            self._gangs.failed(row, state.now)
+        return short[job] & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
+
+    def _change(self, tasks: Ints, leaf: Ints, held: Flags, found: Round) -> None:
+        state = self._state
+        table, tree = state.tasks, state.resources
+        source = table.machine[tasks].copy()
+        target = np.where(leaf != ABSENT, tree.machine[leaf], ABSENT)
+        changed = (source != target) & ~held
+        leaves = changed & (source != ABSENT)
+        comes = changed & (target != ABSENT)
+        tables.stop(state, tasks[leaves])
+        tables.start(state, tasks[comes], leaf[comes])
+        self._restrictions.placed(tasks[comes])
+        kinds = (
+            (leaves & ~comes, Change.PREEMPT),
+            (leaves & comes, Change.MIGRATE),
+            (comes & ~leaves, Change.PLACE),
+        )
+        for which, kind in kinds:
+            at = np.flatnonzero(which)
+            found.deltas.extend(
+                Delta(kind, task, state.machine_ids.get(old, ABSENT), state.machine_ids.get(new, ABSENT))
+                for task, old, new in zip(
+                    table.id[tasks[at]].tolist(), source[at].tolist(), target[at].tolist(), strict=True
+                )
+            )
+
+    def _count(self, found: Round) -> None:
+        table = self._state.tasks
+        found.running = int(np.count_nonzero(table.alive & (table.status == RUNNING)))
+        found.waiting = len(table) - found.running
+
+
+def _only(answers: Answers, questions: Questions, plan: Plan) -> Answers:
+    """The answers about tasks that take part in a plan; it may leave out some that were asked about."""
+    return replace(
+        answers,
+        unscheduled=answers.unscheduled[np.isin(questions.waiting, plan.tasks)],
+        continuation=answers.continuation[np.isin(questions.running, plan.tasks)],
+        preemption=answers.preemption[np.isin(questions.running, plan.tasks)],
+    )
+
+
+def _shortfalls(state: ClusterState, plan: Plan, network: RoundNetwork, solved: Solved) -> list[Fault]:
+    """Jobs of which fewer run than E_j asks for, where a solution had to allow it."""
+    if not plan.bounds.soft:
+        return []
+    through = network.rows.kind[solved.chosen] == 2
+    waiting = np.bincount(state.tasks.job[plan.tasks[through]], minlength=len(state.jobs.alive))
+    runs = plan.bounds.tasks - waiting
+    return [
+        Fault(
+            f"job {state.jobs.id[row]}",
+            f"only {runs[row]} of the {plan.bounds.least[row]} tasks that have to run find room",
+        )
+        for row in np.flatnonzero(runs < plan.bounds.least)
+    ]

@@ -1,0 +1,111 @@
+"""Changes to the cluster's tables: tasks come, start, stop and go, with every sum kept right.
+
+For: the scheduler alone. Not for: deciding anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Ints
+from dios.firmament.descriptors import JobDescriptor, TaskDescriptor
+from dios.firmament.state import RUNNING, WAITING, ClusterState
+
+UNLIMITED = 2**31
+"""F_j of a job without a limit."""
+
+
+def add_job(state: ClusterState, job: JobDescriptor) -> int:
+    """A row for a job that has no task yet."""
+    jobs = state.jobs
+    row = jobs.add(job.job)
+    jobs.principal[row] = state.principals.number(job.principal)
+    jobs.kind[row], jobs.affinity[row], jobs.gang[row] = job.kind, job.affinity, job.gang
+    jobs.tasks[row] = jobs.running[row] = jobs.finished[row] = 0
+    jobs.minimum[row] = job.minimum_running
+    jobs.maximum[row] = UNLIMITED if job.maximum_running is None else job.maximum_running
+    jobs.submitted[row] = state.now
+    jobs.descriptors[row] = job
+    return row
+
+
+def remove_job(state: ClusterState, row: int) -> None:
+    """A job without tasks goes."""
+    del state.jobs.descriptors[row]
+    state.jobs.remove(int(state.jobs.id[row]))
+
+
+def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) -> Ints:
+    """Rows for tasks that wait from now on; ``job`` is the job's row."""
+    table, name = state.tasks, state.jobs.descriptors[job].name
+    rows = table.add_many([each.task for each in tasks])
+    table.job[rows], table.status[rows] = job, WAITING
+    table.machine[rows] = table.leaf[rows] = ABSENT
+    table.submitted[rows] = table.since[rows] = state.now
+    table.waited[rows] = table.ran[rows] = 0
+    table.usage[rows] = 0
+    table.demand[rows] = [each.demand for each in tasks]
+    table.priority[rows] = [each.priority for each in tasks]
+    table.deadline[rows] = [np.inf if each.deadline is None else each.deadline for each in tasks]
+    named = [state.equivalences.number(each.equivalence or name) for each in tasks]
+    table.equivalence[rows] = named
+    table.interference[rows] = [each.interference for each in tasks]
+    table.restartable[rows] = [each.restartable for each in tasks]
+    table.descriptors.update(zip(rows.tolist(), tasks, strict=True))
+    state.jobs.tasks[job] += len(rows)
+    return rows
+
+
+def remove_task(state: ClusterState, row: int, *, completed: bool) -> None:
+    """A waiting task goes; a running one has to stop before."""
+    table = state.tasks
+    job = int(table.job[row])
+    state.jobs.tasks[job] -= 1
+    state.jobs.finished[job] += completed
+    del table.descriptors[row]
+    table.remove(int(table.id[row]))
+
+
+def start(state: ClusterState, rows: Ints, leaves: Ints) -> None:
+    """Waiting tasks run from now on, each at its leaf."""
+    table = state.tasks
+    table.waited[rows] += state.now - table.since[rows]
+    table.status[rows], table.since[rows] = RUNNING, state.now
+    table.leaf[rows], table.machine[rows] = leaves, state.resources.machine[leaves]
+    np.add.at(state.jobs.running, table.job[rows], 1)
+    _count(state, rows, leaves, 1)
+
+
+def stop(state: ClusterState, rows: Ints) -> None:
+    """Running tasks wait from now on."""
+    table = state.tasks
+    leaves = table.leaf[rows].copy()
+    table.ran[rows] += state.now - table.since[rows]
+    table.status[rows], table.since[rows] = WAITING, state.now
+    table.leaf[rows] = table.machine[rows] = ABSENT
+    table.usage[rows] = 0
+    np.add.at(state.jobs.running, table.job[rows], -1)
+    _count(state, rows, leaves, -1)
+
+
+def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:
+    tree = state.resources
+    demand = state.tasks.demand[rows]
+    at = leaves
+    while len(at):
+        np.add.at(tree.running, at, sign)
+        np.add.at(tree.reserved, at, sign * demand)
+        # Sums of floating-point numbers drift; where nothing runs, nothing is reserved.
+        tree.reserved[at[tree.running[at] == 0]] = 0
+        above = tree.parent[at]
+        demand, at = demand[above != ABSENT], above[above != ABSENT]
+
+
+def emptiest_leaf(state: ClusterState, machine: int) -> int:
+    """The leaf of a machine with the most free slots, for a task that runs there already."""
+    tree = state.resources
+    leaves = np.flatnonzero(tree.alive & tree.is_leaf & (tree.machine == machine))
+    free = tree.slots[leaves] - tree.running[leaves]
+    return int(leaves[np.argmax(free)])
