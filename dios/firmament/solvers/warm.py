@@ -24,8 +24,8 @@ class WarmSolution:
     ``status`` is "optimal" or "infeasible" (then ``reason`` says where, and the rest is not meaningful).
     ``choice`` is (ids,): for each task id the index of the option it takes, -1 where the id is not in use.
     ``target`` is (ids,): the upper vertex of that option, or -1. ``flow`` is (arcs,), ``prices`` (vertices,)
-    as in ``FlowSolution`` (the sink's price is 0 and others are the less the farther they are from it); a task's
-    own price is the largest ``prices[target] - cost`` of its options. ``cost`` is exact.
+    as in ``FlowSolution`` (the sink's price is 0 and others are the less the farther they are from it); a
+    task's own price is the largest ``prices[target] - cost`` of its options. ``cost`` is exact.
     """
 
     status: str
@@ -76,7 +76,7 @@ class WarmSolver:
 
     # -- tasks ------------------------------------------------------------------------------------
     def add_tasks(self, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> Ints:
-        """New tasks, their ids (n,): the options of the i-th are ``start[i]`` to ``start[i + 1]`` of the rest.
+        """New tasks, their ids (n,): the options of the i-th are those from ``start[i]`` to ``start[i + 1]``.
 
         ``start`` is (n + 1,), ``target`` (upper vertices) and ``cost`` are (options,). The order of a row's
         options is kept: later calls name an option by its index in the row.
@@ -97,7 +97,7 @@ class WarmSolver:
 
     # -- the answer -------------------------------------------------------------------------------
     def solve(self) -> WarmSolution:
-        """The cheapest flow after all changes so far. An infeasible network may be changed and solved again."""
+        """The cheapest flow after all changes so far. An infeasible network may be changed again."""
         raise NotImplementedError
 
     @property

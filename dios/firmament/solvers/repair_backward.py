@@ -1,0 +1,215 @@
+"""Draws in what is missing at a vertex, from the sink: the mirror of ``repair_forward.py``.
+
+Searches run against the edges, and the zone from which a missing unit cannot be reached is lowered.
+
+Not for: what is too much; that is sent on first, so that the sink is all that can give here.
+"""
+
+from __future__ import annotations
+
+from dios.firmament.compiled import compiled
+from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.repair_net import FAR, NONE, SINK, Net, Search, gather_zone, sit, unseat
+
+
+@compiled
+def _next_asker(net: Net, search: Search, vertex: int, now: int) -> int:
+    """An option that names this vertex, of a task that could come for nothing; as a code."""
+    price = net.price[vertex]
+    option = search.task_cursor[vertex]
+    while option >= 0:
+        seat = net.seat[net.row[option]]
+        if seat >= 0:
+            source = net.target[seat]
+            if (
+                net.option_cost[option] + price == net.option_cost[seat] + net.price[source]
+                and search.stamp[source] != now
+            ):
+                search.task_cursor[vertex] = option
+                return int(-1 - option)
+        option = net.asked_next[option]
+    search.task_cursor[vertex] = -1
+    return NONE
+
+
+@compiled
+def _edge_before(net: Net, search: Search, vertex: int, now: int) -> int:
+    """The next edge into this vertex that costs nothing: an arc (2a), one taken back (2a + 1), an option."""
+    price = net.price[vertex]
+    for place in range(search.out_cursor[vertex], net.out_start[vertex + 1]):
+        arc = net.out_arcs[place]
+        source = net.head[arc]
+        if (
+            net.flow[arc] > net.lower[arc]
+            and net.cost[arc] + net.price[source] == price
+            and search.stamp[source] != now
+        ):
+            search.out_cursor[vertex] = place
+            return int(2 * arc + 1)
+    search.out_cursor[vertex] = net.out_start[vertex + 1]
+    for place in range(search.in_cursor[vertex], net.in_start[vertex + 1]):
+        arc = net.in_arcs[place]
+        source = net.tail[arc]
+        if (
+            net.flow[arc] < net.capacity[arc]
+            and net.cost[arc] + price == net.price[source]
+            and search.stamp[source] != now
+        ):
+            search.in_cursor[vertex] = place
+            return int(2 * arc)
+    search.in_cursor[vertex] = net.in_start[vertex + 1]
+    return _next_asker(net, search, vertex, now)
+
+
+@compiled
+def _draw(net: Net, search: Search, depth: int) -> None:
+    """Draw along the path as much as fits; the path's first vertex is where it is missing."""
+    amount = -net.excess[search.path[0]]
+    for step in range(depth):
+        code = search.edge[step]
+        if code < 0:
+            amount = 1
+        elif code % 2:
+            amount = min(amount, net.flow[code >> 1] - net.lower[code >> 1])
+        else:
+            amount = min(amount, net.capacity[code >> 1] - net.flow[code >> 1])
+    for step in range(depth):
+        code = search.edge[step]
+        if code < 0:
+            option = -1 - code
+            task = net.row[option]
+            search.task_cursor[search.path[step]] = net.asked_next[option]
+            unseat(net, task)
+            sit(net, task, option)
+        elif code % 2:
+            net.flow[code >> 1] -= amount
+        else:
+            net.flow[code >> 1] += amount
+    net.excess[search.path[0]] += amount
+    net.excess[SINK] -= amount
+
+
+@compiled
+def _search_back(net: Net, search: Search, wanting: int, now: int, found: int) -> tuple[int, int]:
+    """Look depth first for a way from the sink: whether there was one, and how many were found so far."""
+    depth = 0
+    search.path[0] = wanting
+    while True:
+        vertex = search.path[depth]
+        if vertex == SINK:
+            _draw(net, search, depth)
+            for step in range(depth):
+                search.stamp[search.path[step]] = 0
+            return 1, found
+        search.stamp[vertex] = now
+        if search.opened[vertex] != now:
+            search.opened[vertex] = now
+            search.out_cursor[vertex] = net.out_start[vertex]
+            search.in_cursor[vertex] = net.in_start[vertex]
+            search.task_cursor[vertex] = net.asked[vertex]
+            search.found[found] = vertex
+            found += 1
+        code = _edge_before(net, search, vertex, now)
+        if code == NONE:
+            if not depth:
+                return 0, found
+            depth -= 1
+            continue
+        search.edge[depth] = code
+        depth += 1
+        if code < 0:
+            search.path[depth] = net.target[net.seat[net.row[-1 - code]]]
+        elif code % 2:
+            search.path[depth] = net.head[code >> 1]
+        else:
+            search.path[depth] = net.tail[code >> 1]
+
+
+@compiled
+def _distance_back(net: Net, search: Search, vertex: int, now: int) -> int:
+    """How far the border is from a vertex of the zone, as far as its neighbours know."""
+    price = net.price[vertex]
+    best = search.distance[vertex]
+    for place in range(net.out_start[vertex], net.out_start[vertex + 1]):
+        arc = net.out_arcs[place]
+        source = net.head[arc]
+        far = price - net.cost[arc] - net.price[source]
+        if net.flow[arc] > net.lower[arc] and far < best:
+            best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
+    for place in range(net.in_start[vertex], net.in_start[vertex + 1]):
+        arc = net.in_arcs[place]
+        source = net.tail[arc]
+        far = net.cost[arc] + price - net.price[source]
+        if net.flow[arc] < net.capacity[arc] and far < best:
+            best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
+    option = net.asked[vertex]
+    while option >= 0:
+        seat = net.seat[net.row[option]]
+        if seat >= 0:
+            source = net.target[seat]
+            far = net.option_cost[option] + price - net.option_cost[seat] - net.price[source]
+            if far < best and source != vertex:
+                best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
+        option = net.asked_next[option]
+    return int(best)
+
+
+@compiled
+def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int) -> int:
+    """Lower each vertex of the zone by its distance from the border; the zone's size, or -1 where nothing
+    can come in.
+    """
+    size = gather_zone(search, now, held, found, grows)
+    changed = True
+    while changed:
+        changed = False
+        for place in range(size - 1, -1, -1):
+            vertex = search.found[place]
+            best = _distance_back(net, search, vertex, now)
+            if best < search.distance[vertex]:
+                search.distance[vertex] = best
+                changed = True
+    most = 0
+    for place in range(size):
+        vertex = search.found[place]
+        if search.distance[vertex] < FAR:
+            most = max(most, search.distance[vertex])
+        elif net.excess[vertex] < 0:
+            return -1
+    for place in range(size):
+        vertex = search.found[place]
+        net.price[vertex] -= min(most, search.distance[vertex])
+    return size
+
+
+@compiled
+def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> bool:
+    """Draw in all that is missing at these vertices; False where it cannot come: the network is infeasible.
+
+    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [2] paths.
+    """
+    left = 0
+    for vertex in wanting:
+        if net.excess[vertex] < 0 and vertex != SINK:
+            wanting[left] = vertex
+            left += 1
+    held = 0
+    while left:
+        stats[0] += 1
+        now = stats[0]
+        before, found, kept = stats[2], held, 0
+        for place in range(left):
+            vertex = wanting[place]
+            while net.excess[vertex] < 0 and search.stamp[vertex] != now:
+                drawn, found = _search_back(net, search, vertex, now, found)
+                stats[2] += drawn
+            if net.excess[vertex] < 0:
+                wanting[kept] = vertex
+                kept += 1
+        left = kept
+        # The zone is kept until a way is found: as it grows, prices do not climb in small steps for ever.
+        if left:
+            held = _lower_zone(net, search, now, held, found, int(stats[2] == before))
+            if held < 0:
+                return False
+    return True

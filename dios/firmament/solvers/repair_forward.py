@@ -1,0 +1,219 @@
+"""Sends what is too much at a vertex on to the sink, or to where something is missing.
+
+A phase is a blocking depth-first search over edges that cost nothing, with dead ends shared by all; then
+every vertex of the zone that cannot go on is raised by its distance to the zone's border. Both keep
+complementary slackness, so the end is exact (primal-dual; thesis §6.4).
+
+Not for: what is missing and has to be drawn in (``repair_backward.py``).
+"""
+
+from __future__ import annotations
+
+from dios.firmament.compiled import compiled
+from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.repair_net import FAR, NONE, SINK, Net, Search, gather_zone, sit, unseat
+
+
+@compiled
+def _next_task(net: Net, search: Search, vertex: int, now: int) -> int:
+    """An option, free of cost and not seen yet, of a task that sits here; as a code."""
+    price = net.price[vertex]
+    task = search.task_cursor[vertex]
+    while task >= 0:
+        seat = net.seat[task]
+        pays = net.option_cost[seat] + price
+        for option in range(net.begin[task], net.end[task]):
+            to = net.target[option]
+            if net.option_cost[option] + net.price[to] == pays and search.stamp[to] != now:
+                search.task_cursor[vertex] = task
+                return -1 - option
+        task = net.following[task]
+    search.task_cursor[vertex] = -1
+    return NONE
+
+
+@compiled
+def _next_edge(net: Net, search: Search, vertex: int, now: int) -> int:
+    """The next edge that costs nothing and leads on: arc (2a), arc back (2a + 1), option (-1 - o)."""
+    price = net.price[vertex]
+    for place in range(search.out_cursor[vertex], net.out_start[vertex + 1]):
+        arc = net.out_arcs[place]
+        to = net.head[arc]
+        if (
+            net.flow[arc] < net.capacity[arc]
+            and net.cost[arc] + net.price[to] == price
+            and search.stamp[to] != now
+        ):
+            search.out_cursor[vertex] = place
+            return int(2 * arc)
+    search.out_cursor[vertex] = net.out_start[vertex + 1]
+    for place in range(search.in_cursor[vertex], net.in_start[vertex + 1]):
+        arc = net.in_arcs[place]
+        to = net.tail[arc]
+        if (
+            net.flow[arc] > net.lower[arc]
+            and net.cost[arc] + price == net.price[to]
+            and search.stamp[to] != now
+        ):
+            search.in_cursor[vertex] = place
+            return int(2 * arc + 1)
+    search.in_cursor[vertex] = net.in_start[vertex + 1]
+    return _next_task(net, search, vertex, now)
+
+
+@compiled
+def _send(net: Net, search: Search, depth: int) -> None:
+    """Send along the path as much as fits."""
+    source, end = search.path[0], search.path[depth]
+    amount = net.excess[source]
+    if end != SINK:
+        amount = min(amount, -net.excess[end])
+    for step in range(depth):
+        code = search.edge[step]
+        if code < 0:
+            amount = 1
+        elif code % 2:
+            amount = min(amount, net.flow[code >> 1] - net.lower[code >> 1])
+        else:
+            amount = min(amount, net.capacity[code >> 1] - net.flow[code >> 1])
+    for step in range(depth):
+        code = search.edge[step]
+        if code < 0:
+            option = -1 - code
+            task = net.row[option]
+            if search.task_cursor[search.path[step]] == task:
+                search.task_cursor[search.path[step]] = net.following[task]
+            unseat(net, task)
+            sit(net, task, option)
+        elif code % 2:
+            net.flow[code >> 1] -= amount
+        else:
+            net.flow[code >> 1] += amount
+    net.excess[source] -= amount
+    net.excess[end] += amount
+
+
+@compiled
+def _search(net: Net, search: Search, source: int, now: int, found: int) -> tuple[int, int]:
+    """Look depth first for a way that costs nothing: whether there is one, and the vertices found."""
+    depth = 0
+    search.path[0] = source
+    while True:
+        vertex = search.path[depth]
+        if vertex == SINK or (net.excess[vertex] < 0 and depth):
+            _send(net, search, depth)
+            for step in range(depth):
+                search.stamp[search.path[step]] = 0
+            return 1, found
+        search.stamp[vertex] = now
+        if search.opened[vertex] != now:
+            search.opened[vertex] = now
+            search.out_cursor[vertex] = net.out_start[vertex]
+            search.in_cursor[vertex] = net.in_start[vertex]
+            search.task_cursor[vertex] = net.first[vertex]
+            search.found[found] = vertex
+            found += 1
+        code = _next_edge(net, search, vertex, now)
+        if code == NONE:
+            if not depth:
+                return 0, found
+            depth -= 1
+            continue
+        search.edge[depth] = code
+        depth += 1
+        if code < 0:
+            search.path[depth] = net.target[-1 - code]
+        elif code % 2:
+            search.path[depth] = net.tail[code >> 1]
+        else:
+            search.path[depth] = net.head[code >> 1]
+
+
+@compiled
+def _distance(net: Net, search: Search, vertex: int, now: int) -> int:
+    """How far a vertex of the zone is from leaving it, as far as its neighbours know."""
+    price = net.price[vertex]
+    best = search.distance[vertex]
+    for place in range(net.out_start[vertex], net.out_start[vertex + 1]):
+        arc = net.out_arcs[place]
+        to = net.head[arc]
+        far = net.cost[arc] + net.price[to] - price
+        if net.flow[arc] < net.capacity[arc] and far < best:
+            best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+    for place in range(net.in_start[vertex], net.in_start[vertex + 1]):
+        arc = net.in_arcs[place]
+        to = net.tail[arc]
+        far = net.price[to] - net.cost[arc] - price
+        if net.flow[arc] > net.lower[arc] and far < best:
+            best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+    task = net.first[vertex]
+    while task >= 0:
+        pays = net.option_cost[net.seat[task]] + price
+        for option in range(net.begin[task], net.end[task]):
+            to = net.target[option]
+            far = net.option_cost[option] + net.price[to] - pays
+            if far < best and to != vertex:
+                best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+        task = net.following[task]
+    return int(best)
+
+
+@compiled
+def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int) -> int:
+    """Raise each vertex of the zone by its distance to the border; the zone's size, or -1 where some excess
+    cannot leave.
+    """
+    size = gather_zone(search, now, held, found, grows)
+    changed = True
+    while changed:
+        changed = False
+        for place in range(size - 1, -1, -1):
+            vertex = search.found[place]
+            best = _distance(net, search, vertex, now)
+            if best < search.distance[vertex]:
+                search.distance[vertex] = best
+                changed = True
+    most = 0
+    for place in range(size):
+        vertex = search.found[place]
+        if search.distance[vertex] < FAR:
+            most = max(most, search.distance[vertex])
+        elif net.excess[vertex] > 0:
+            return -1
+    for place in range(size):
+        vertex = search.found[place]
+        net.price[vertex] += min(most, search.distance[vertex])
+    return size
+
+
+@compiled
+def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> bool:
+    """Send on all excess of these vertices; False where some cannot leave: the network is infeasible.
+
+    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [1] paths.
+    """
+    left = 0
+    for vertex in sources:
+        if net.excess[vertex] > 0 and vertex != SINK:
+            sources[left] = vertex
+            left += 1
+    held = 0
+    while left:
+        stats[0] += 1
+        now = stats[0]
+        before, found, kept = stats[1], held, 0
+        for place in range(left):
+            vertex = sources[place]
+            while net.excess[vertex] > 0 and search.stamp[vertex] != now:
+                sent, found = _search(net, search, vertex, now, found)
+                stats[1] += sent
+            if net.excess[vertex] > 0:
+                sources[kept] = vertex
+                kept += 1
+        left = kept
+        # The zone is kept until a way is found: as it grows, prices do not climb in small steps for ever.
+        if left:
+            held = _raise_zone(net, search, now, held, found, int(stats[1] == before))
+            if held < 0:
+                return False
+    return True
