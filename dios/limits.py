@@ -353,6 +353,12 @@ SCHED_CLASS_DEPTH_MAX: Final = 64
 SCHED_MISFIT_FILTERS_MAX: Final = 64
 SCHED_FAULTS_MAX: Final = 100
 
+# -- simulated clusters ---------------------------------------------------------------------------
+SIMULATED_LEVELS_MAX: Final = 720
+SIMULATED_FAULTS_KEPT: Final = 100
+TRACE_TASKS_MAX: Final = 5_000_000
+TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in a measurement of a trace
+
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101

@@ -13,9 +13,6 @@ from typing import NamedTuple
 from dios.firmament.rounds import Change, Delta, Round
 from dios.firmament.simulate.world import TaskRecord
 
-FAULTS_KEPT = 100
-"""How many faults are kept word by word; all are counted."""
-
 
 class RoundLine(NamedTuple):
     """One round; times in seconds, ``at`` simulated and the others real."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from dios import limits
 from dios.errors import InvalidError, InvariantError
 from dios.firmament.rounds import Round
 from dios.firmament.simulate.bridge import Bridge, Ended, Measured, Scheduler
@@ -28,11 +29,9 @@ from dios.firmament.simulate.events import (
     Withdrawal,
     Workload,
 )
-from dios.firmament.simulate.outcome import FAULTS_KEPT, DeltaDigest, Level, Outcome, line_of
+from dios.firmament.simulate.outcome import DeltaDigest, Level, Outcome, line_of
 from dios.firmament.simulate.world import HostDue, TaskRecord, World
 
-LEVELS_KEPT: Final = 720
-"""How many moments of a run are kept for its timeline: every five seconds of an hour."""
 PAUSE_S: Final = 1.0
 """Back to back: how long after a round that changed nothing another is tried, if only time has passed."""
 
@@ -258,7 +257,7 @@ class _Engine:
         world = self._world
         waiting = world.tasks - world.running
         self.outcome.levels.append(Level(self._now, world.machines, world.slots, world.running, waiting))
-        self._agenda.put(self._now + self._config.seconds / LEVELS_KEPT, _LevelDue(), _LAST)
+        self._agenda.put(self._now + self._config.seconds / limits.SIMULATED_LEVELS_MAX, _LevelDue(), _LAST)
 
     # Rounds -------------------------------------------------------------------------------------------
 
@@ -316,7 +315,7 @@ class _Engine:
         outcome.preempted += line.preempted
         outcome.migrated += line.migrated
         outcome.faults += len(done.faults)
-        room = FAULTS_KEPT - len(outcome.fault_texts)
+        room = limits.SIMULATED_FAULTS_KEPT - len(outcome.fault_texts)
         outcome.fault_texts += [f"{fault.where}: {fault.what}" for fault in done.faults[: max(0, room)]]
         self._digest.add(self._now, done.deltas)
         if self._config.keep_deltas:

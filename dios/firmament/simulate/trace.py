@@ -1,0 +1,281 @@
+"""A workload from the 2011 Google cluster trace: its machines, its tasks, and how long they ran (§8.4).
+
+For: simulating the cell of the trace, or a part of it. Not for: replaying the decisions that were made
+then; as in the thesis tasks wait and run where the simulated scheduler says.
+
+What is made of the rows:
+
+- A task comes when it was submitted, asks for what it asked for, and runs as long as its last run in the
+  trace took. One that was evicted or lost and came again is still the same task: whom to stop is up to
+  the simulated scheduler now. One that failed and came again is another.
+- A task that was killed while it waited is withdrawn at that time. One whose end is not in the hours that
+  are simulated runs on to their end.
+- Every machine has 24 slots and, at capacity 1, the CPUs and memory of ``machines`` (§8.4). The trace has
+  no racks; machines are put into racks of 48 as they come.
+- Updates of machines and of tasks' requests are passed over; ``passed_over`` counts them.
+- Jobs of production priority (9 and more) are services.
+- A scale, or a number of machines, takes a part of the machines, and as large a part of the jobs, chosen
+  by a hash of their identifiers: the same ones every time.
+
+What ran in the window's hours is held in memory, some 300 bytes a task; the measurements of task_usage
+are read as they are needed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dios import limits
+from dios.errors import InvalidError
+from dios.firmament.descriptors import Affinity, JobDescriptor, Kind, Resources, TaskDescriptor
+from dios.firmament.simulate.blocks import mixed
+from dios.firmament.simulate.events import (
+    Happening,
+    MachineDown,
+    MachineUp,
+    SimulatedTask,
+    Submission,
+    Usage,
+    Withdrawal,
+)
+from dios.firmament.simulate.machines import GOOGLE_CPUS, GOOGLE_MEMORY, RACK_MACHINES, google_machine
+from dios.firmament.simulate.trace_rows import (
+    BEFORE,
+    WINDOW_US,
+    MachineEvent,
+    TaskEvent,
+    TaskRow,
+    TraceError,
+    machine_rows,
+    task_rows,
+    usage_rows,
+)
+
+PRODUCTION: Final = 9
+"""The least priority of production work."""
+_HASHES: Final = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class TraceChoice:
+    """Which part of a trace.
+
+    Attributes:
+        directory: holds machine_events/ and task_events/, and maybe task_usage/.
+        seconds: of the window, from its beginning.
+        scale: the share of machines and jobs that are taken.
+        machines: instead: so many of the machines that are there in the beginning.
+    """
+
+    directory: Path
+    seconds: float
+    scale: float = 1.0
+    machines: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale <= 1:
+            raise InvalidError(f"scale is {self.scale}; it must be over 0 and at most 1")
+        if self.machines is not None and self.machines < 1:
+            raise InvalidError(f"a cluster of {self.machines} machines; it must have 1 or more")
+
+
+@dataclass(slots=True)
+class _Life:
+    """One task from its submission to its end."""
+
+    task: int
+    row: TaskRow
+    submitted: float
+    scheduled: float | None = None
+    work: float = math.inf
+    completes: bool = True
+    withdrawn: float | None = None
+    over: bool = False
+
+
+class TraceWorkload:
+    """The events of a part of a trace.
+
+    Raises:
+        TraceError: while events are asked for: the trace is not there, or a line is bad.
+    """
+
+    def __init__(self, choice: TraceChoice) -> None:
+        self._choice = choice
+        self._until_us = WINDOW_US + int(choice.seconds * 1e6)
+        self._lives: dict[tuple[int, int], list[_Life]] = {}
+        self._tasks = 0
+        self._job_share = choice.scale
+        self.passed_over: Counter[str] = Counter()
+        """Rows that change nothing here, by what they are."""
+
+    def events(self) -> Iterator[Happening]:
+        """Machines and tasks in order of time."""
+        machines = self._machines()
+        tasks = self._submissions()
+        yield from heapq.merge(machines, tasks, self._usages(), key=lambda event: event.time)
+
+    def job_done(self, job: int, now: float) -> Submission | None:
+        """Nothing follows: what comes stands in the trace."""
+        del job, now
+        return None
+
+    # Machines -----------------------------------------------------------------------------------------
+
+    def _machines(self) -> list[MachineUp | MachineDown]:
+        rows = list(machine_rows(self._choice.directory, self._until_us))
+        share = self._machine_share([row.machine for row in rows if row.time == BEFORE])
+        there: set[int] = set()
+        racks: dict[int, int] = {}
+        events: list[MachineUp | MachineDown] = []
+        for row in rows:
+            if mixed(row.machine) > share:
+                continue
+            at = _seconds(row.time)
+            if row.event is MachineEvent.REMOVE and row.machine in there:
+                there.remove(row.machine)
+                events.append(MachineDown(at, row.machine))
+            elif row.event is not MachineEvent.REMOVE and row.machine not in there:
+                there.add(row.machine)
+                rack = racks.setdefault(row.machine, len(racks) // RACK_MACHINES)
+                told = google_machine(
+                    row.machine, row.cpus or 0.0, row.memory or 0.0, rack=rack, platform=row.platform[:8]
+                )
+                events.append(MachineUp(at, told))
+            else:
+                self.passed_over[f"machine {row.event.name}"] += 1
+        if not events:
+            raise TraceError(f"{self._choice.directory}: no machine is there in the time that is simulated")
+        return sorted(events, key=lambda event: event.time)
+
+    def _machine_share(self, first: list[int]) -> int:
+        """The largest hash of a machine that is taken; jobs are taken by the same share."""
+        wanted = self._choice.machines
+        if wanted is None:
+            return int(self._choice.scale * (_HASHES - 1))
+        hashes = sorted(mixed(machine) for machine in set(first))
+        if wanted > len(hashes):
+            raise TraceError(
+                f"{self._choice.directory}: {wanted} machines are asked for, and the trace begins with "
+                f"{len(hashes)}; give --machines {len(hashes)} or fewer"
+            )
+        self._job_share = wanted / len(hashes)
+        return hashes[wanted - 1]
+
+    # Tasks --------------------------------------------------------------------------------------------
+
+    def _submissions(self) -> list[Submission | Withdrawal]:
+        """Read the rows of all tasks, then say what comes when."""
+        share = int(self._job_share * (_HASHES - 1))
+        for row in task_rows(self._choice.directory, self._until_us):
+            if mixed(row.job ^ _HASHES - 1) <= share:
+                self._note(row)
+        lives = sorted((life for each in self._lives.values() for life in each), key=lambda life: life.task)
+        jobs = _jobs(lives)
+        together: dict[tuple[float, int], list[_Life]] = {}
+        for life in lives:
+            together.setdefault((life.submitted, life.row.job), []).append(life)
+        events: list[Submission | Withdrawal] = [
+            Submission(at, jobs[job], tuple(map(_task, members))) for (at, job), members in together.items()
+        ]
+        events += [Withdrawal(life.withdrawn, life.task) for life in lives if life.withdrawn is not None]
+        return sorted(events, key=lambda event: event.time)
+
+    def _note(self, row: TaskRow) -> None:
+        """Take in one row."""
+        at = _seconds(row.time)
+        lives = self._lives.setdefault((row.job, row.number), [])
+        life = lives[-1] if lives else None
+        if row.event in {TaskEvent.UPDATE_PENDING, TaskEvent.UPDATE_RUNNING} and life:
+            self.passed_over["task UPDATE"] += 1
+            return
+        if life is None or life.over:
+            if life and row.event is not TaskEvent.SUBMIT:
+                self.passed_over[f"task {row.event.name} after its end"] += 1
+                return
+            # A task whose submission is missing (the trace has such) comes when it is first heard of.
+            life = self._begin(row, at)
+            lives.append(life)
+        _apply(life, row.event, at)
+
+    def _begin(self, row: TaskRow, at: float) -> _Life:
+        if self._tasks >= limits.TRACE_TASKS_MAX:
+            raise TraceError(
+                f"{self._choice.directory}: more than {limits.TRACE_TASKS_MAX} tasks; simulate "
+                "fewer --hours, or a part with --machines or --scale"
+            )
+        self._tasks += 1
+        return _Life(self._tasks - 1, row, at)
+
+    def _usages(self) -> Iterator[Usage]:
+        for row in usage_rows(self._choice.directory, self._until_us):
+            lives = self._lives.get((row.job, row.number), ())
+            at = _seconds(row.end)
+            which = bisect_right([life.submitted for life in lives], at) - 1
+            if which >= 0 and at <= self._choice.seconds:
+                used = Resources((row.cpus or 0.0) * GOOGLE_CPUS, (row.memory or 0.0) * GOOGLE_MEMORY)
+                yield Usage(at, lives[which].task, used)
+
+
+def _seconds(time_us: int) -> float:
+    """Simulated time; what was before the window is its beginning."""
+    return max(0, time_us - WINDOW_US) / 1e6
+
+
+def _apply(life: _Life, event: TaskEvent, at: float) -> None:
+    """What a row does to a task."""
+    match event:
+        case TaskEvent.SUBMIT | TaskEvent.UPDATE_PENDING:
+            pass
+        case TaskEvent.SCHEDULE | TaskEvent.UPDATE_RUNNING:
+            life.scheduled, life.work = at, math.inf
+        case TaskEvent.EVICT | TaskEvent.LOST:
+            # Should it never come again, this is all that it ran.
+            if life.scheduled is not None:
+                life.work, life.completes, life.scheduled = at - life.scheduled, False, None
+        case TaskEvent.FINISH | TaskEvent.FAIL | TaskEvent.KILL:
+            life.over = True
+            life.completes = event is TaskEvent.FINISH
+            if life.scheduled is None:
+                life.withdrawn = at
+            else:
+                life.work = at - life.scheduled
+
+
+def _jobs(lives: list[_Life]) -> dict[int, JobDescriptor]:
+    """What holds for each job, by what its tasks say."""
+    spread = {life.row.job for life in lives if life.row.spread}
+    jobs: dict[int, JobDescriptor] = {}
+    for life in lives:
+        row = life.row
+        if row.job not in jobs:
+            jobs[row.job] = JobDescriptor(
+                row.job,
+                principal=row.user[:16],
+                name=f"job {row.job}",
+                kind=Kind.SERVICE if row.priority >= PRODUCTION else Kind.BATCH,
+                affinity=Affinity.SPREAD_MACHINES if row.job in spread else Affinity.NONE,
+            )
+    return jobs
+
+
+def _task(life: _Life) -> SimulatedTask:
+    row = life.row
+    demand = Resources((row.cpus or 0.0) * GOOGLE_CPUS, (row.memory or 0.0) * GOOGLE_MEMORY)
+    return SimulatedTask(
+        TaskDescriptor(
+            task=life.task,
+            demand=demand,
+            priority=row.priority,
+            expected_runtime=life.work if math.isfinite(life.work) else None,
+        ),
+        life.work,
+        completes=life.completes,
+    )
