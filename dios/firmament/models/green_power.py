@@ -1,0 +1,162 @@
+"""What machines draw and what a task's share of it is (§7.4), with the machines of Tables 8.3 and 8.4.
+
+For: the Green model and experiments about energy. Not for: measuring; whoever has a meter tells ``observe``.
+
+Power is linear in the number of busy cores, which the thesis found to hold well. What an idle machine draws
+is drawn whatever is decided, so all energies here are above idle (§8.2.2). Machines are always on: the
+thesis leaves switching them off to others, and so do we.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dios.errors import InvalidError
+from dios.firmament.columns import Floats
+from dios.firmament.descriptors import Level
+from dios.firmament.models.terms import running_tasks
+from dios.firmament.state import ClusterState
+
+_SAMPLES_MIN: Final = 3
+"""Before so many samples of a class on a type of machine the type's own figures are used."""
+_NEWS: Final = 0.05
+"""A mean that moved by this share since it was told last is told again."""
+_CLASSES_MAX: Final = 4_096
+"""Equivalence classes with measured power; further ones use the machines' figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """A type of machine: watts, and how fast it is. Speeds are relative to a core of a Dell R415."""
+
+    idle: float
+    """Watts."""
+    full: float
+    """Watts with all cores busy."""
+    cores: int
+    speed: float = 1.0
+    """Work of a batch task that a core does in a second."""
+    requests: float = 1_000.0
+    """Requests per second that a service task's core answers."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.idle <= self.full and self.cores > 0 and self.speed > 0 and self.requests > 0):
+            raise InvalidError(f"{self}: idle <= full, and cores, speed and requests above 0 are wanted")
+
+    @property
+    def marginal(self) -> float:
+        """Watts for each busy core."""
+        return (self.full - self.idle) / self.cores
+
+    def watts(self, busy: float) -> float:
+        """What the machine draws with so many busy cores."""
+        return self.idle + min(busy, self.cores) * self.marginal
+
+
+MACHINES: Final = {
+    # Watts and cores: Tables 8.3 and 8.4 (the R420 has twelve cores, as in Table 8.1). Speed and requests are
+    # estimates from clocks and kinds of cores; the thesis gives none.
+    "pandaboard": Power(6.95, 7.58, 2, 0.17, 450.0),
+    "wandboard": Power(9.55, 12.25, 4, 0.19, 700.0),
+    "r420": Power(87.10, 175.04, 12, 0.75, 2_400.0),
+    "r415": Power(70.60, 238.02, 12, 1.0, 2_700.0),
+    "itanium": Power(544.94, 657.81, 8, 0.45, 1_000.0),
+}
+"""The thesis' five machines by type."""
+
+ORDINARY: Final = Power(80.0, 200.0, 12)
+"""A type of which nothing is known."""
+
+
+class PowerBook:
+    """What is known of each type of machine, and what classes of tasks were seen to draw there."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, Power] = dict(MACHINES)
+        self._sums: dict[tuple[int, int], tuple[float, int]] = {}
+        self._told: dict[tuple[int, int], float] = {}
+        self.version = 0
+        """Grows when a figure changes by so much that costs ought to."""
+
+    def note(self, machine_type: str, power: Power) -> None:
+        """Say what a type of machine draws."""
+        self._types[machine_type] = power
+        self.version += 1
+
+    def of(self, machine_type: str) -> Power:
+        """What is known of a type; something ordinary where nothing is."""
+        return self._types.get(machine_type, ORDINARY)
+
+    def read_labels(self, labels: dict[str, str], machine_type: str) -> None:
+        """Take a type's figures from a machine's labels ``power=idle:full:cores[:speed[:requests]]``.
+
+        Raises:
+            InvalidError: the label is there and is not such numbers.
+        """
+        text = labels.get("power")
+        if text is None:
+            return
+        try:
+            idle, full, cores, *more = (float(each) for each in text.split(":"))
+            found = Power(idle, full, round(cores), *more[:2])
+        except (ValueError, TypeError):
+            raise InvalidError(
+                f"label power={text}; idle:full:cores[:speed[:requests]] in watts is wanted"
+            ) from None
+        if self._types.get(machine_type) != found:
+            self.note(machine_type, found)
+
+    def observe(self, state: ClusterState, machine: int, watts: float) -> None:
+        """One sample of a whole machine: what is above idle is divided by the cores that tasks use (§7.4).
+
+        Args:
+            state: the cluster.
+            machine: the machine's row.
+            watts: at the socket.
+
+        Raises:
+            InvalidError: not a machine, or not a power.
+        """
+        if state.resources.level[machine] != Level.MACHINE or not 0 <= watts < 1e9:
+            raise InvalidError(f"{watts} W at row {machine}: a machine and a power from 0 on are wanted")
+        tasks = state.tasks
+        rows = running_tasks(state)
+        rows = rows[tasks.machine[rows] == machine]
+        usage = tasks.usage[rows, 0]
+        cores = np.where(usage > 0, usage, tasks.demand[rows, 0])
+        if not cores.sum() > 0:
+            return
+        kind = int(state.resources.machine_type[machine])
+        above = max(0.0, watts - self.of(state.machine_types.names[kind]).idle)
+        for equivalence, share in zip(tasks.equivalence[rows].tolist(), cores / cores.sum(), strict=True):
+            self._add((equivalence, kind), float(above * share))
+
+    def watts(self, state: ClusterState, kinds: list[int], equivalences: Floats, cpus: Floats) -> Floats:
+        """Watts above idle of tasks on types of machines, shape (tasks, kinds): measured, else computed.
+
+        Args:
+            state: the cluster.
+            kinds: numbers of machine types.
+            equivalences: the tasks' classes, shape (tasks,).
+            cpus: cores that they ask for, shape (tasks,).
+        """
+        marginal = np.array([self.of(state.machine_types.names[kind]).marginal for kind in kinds])
+        found = cpus[:, None] * marginal[None, :]
+        for (equivalence, kind), (total, count) in self._sums.items():
+            if kind in kinds and count >= _SAMPLES_MIN:
+                found[equivalences == equivalence, kinds.index(kind)] = total / count
+        return found
+
+    def _add(self, key: tuple[int, int], watts: float) -> None:
+        if key not in self._sums and len(self._sums) >= _CLASSES_MAX:
+            return
+        total, count = self._sums.get(key, (0.0, 0))
+        self._sums[key] = (total + watts, count + 1)
+        mean = (total + watts) / (count + 1)
+        told = self._told.get(key, 0.0)
+        if count + 1 >= _SAMPLES_MIN and abs(mean - told) > _NEWS * told:
+            self._told[key] = mean
+            self.version += 1
