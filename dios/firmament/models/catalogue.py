@@ -22,6 +22,7 @@ _PLACES = {
     "trivial": "trivial:TrivialModel",
     "random-fit": "random_fit:RandomFitModel",
     "coco": "coco:CocoModel",
+    "green": "green:GreenModel",
     "quincy": "quincy:QuincyModel",
     "whare-m": "whare:WhareM",
     "whare-c": "whare:WhareC",
