@@ -192,13 +192,17 @@ class RoundMaker:
             state.tasks.leaf[tasks],
         )
         held = hold_back(state, tasks, leaf, check_fit=self._settings.fit)
-        held |= self._broken_gangs(tasks, leaf, held)
+        short = self._short_gangs(tasks, leaf, held)
+        held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
+        stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)
+        held &= ~stopped
+        leaf[stopped] = ABSENT
         self.last = Outcome(plan, network, solved, leaf, held)
         self._restrictions.misfits(tasks[held])
         self._change(tasks, leaf, held, found)
 
-    def _broken_gangs(self, tasks: Ints, leaf: Ints, held: Flags) -> Flags:
-        """Arrivals of gangs of which too few would run after what was held back already."""
+    def _short_gangs(self, tasks: Ints, leaf: Ints, held: Flags) -> Flags:
+        """The tasks of gangs of which too few would run after what was held back; none of them may run."""
         state = self._state
         job = state.tasks.job[tasks]
         runs = np.where(held, state.tasks.leaf[tasks], leaf) != ABSENT
@@ -208,7 +212,7 @@ class RoundMaker:
         short[gangs] = running[gangs] < needed(state, gangs)
         for row in gangs[short[gangs]].tolist():
             self._gangs.failed(row, state.now)
-        return short[job] & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
+        return short[job]
 
     def _change(self, tasks: Ints, leaf: Ints, held: Flags, found: Round) -> None:
         state = self._state
@@ -216,6 +220,11 @@ class RoundMaker:
         source = table.machine[tasks].copy()
         target = np.where(leaf != ABSENT, tree.machine[leaf], ABSENT)
         changed = (source != target) & ~held
+        leaf = tables.settle(
+            state, np.where(changed, target, source), np.where(held, table.leaf[tasks], leaf)
+        )
+        shifted = ~changed & (source != ABSENT) & (leaf != table.leaf[tasks])
+        tables.shift(state, tasks[shifted], leaf[shifted])
         leaves = changed & (source != ABSENT)
         comes = changed & (target != ABSENT)
         tables.stop(state, tasks[leaves])

@@ -90,6 +90,38 @@ def stop(state: ClusterState, rows: Ints) -> None:
     _count(state, rows, leaves, -1)
 
 
+def shift(state: ClusterState, rows: Ints, leaves: Ints) -> None:
+    """Running tasks go to other leaves of their machines, without being stopped."""
+    _count(state, rows, state.tasks.leaf[rows], -1)
+    state.tasks.leaf[rows] = leaves
+    _count(state, rows, leaves, 1)
+
+
+def settle(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
+    """Leaves for tasks that are to run on machines (n,): the wanted ones where there is room.
+
+    What was held back needs its old leaf again, which the solution may have given to another task.
+    """
+    tree = state.resources
+    found = leaf.copy()
+    inside = np.flatnonzero((leaf != ABSENT) & (leaf != machine))
+    crowded = np.bincount(leaf[inside], minlength=len(tree.alive)) > tree.slots
+    for place in np.unique(tree.machine[np.flatnonzero(crowded)]).tolist():
+        leaves = np.flatnonzero(tree.alive & tree.is_leaf & (tree.machine == place))
+        left = dict(zip(leaves.tolist(), tree.slots[leaves].tolist(), strict=True))
+        waiting = []
+        for at in inside[machine[inside] == place].tolist():
+            if left[int(leaf[at])] > 0:
+                left[int(leaf[at])] -= 1
+            else:
+                waiting.append(at)
+        for at in waiting:
+            roomiest = max(left, key=left.__getitem__)
+            left[roomiest] -= 1
+            found[at] = roomiest
+    return found
+
+
 def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:
     tree = state.resources
     demand = state.tasks.demand[rows]
