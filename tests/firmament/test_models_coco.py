@@ -366,14 +366,16 @@ def test_tasks_come_in_waves(wave: str, expected: int) -> None:
     assert found.tolist() == [min(expected, 2), 1]
 
 
-def test_running_tasks_keep_their_way_through_the_tree() -> None:
-    """Inside a machine the capacity is one more than what runs there, up to the slots."""
+def test_inside_of_a_machine_one_task_comes_at_a_time() -> None:
+    """§7.3.3: unit capacities within the topology, whatever runs there; none where there are no slots."""
     state = small.cluster()
     small.add_machine(state, 1, slots=4, inner=SOCKETS)
+    small.add_machine(state, 2, slots=0)
     fill(state, 1, 1)
     row = {name: at for at, name in state.resources.names.items()}
-    parents, children = rows(row["m1"], row["m1"]), rows(row["socket 0"], row["socket 1"])
-    assert ready(state).resource_capacity(state, parents, children).tolist() == [2, 1]
+    parents = rows(row["m1"], row["m1"], row["r0"])
+    children = rows(row["socket 0"], row["socket 1"], row["m2"])
+    assert ready(state).resource_capacity(state, parents, children).tolist() == [1, 1, 0]
 
 
 # Priorities and preemption ------------------------------------------------------------------------------

@@ -173,9 +173,8 @@ class CocoModel(BaseModel):
         level = table.level[children]
         machines = self._now(state).machines[children].astype(np.int64)
         new = np.where(level < Level.MACHINE, machines if self.wave == "machine" else 1, 1)
-        # Running tasks' flow enters at machines or below.
-        inside = np.where(level >= Level.MACHINE, table.running[children], 0)
-        most: Ints = np.minimum(inside + new, slots)
+        # A running task's flow enters at its leaf, and needs nothing of these arcs.
+        most: Ints = np.minimum(new, slots)
         return most
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
