@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
+from dios.firmament import procfs
 from dios.firmament.machine_tree import BadTopologyError, Disk, Element, MachineTopology, Part, check
 
 __all__ = ["BadTopologyError", "Disk", "Element", "MachineTopology", "Part", "cpu_list", "read_topology"]
@@ -106,7 +107,9 @@ class _Finder:
         if not found:
             numbers = (path.name[3:] for path in folder.glob("cpu[0-9]*"))
             found = tuple(
-                sorted(int(n) for n in numbers if n.isdecimal() and _text(folder / f"cpu{n}/online") != "0")
+                sorted(
+                    int(n) for n in numbers if n.isdecimal() and procfs.text(folder / f"cpu{n}/online") != "0"
+                )
             )
         if not found:
             found = self.allowed(())
@@ -130,7 +133,7 @@ class _Finder:
 
     def model(self) -> tuple[str, int]:
         """The processor's name and its highest clock in kHz."""
-        told = _text(self.proc / "cpuinfo")
+        told = procfs.text(self.proc / "cpuinfo")
         rows = [
             (key.strip(), value.strip())
             for key, _, value in (row.partition(":") for row in told.splitlines())
@@ -142,7 +145,7 @@ class _Finder:
         if model is None:
             self.missing.append("the processor's name is not told")
             model = "unknown"
-        clock = _number(self.root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+        clock = procfs.number(self.root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
         named = _CLOCK_IN_NAME.search(model)
         if clock <= 0 and named:
             clock = round(float(named[1]) * 1e6)
@@ -179,8 +182,10 @@ class _Finder:
         core = _within(core, online) if cpu in core else (cpu,)
         package = _within(package, online) if cpu in package else online
         first = self.root / f"devices/system/cpu/cpu{core[0]}/topology"
-        found.setdefault((Part.CORE, max(_number(first / "core_id", core[0]), -1), core), 0)
-        found.setdefault((Part.PACKAGE, max(_number(folder / "physical_package_id", 0), -1), package), 0)
+        found.setdefault((Part.CORE, max(procfs.number(first / "core_id", core[0]), -1), core), 0)
+        found.setdefault(
+            (Part.PACKAGE, max(procfs.number(folder / "physical_package_id", 0), -1), package), 0
+        )
 
     def _nodes(self, online: tuple[int, ...]) -> dict[int, tuple[tuple[int, ...], int]]:
         """NUMA nodes by number: their processors and bytes of memory."""
@@ -190,7 +195,7 @@ class _Finder:
                 continue
             number = int(path.name[4:])
             size = 0
-            for row in _text(path / "meminfo").splitlines():
+            for row in procfs.text(path / "meminfo").splitlines():
                 words = row.split()
                 if len(words) >= 4 and words[2] == "MemTotal:" and words[3].isdecimal():
                     size = int(words[3]) * limits.KIB
@@ -202,11 +207,11 @@ class _Finder:
     def _caches(self, cpu: int, online: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...], int]]:
         """The data caches of one thread: level, the threads that share it, bytes."""
         for path in sorted((self.root / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*")):
-            level = _number(path / "level")
-            if not 1 <= level <= 9 or _text(path / "type") == "Instruction":
+            level = procfs.number(path / "level")
+            if not 1 <= level <= 9 or procfs.text(path / "type") == "Instruction":
                 continue
             shared = _within(_list_of(path / "shared_cpu_list"), online)
-            text = _text(path / "size")
+            text = procfs.text(path / "size")
             amount = text.rstrip("KMG")
             size = int(amount) * _UNITS.get(text[-1:], 1) if amount.isdecimal() else 0
             yield level, shared if cpu in shared else (cpu,), size
@@ -256,7 +261,7 @@ class _Finder:
             if allowed:
                 quota = min(quota, allowed) if quota else allowed
             for name in ("memory.max", "memory.limit_in_bytes"):
-                limit = _number(folder / name)
+                limit = procfs.number(folder / name)
                 if 0 < limit < left:
                     left = limit
         return quota, left
@@ -264,7 +269,7 @@ class _Finder:
     def _groups(self) -> list[Path]:
         """Each folder from the process's groups up to their roots, where they can be seen."""
         found: list[Path] = []
-        for row in _text(self.proc / self.process / "cgroup").splitlines():
+        for row in procfs.text(self.proc / self.process / "cgroup").splitlines():
             _, _, rest = row.partition(":")
             controllers, _, inside = rest.partition(":")
             # A namespace shows groups outside of its own as "/..": only their root can be seen.
@@ -281,8 +286,8 @@ class _Finder:
         """Bytes per second of all devices' links that are up; in a container, of its fastest link."""
         devices, others = 0, 0
         for path in (self.root / "class/net").glob("*"):
-            speed = _number(path / "speed")
-            if path.name == "lo" or speed <= 0 or _text(path / "operstate") == "down":
+            speed = procfs.number(path / "speed")
+            if path.name == "lo" or speed <= 0 or procfs.text(path / "operstate") == "down":
                 continue
             if (path / "device").exists():
                 devices += speed
@@ -297,8 +302,8 @@ class _Finder:
         found = [
             Disk(
                 _short(path.name),
-                max(_number(path / "size"), 0) * _SECTOR_BYTES,
-                _number(path / "queue/rotational") == 1,
+                max(procfs.number(path / "size"), 0) * _SECTOR_BYTES,
+                procfs.number(path / "queue/rotational") == 1,
             )
             for path in sorted((self.root / "block").glob("*"))
             if not path.name.startswith(_PSEUDO_DISKS)
@@ -310,24 +315,9 @@ class _Finder:
             self.missing.append(what)
 
 
-def _text(path: Path) -> str:
-    """A small file's text; empty when it cannot be read, which in sysfs has many names."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(path: Path, otherwise: int = -1) -> int:
-    try:
-        return int(_text(path))
-    except ValueError:
-        return otherwise
-
-
 def _list_of(path: Path) -> tuple[int, ...]:
     try:
-        return cpu_list(_text(path))
+        return cpu_list(procfs.text(path))
     except ValueError:
         return ()
 
@@ -343,7 +333,7 @@ def _within(cpus: tuple[int, ...], online: tuple[int, ...]) -> tuple[int, ...]:
 
 def _field(path: Path, name: str) -> str:
     """The value behind ``name:`` in a file of such rows; empty when there is none."""
-    for row in _text(path).splitlines():
+    for row in procfs.text(path).splitlines():
         key, _, value = row.partition(":")
         if key == name:
             return value.strip()
@@ -352,9 +342,9 @@ def _field(path: Path, name: str) -> str:
 
 def _quota_milli(folder: Path) -> int:
     """What one control group allows, in thousandths of a hardware thread; 0: no limit."""
-    words = _text(folder / "cpu.max").split()
+    words = procfs.text(folder / "cpu.max").split()
     if len(words) != 2:
-        words = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]
+        words = [procfs.text(folder / "cpu.cfs_quota_us"), procfs.text(folder / "cpu.cfs_period_us")]
     if all(word.isdecimal() for word in words) and int(words[1]) > 0:
         return int(words[0]) * 1000 // int(words[1])
     return 0
