@@ -24,27 +24,27 @@ from dios.firmament.simulate.world import World
 class Scheduler(Protocol):
     """What a simulation drives: ``FlowScheduler``, or a queue to compare it with (``queues``)."""
 
-    def add_machine(self, machine: MachineDescriptor, now: float) -> None:
+    def add_machine(self, machine: MachineDescriptor, now: float, /) -> None:
         """A machine came."""
         ...
 
-    def remove_machine(self, machine_id: int, now: float) -> list[int]:
+    def remove_machine(self, machine: int, now: float, /) -> list[int]:
         """A machine went; the tasks that ran there wait again."""
         ...
 
-    def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
+    def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float, /) -> None:
         """Tasks came."""
         ...
 
-    def finished(self, task_id: int, now: float, report: FinalReport | None = None) -> None:
+    def finished(self, task: int, now: float, report: FinalReport | None = None, /) -> None:
         """A task ended or was withdrawn."""
         ...
 
-    def measured(self, task_id: int, usage: Resources) -> None:
+    def measured(self, task: int, usage: Resources, /) -> None:
         """What a task uses."""
         ...
 
-    def round(self, now: float) -> Round:
+    def round(self, now: float, /) -> Round:
         """Decide, apply it to the scheduler's own state, and say what changed."""
         ...
 

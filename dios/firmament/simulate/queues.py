@@ -50,14 +50,14 @@ class QueueScheduler:
         self._slots[machine.machine] = machine.slots
         self._free[machine.machine] = [machine.capacity.cpus, machine.capacity.memory]
 
-    def remove_machine(self, machine_id: int, now: float) -> list[int]:
+    def remove_machine(self, machine: int, now: float) -> list[int]:
         """A machine went; the tasks that ran there wait again."""
         del now
-        lost = [task for task, (_, machine) in self._running.items() if machine == machine_id]
+        lost = [task for task, (_, place) in self._running.items() if place == machine]
         for task in lost:
             self._waiting[task] = self._running.pop(task)[0]
         for table in (self._machines, self._slots, self._free):
-            del table[machine_id]
+            del table[machine]
         return lost
 
     def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
@@ -65,16 +65,16 @@ class QueueScheduler:
         del job, now
         self._waiting.update((task.task, task) for task in tasks)
 
-    def finished(self, task_id: int, now: float, report: FinalReport | None = None) -> None:
+    def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """A task ended or was withdrawn."""
         del now, report
-        if self._waiting.pop(task_id, None) is None:
-            task, machine = self._running.pop(task_id)
-            self._take(task, machine, -1)
+        if self._waiting.pop(task, None) is None:
+            told, machine = self._running.pop(task)
+            self._take(told, machine, -1)
 
-    def measured(self, task_id: int, usage: Resources) -> None:
+    def measured(self, task: int, usage: Resources) -> None:
         """Measurements change nothing here."""
-        del task_id, usage
+        del task, usage
 
     def round(self, now: float) -> Round:
         """Go through the queue once; a task that fits nowhere lets the next one pass."""

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import InvalidError, InvariantError
+from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.rounds import Round
 from dios.firmament.simulate.bridge import Bridge, Ended, Measured, Scheduler
 from dios.firmament.simulate.check import check
@@ -29,6 +30,7 @@ from dios.firmament.simulate.events import (
     Withdrawal,
     Workload,
 )
+from dios.firmament.simulate.measure import final_sample, running_sample
 from dios.firmament.simulate.outcome import DeltaDigest, Level, Outcome, line_of
 from dios.firmament.simulate.world import HostDue, TaskRecord, World
 
@@ -64,6 +66,8 @@ class SimulationConfig:
         sample_interval: simulated seconds between measurements of running tasks; None: never.
         keeps_work: a task that is stopped goes on later where it was, instead of beginning again.
         keep_deltas: the outcome lists every delta.
+        knowledge: takes what is measured of tasks with a program, at each sample and at their ends, as a
+            coordinator's would (§6.5.3); give the scheduler the same one.
         checked: after every round the scheduler's state is compared with the world.
     """
 
@@ -76,6 +80,7 @@ class SimulationConfig:
     sample_interval: float | None = None
     keeps_work: bool = False
     keep_deltas: bool = False
+    knowledge: KnowledgeBase | None = None
     checked: bool = False
 
     def __post_init__(self) -> None:
@@ -226,8 +231,7 @@ class _Engine:
             case _RoundLands():
                 self._land(item.done)
             case _SampleDue():
-                for task, usage in self._world.usages():
-                    self._bridge.tell(Measured(task, usage), self._now)
+                self._sample()
                 self._agenda.put(self._now + (self._config.sample_interval or math.inf), _SampleDue())
             case _LevelDue():
                 self._note_level()
@@ -244,6 +248,8 @@ class _Engine:
 
     def _ended(self, record: TaskRecord) -> None:
         self.outcome.ended.append(record)
+        if self._config.knowledge and record.instructions:
+            self._config.knowledge.add(final_sample(record))
         self._bridge.tell(Ended(record.task, record.report() if record.placements else None), self._now)
         self._left_of_job[record.job] -= 1
         if not self._left_of_job[record.job]:
@@ -252,6 +258,13 @@ class _Engine:
             if follows:
                 self._follows += 1
                 self._agenda.put(max(follows.time, self._now), follows)
+
+    def _sample(self) -> None:
+        knowledge = self._config.knowledge
+        for seen in self._world.measure():
+            self._bridge.tell(Measured(seen.record.task, seen.usage), self._now)
+            if knowledge:
+                knowledge.add(running_sample(seen, self._now))
 
     def _note_level(self) -> None:
         world = self._world

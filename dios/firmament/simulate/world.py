@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dios.errors import InvariantError
 from dios.firmament.descriptors import FinalReport, JobDescriptor, MachineDescriptor, Resources
 from dios.firmament.simulate.events import SimulatedTask
-from dios.firmament.simulate.interference import MachineModel, Pace, alone, together, usage
+from dios.firmament.simulate.interference import MachineModel, Pace, Program, alone, together, usage
 from dios.firmament.simulate.machines import MACHINE_TYPES
 
 PLAIN = Pace(1.0, 1.0, 0.0)
@@ -52,6 +53,9 @@ class TaskRecord:
     machine: int = -1
     """Where it runs, or ran last."""
     machine_type: str = ""
+    machine_name: str = ""
+    beside: tuple[str, ...] = ()
+    """The programs that ran beside it when it ended."""
     placements: int = 0
     preemptions: int = 0
     migrations: int = 0
@@ -90,6 +94,22 @@ class TaskRecord:
         )
 
 
+class Seen(NamedTuple):
+    """A running task as whoever profiles its machine sees it."""
+
+    record: TaskRecord
+    program: Program
+    pace: Pace
+    machine: str
+    beside: tuple[str, ...]
+    """The programs of the others there."""
+
+    @property
+    def usage(self) -> Resources:
+        """What it takes."""
+        return usage(self.program, self.pace)
+
+
 @dataclass(slots=True)
 class _Run:
     """One task while it runs."""
@@ -111,6 +131,11 @@ class _Host:
     runs: dict[int, _Run] = field(default_factory=dict)
     due: float = math.inf
     """The earliest time at which something of it stands on the agenda."""
+
+
+def _names(host: _Host, task: int) -> tuple[str, ...]:
+    """The programs beside a task."""
+    return tuple(run.record.name for other, run in host.runs.items() if other != task and run.task.program)
 
 
 class World:
@@ -220,7 +245,8 @@ class World:
         record.waited += now - record.waiting_since
         record.placed = now
         record.started = now if math.isnan(record.started) else record.started
-        record.machine, record.machine_type = machine, host.descriptor.machine_type
+        record.machine, record.machine_name = machine, host.descriptor.name
+        record.machine_type = host.descriptor.machine_type
         record.placements += 1
         record.cpu_seconds = record.instructions = record.cycles = record.misses = 0.0
         host.runs[task] = _Run(told, record, self._left.pop(task, told.work), now)
@@ -279,13 +305,13 @@ class World:
         known = self._tasks.get(task)
         return known is not None and self._where(known[1]) is not None
 
-    def usages(self) -> list[tuple[int, Resources]]:
-        """What each running task that has a program takes at present."""
+    def measure(self) -> list[Seen]:
+        """What each running task that has a program does at present."""
         return [
-            (task, usage(run.task.program, run.pace))
+            Seen(run.record, run.task.program, run.pace, host.descriptor.name, _names(host, run.record.task))
             for host in self._hosts.values()
             if host.model
-            for task, run in host.runs.items()
+            for run in host.runs.values()
             if run.task.program
         ]
 
@@ -325,8 +351,10 @@ class World:
             run.record.wasted += now - run.record.placed
 
     def _end(self, host: _Host, task: int, now: float, *, completed: bool) -> TaskRecord:
-        run = host.runs.pop(task)
+        run = host.runs[task]
         self._advance(run, host, now)
+        run.record.beside = _names(host, task)
+        del host.runs[task]
         self.running -= 1
         run.record.ended = now
         run.record.completed = completed
