@@ -117,6 +117,12 @@ def grouped(ends: Ints, groups: int) -> tuple[Ints, Ints]:
     return start, order
 
 
+def spans(begin: Ints, length: Ints) -> Ints:
+    """The numbers of all spans, one after the other: ``length[i]`` numbers from ``begin[i]`` on."""
+    ends = np.cumsum(length)
+    return np.repeat(begin - ends + length, length) + np.arange(ends[-1] if len(ends) else 0)
+
+
 def new_net(
     vertices: int, arcs: ArcColumns, begin: Ints, target: Indices, option_cost: Ints, row: Indices
 ) -> Net:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dios.firmament.solvers.columns import Ints, exact_sum
 from dios.firmament.solvers.problem import FlowProblem
-from dios.firmament.solvers.repair_net import SINK, ArcColumns, Indices, Net, grouped, new_net
+from dios.firmament.solvers.repair_net import SINK, ArcColumns, Indices, Net, grouped, new_net, spans
 from dios.firmament.solvers.shape_inner import NO_PIECES, Pieces, Upper, convex_costs, fill_in
 from dios.firmament.solvers.shape_rows import (
     classified,
@@ -117,8 +117,7 @@ def _contracted(
     pieces = convex_costs(upper) if len(tops) else NO_PIECES
     counts = pieces.end[tops] - pieces.start[tops] if len(tops) else tops
     pieces_of = np.repeat(tops, counts)
-    places = np.repeat(pieces.start[tops] - np.cumsum(counts) + counts, counts) if len(tops) else tops
-    places = places + np.arange(len(places))
+    places = spans(pieces.start[tops], counts) if len(tops) else tops
     none = np.zeros(len(places), np.int64)
     arcs = ArcColumns(
         np.concatenate([vertex_of[tail[kept]], vertex_of[pieces_of]]),

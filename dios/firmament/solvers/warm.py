@@ -11,10 +11,44 @@ Not for: networks of other shapes (``incremental.py`` dispatches), and not for c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
+from dios.firmament.solvers.errors import InvalidProblemError, OutOfRangeError
+from dios.firmament.solvers.repair import repair
+from dios.firmament.solvers.repair_net import (
+    ArcColumns,
+    count_excess,
+    new_search,
+    seat_best,
+    settle_arcs,
+)
+from dios.firmament.solvers.shape import PRICE_ROOM
+from dios.firmament.solvers.shape_rows import start_prices, topological
+from dios.firmament.solvers.warm_rows import (
+    ROOM,
+    empty_net,
+    enter,
+    indexed,
+    leave,
+    with_arcs,
+    with_options,
+    with_tasks,
+    with_vertices,
+    without_holes,
+)
+
+CAPACITY_MAX: Final = 2**40
+"""No arc carries more: capacities without end are cut to this."""
+
+HOLES_SHARE_INVERSE: Final = 3
+"""Holes between rows are closed when a third of the columns is unused and they would have to grow."""
+
+NAMED: Final = 5
+"""A reason names at most so many vertices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +71,24 @@ class WarmSolution:
     reason: str = ""
 
 
+def _column(values: ArrayLike, length: int | None = None) -> Ints:
+    """A column of whole numbers; a single number is repeated."""
+    column = np.asarray(values, dtype=np.int64)
+    if length is not None and not column.ndim:
+        return np.full(length, column, np.int64)
+    column = np.atleast_1d(column)
+    if length is not None and len(column) != length:
+        raise InvalidProblemError(f"a column has {len(column)} entries where {length} belong")
+    return column
+
+
+def _within(what: str, numbers: Ints, count: int) -> Ints:
+    wrong = (numbers < 0) | (numbers >= count)
+    if wrong.any():
+        raise InvalidProblemError(f"{what} {numbers[np.argmax(wrong)]} does not exist: there are {count}")
+    return numbers
+
+
 class WarmSolver:
     """Tasks as rows of options over a small upper network, solved again after each batch of changes.
 
@@ -47,22 +99,49 @@ class WarmSolver:
     """
 
     def __init__(self) -> None:
-        raise NotImplementedError
+        self._net = empty_net()
+        self._supply: Ints = np.zeros(1, np.int64)
+        self._search = new_search(1)
+        self._stats: Ints = np.zeros(4, np.int64)
+        self._alive = np.zeros(ROOM, np.bool_)
+        self._dirty = np.zeros(ROOM, np.bool_)
+        self._free: Ints = np.zeros(0, np.int64)
+        self._count = 0
+        self._options = 0
+        self._unused = 0
+        self._priced = 1
+        self._most = 0
+        self._indexed = True
 
     # -- the upper network ------------------------------------------------------------------------
     def add_vertices(self, count: int) -> Ints:
         """New vertices without supply, (count,) of ids."""
-        raise NotImplementedError
+        first = len(self._net.price)
+        self._net = with_vertices(self._net, first + count)
+        self._supply = np.concatenate([self._supply, np.zeros(count, np.int64)])
+        self._search = new_search(first + count)
+        self._stats[0] = 0
+        self._indexed = False
+        return np.arange(first, first + count)
 
     def set_supply(self, vertices: ArrayLike, supply: ArrayLike) -> None:
         """Units that begin (positive) or end (negative) at vertices: U_j has F_j - N_j (thesis §C.2)."""
-        raise NotImplementedError
+        places = _within("vertex", _column(vertices), len(self._net.price))
+        self._supply[places] = _column(supply, len(places))
 
     def add_arcs(
         self, tail: ArrayLike, head: ArrayLike, capacity: ArrayLike, cost: ArrayLike, lower: ArrayLike = 0
     ) -> Ints:
         """New arcs between upper vertices, their ids. Parallel arcs are welcome: they make a convex cost."""
-        raise NotImplementedError
+        tails = _within("vertex", _column(tail), len(self._net.price))
+        count, first = len(tails), len(self._net.tail)
+        heads = _within("vertex", _column(head, count), len(self._net.price))
+        zeros = np.zeros(count, np.int64)
+        self._net = with_arcs(self._net, ArcColumns(tails, heads, zeros, zeros, zeros))
+        self._indexed = False
+        arcs = np.arange(first, first + count)
+        self.change_arcs(arcs, capacity, cost, lower)
+        return arcs
 
     def change_arcs(
         self,
@@ -72,7 +151,17 @@ class WarmSolver:
         lower: ArrayLike | None = None,
     ) -> None:
         """New bounds or costs of arcs. A capacity of 0 takes an arc out (a lost machine)."""
-        raise NotImplementedError
+        places = _within("arc", _column(arcs), len(self._net.tail))
+        net = self._net
+        bottom = net.lower[places] if lower is None else _column(lower, len(places))
+        top = net.capacity[places] if capacity is None else _column(capacity, len(places))
+        wrong = (bottom < 0) | (bottom > top)
+        if wrong.any():
+            arc = int(np.argmax(wrong))
+            raise InvalidProblemError(f"arc {places[arc]} has bounds {bottom[arc]} to {top[arc]}")
+        net.lower[places], net.capacity[places] = bottom, np.minimum(top, CAPACITY_MAX)
+        if cost is not None:
+            net.cost[places] = self._costs(_column(cost, len(places)))
 
     # -- tasks ------------------------------------------------------------------------------------
     def add_tasks(self, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> Ints:
@@ -81,26 +170,135 @@ class WarmSolver:
         ``start`` is (n + 1,), ``target`` (upper vertices) and ``cost`` are (options,). The order of a row's
         options is kept: later calls name an option by its index in the row.
         """
-        raise NotImplementedError
+        bounds = _column(start)
+        count = len(bounds) - 1
+        fresh = max(0, count - len(self._free))
+        ids = np.concatenate([self._free[:count], np.arange(self._count, self._count + fresh)])
+        net = with_tasks(self._net, self._count + fresh)
+        if len(net.seat) > len(self._alive):
+            self._alive = np.concatenate([self._alive, np.zeros(len(net.seat) - len(self._alive), np.bool_)])
+            self._dirty = np.concatenate([self._dirty, np.zeros(len(net.seat) - len(self._dirty), np.bool_)])
+        self._net = net
+        self._write(ids, bounds, target, cost, np.full(count, -1, np.int64))
+        self._free = self._free[count:]
+        self._count += fresh
+        self._alive[ids] = True
+        return ids
 
     def remove_tasks(self, tasks: ArrayLike) -> None:
         """Tasks leave, wherever they are; their ids are free for later ones."""
-        raise NotImplementedError
+        ids = self._used(tasks)
+        self._unused += int((self._net.end[ids] - self._net.begin[ids]).sum())
+        leave(self._net, ids)
+        self._alive[ids] = False
+        self._dirty[ids] = False
+        self._free = np.concatenate([self._free, ids])
 
     def replace_tasks(self, tasks: ArrayLike, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> None:
         """New rows of options in place of the old ones; a task stays where it is while that is best."""
-        raise NotImplementedError
+        ids = self._used(tasks)
+        bounds = _column(start, len(ids) + 1)
+        seat = self._net.seat[ids]
+        before = np.where(seat >= 0, self._net.target[seat], -1).astype(np.int64)
+        _within("vertex", _column(target), len(self._net.price))
+        self._unused += int((self._net.end[ids] - self._net.begin[ids]).sum())
+        leave(self._net, ids)
+        self._write(ids, bounds, target, cost, before)
 
     def change_costs(self, tasks: ArrayLike, index: ArrayLike, cost: ArrayLike) -> None:
         """New costs of single options: (n,) tasks, indices within their rows, and costs."""
-        raise NotImplementedError
+        ids = _column(tasks)
+        _within("task", ids, self._count)
+        places = self._net.begin[ids] + _column(index, len(ids))
+        wrong = (places < self._net.begin[ids]) | (places >= self._net.end[ids])
+        if wrong.any():
+            raise InvalidProblemError(f"task {ids[np.argmax(wrong)]} has no such option")
+        self._net.option_cost[places] = self._costs(_column(cost, len(ids)))
+        self._dirty[ids] = True
+
+    def _write(self, ids: Ints, start: Ints, target: ArrayLike, cost: ArrayLike, before: Ints) -> None:
+        """Put rows behind all others, and tasks (n,) in them."""
+        count = int(start[-1]) if len(start) else 0
+        targets = _within("vertex", _column(target, count), len(self._net.price))
+        costs = self._costs(_column(cost, count))
+        if (
+            self._options + count > len(self._net.target)
+            and self._unused * HOLES_SHARE_INVERSE > self._options
+        ):
+            self._net, self._options = without_holes(self._net)
+            self._unused = 0
+        first = self._options
+        self._net = with_options(self._net, first + count)
+        self._net.target[first : first + count] = targets
+        self._net.option_cost[first : first + count] = costs
+        enter(self._net, ids, start, first, before)
+        self._options += count
+        self._dirty[ids] = True
+
+    def _used(self, tasks: ArrayLike) -> Ints:
+        ids = _within("task", _column(tasks), self._count)
+        if not self._alive[ids].all():
+            raise InvalidProblemError(f"task {ids[np.argmin(self._alive[ids])]} was removed")
+        left = self._alive.copy()
+        left[ids] = False
+        if np.count_nonzero(left) != np.count_nonzero(self._alive) - len(ids):
+            raise InvalidProblemError("a task is named twice in one call")
+        return ids
+
+    def _costs(self, costs: Ints) -> Ints:
+        self._most = max(self._most, int(np.abs(costs).max(initial=0)))
+        return costs
 
     # -- the answer -------------------------------------------------------------------------------
     def solve(self) -> WarmSolution:
         """The cheapest flow after all changes so far. An infeasible network may be changed again."""
-        raise NotImplementedError
+        self._prepare()
+        net = self._net
+        settle_arcs(net)
+        dirty = np.flatnonzero(self._dirty)
+        seat_best(net, dirty)
+        self._dirty[dirty] = False
+        homeless = np.flatnonzero(self._alive[: self._count] & (net.seat[: self._count] < 0))
+        if len(homeless):
+            return self._infeasible(f"task {homeless[0]} has no option (and {len(homeless) - 1} more)")
+        count_excess(net, self._supply)
+        if not repair(net, self._search, self._stats, askers=True):
+            wrong = np.flatnonzero(net.excess[1:]) + 1
+            what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:NAMED])
+            return self._infeasible(f"what has to leave or come finds no way: {what}")
+        seat = net.seat[: self._count]
+        used = np.maximum(seat, 0)
+        target = np.where(seat >= 0, net.target[used], -1).astype(np.int64)
+        taken = seat[seat >= 0]
+        cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])
+        choice = np.where(seat >= 0, seat - net.begin[: self._count], -1)
+        return WarmSolution("optimal", choice, target, net.flow.copy(), -net.price, cost)
+
+    def _infeasible(self, reason: str) -> WarmSolution:
+        none = np.full(self._count, -1, np.int64)
+        zeros = np.zeros(len(self._net.tail), np.int64)
+        return WarmSolution(
+            "infeasible", none, none, zeros, np.zeros(len(self._net.price), np.int64), 0, reason
+        )
+
+    def _prepare(self) -> None:
+        """Lists of arcs, and prices of new vertices: the cheapest way to the sink."""
+        vertices = len(self._net.price)
+        if (self._most + 1) * (vertices + 2) * 8 >= PRICE_ROOM:
+            raise OutOfRangeError(
+                f"costs up to {self._most} are too large for prices of 64 bits: use a larger unit"
+            )
+        if self._indexed:
+            return
+        self._net = indexed(self._net)
+        self._indexed = True
+        net = self._net
+        if self._priced < vertices:
+            order = topological(net.head, net.out_start, net.out_arcs)
+            start_prices(net, order[order >= self._priced], (self._most + 1) * (vertices + 1))
+            self._priced = vertices
 
     @property
     def tasks(self) -> int:
         """How many task ids there are, used or not: the length of ``WarmSolution.choice``."""
-        raise NotImplementedError
+        return self._count

@@ -1,0 +1,91 @@
+"""The warm start: every answer after a change is the one from scratch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flow_warm import WarmHistory
+
+from dios.firmament.solvers import InvalidProblemError, OutOfRangeError, certificate, solve
+from dios.firmament.solvers.warm import WarmSolver
+
+pytest.importorskip("ortools")
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_histories_cost_what_the_reference_says(block: int) -> None:
+    """After each of 30 random changes the cost is the reference's, with a certificate."""
+    for seed in range(5 * block, 5 * block + 5):
+        history = WarmHistory(seed)
+        for step in range(30):
+            for _ in range(history.rng.choice([1, 1, 3])):
+                history.change()
+            problem = history.problem()
+            expected = solve(problem, "ortools")
+            found = history.warm.solve()
+            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
+            if found.status == "optimal":
+                certificate(problem, history.solution(found))
+                assert found.cost == expected.cost, f"seed {seed}, step {step}"
+
+
+def _small() -> WarmSolver:
+    warm = WarmSolver()
+    warm.add_vertices(2)
+    warm.add_arcs([1, 2], 0, [1, 5], 0)
+    warm.add_tasks([0, 2, 4], [1, 2, 1, 2], [0, 5, 0, 9])
+    return warm
+
+
+def test_the_cheaper_pair_is_found_and_kept() -> None:
+    """Two tasks want one slot: the one who would pay more elsewhere gets it, also after a change."""
+    warm = _small()
+    found = warm.solve()
+    assert (found.cost, found.choice.tolist(), found.target.tolist()) == (5, [1, 0], [2, 1])
+    warm.change_costs([0], [1], [20])
+    found = warm.solve()
+    assert (found.cost, found.choice.tolist()) == (9, [0, 1])
+
+
+def test_holes_between_rows_are_closed() -> None:
+    """Rows that come and go for long do not make the columns grow without end."""
+    warm = _small()
+    for _ in range(300):
+        warm.replace_tasks([0, 1], [0, 2, 4], [1, 2, 1, 2], [0, 5, 0, 9])
+    assert len(warm._net.target) < 200
+    assert warm.solve().cost == 5
+
+
+def test_a_network_without_a_way_is_told_and_may_be_mended() -> None:
+    """Where a task has nowhere to go the answer says so, and it is right again when the room is back."""
+    warm = _small()
+    warm.change_arcs([0, 1], capacity=[1, 0])
+    found = warm.solve()
+    assert found.status == "infeasible"
+    assert "finds no way" in found.reason
+    (lost,) = warm.add_tasks([0, 0], [], [])
+    assert "no option" in warm.solve().reason
+    warm.remove_tasks([lost])
+    warm.change_arcs([1], capacity=[5])
+    assert warm.solve().cost == 5
+
+
+def test_wrong_arguments_are_named() -> None:
+    """Ids that are none, doubled or removed, and costs too large, are errors that name the value."""
+    warm = _small()
+    with pytest.raises(InvalidProblemError, match="vertex 7"):
+        warm.add_arcs(7, 0, 1, 0)
+    with pytest.raises(InvalidProblemError, match="task 4"):
+        warm.remove_tasks([4])
+    with pytest.raises(InvalidProblemError, match="twice"):
+        warm.remove_tasks([0, 0])
+    with pytest.raises(InvalidProblemError, match="arc 0 has bounds 3 to 2"):
+        warm.change_arcs([0], lower=3, capacity=2)
+    with pytest.raises(InvalidProblemError, match="task 1 has no such option"):
+        warm.change_costs([1], [2], [1])
+    warm.remove_tasks([1])
+    with pytest.raises(InvalidProblemError, match="task 1 was removed"):
+        warm.remove_tasks(np.array([1]))
+    warm.change_costs([0], [0], [2**60])
+    with pytest.raises(OutOfRangeError, match="larger unit"):
+        warm.solve()
