@@ -352,6 +352,7 @@ SCHED_HISTORY_MAX: Final = 1_024
 SCHED_CLASS_DEPTH_MAX: Final = 64
 SCHED_MISFIT_FILTERS_MAX: Final = 64
 SCHED_FAULTS_MAX: Final = 100
+SCHED_PICTURE_ARCS_MAX: Final = 2_000
 
 # -- simulated clusters ---------------------------------------------------------------------------
 SIMULATED_LEVELS_MAX: Final = 720
