@@ -1,7 +1,7 @@
 """The residual network of a standard problem: each arc as two halves, beside the others of their vertex.
 
-Not for: networks that change their arcs (``residual.py``), or any algorithm's own state. Prices and excesses
-are plain columns beside it.
+Not for: networks that change their arcs (``incremental.py``), or any algorithm's own state. Prices and
+excesses are plain columns beside it.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dios.firmament.solvers import reference, successive_shortest
+from dios.firmament.solvers import cost_scaling, reference, successive_shortest
 from dios.firmament.solvers.errors import UnknownAlgorithmError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 
 ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
+    "cost_scaling": cost_scaling.run,
     "successive_shortest": successive_shortest.run,
     "ortools": reference.run,
 }
@@ -31,7 +32,7 @@ def _auto(problem: FlowProblem) -> FlowSolution:
         solution = fast(problem)
         if solution is not None:
             return solution
-    return successive_shortest.run(problem)
+    return cost_scaling.run(problem)
 
 
 def solve(problem: FlowProblem, algorithm: str = "auto") -> FlowSolution:

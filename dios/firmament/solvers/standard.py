@@ -55,6 +55,7 @@ class Outcome:
     flow: Ints
     prices: Ints | None
     stuck: Ints
+    note: str = ""
 
 
 Core = Callable[[Standard], Outcome]
@@ -157,7 +158,7 @@ def solve_by(core: Core, problem: FlowProblem, algorithm: str) -> FlowSolution:
     if outcome.stuck.size:
         return infeasible(problem, outcome.stuck, algorithm=algorithm, seconds=time.perf_counter() - began)
     flow = _flow(problem, standard, outcome.flow)
-    status, reason, prices = "optimal", "", np.zeros(problem.vertices, np.int64)
+    status, reason, prices = "optimal", outcome.note, np.zeros(problem.vertices, np.int64)
     if cycle.size:
         status = "unbounded"
         named = ", ".join(str(arc) for arc in cycle[:WITNESSES_NAMED])
