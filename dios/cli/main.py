@@ -21,6 +21,7 @@ from dios.cli import (
     objects,
     quotas,
     replicas,
+    sched,
     shell,
     tasks,
 )
@@ -40,6 +41,7 @@ app.add_typer(nodes.app, name="node")
 app.add_typer(log.app, name="log")
 app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
+app.add_typer(sched.app, name="sched")
 for family in (cluster, objects, replicas, tasks, describe, debug, doctor, shell):
     app.add_typer(family.app)
 

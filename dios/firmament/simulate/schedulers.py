@@ -50,8 +50,8 @@ def scheduler_for(
             raise InvalidError(f"{model} has no parameters")
         return QueueScheduler(seed, load_aware=model == QUEUE_LOAD)
     chosen = settings or SchedulerSettings()
-    if chosen.solver not in {"auto", *algorithms()}:
-        raise InvalidError(f"there is no solver {chosen.solver!r}; there are auto, {', '.join(algorithms())}")
+    if chosen.solver not in algorithms():
+        raise InvalidError(f"there is no solver {chosen.solver!r}; there are {', '.join(algorithms())}")
     if "seed" in catalogue.parameters(model):
         given.setdefault("seed", seed)
     return FlowScheduler(catalogue.make(model, **given), chosen, knowledge=knowledge)

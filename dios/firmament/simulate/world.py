@@ -56,6 +56,7 @@ class TaskRecord:
     machine_name: str = ""
     beside: tuple[str, ...] = ()
     """The programs that ran beside it when it ended."""
+    running: bool = False
     placements: int = 0
     preemptions: int = 0
     migrations: int = 0
@@ -248,6 +249,7 @@ class World:
         record.machine, record.machine_name = machine, host.descriptor.name
         record.machine_type = host.descriptor.machine_type
         record.placements += 1
+        record.running = True
         record.cpu_seconds = record.instructions = record.cycles = record.misses = 0.0
         host.runs[task] = _Run(told, record, self._left.pop(task, told.work), now)
         self.running += 1
@@ -345,6 +347,7 @@ class World:
         del host.runs[task]
         self.running -= 1
         run.record.waiting_since = now
+        run.record.running = False
         if self._keeps_work:
             self._left[task] = run.left
         else:
@@ -357,6 +360,7 @@ class World:
         del host.runs[task]
         self.running -= 1
         run.record.ended = now
+        run.record.running = False
         run.record.completed = completed
         del self._tasks[task]
         return run.record

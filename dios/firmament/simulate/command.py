@@ -1,0 +1,142 @@
+"""What ``dios sched simulate`` does, apart from talking: options to a simulation.
+
+For: the command line, which imports this late. Not for: programs, which make a ``SimulationConfig``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dios.errors import InvalidError
+from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.models.catalogue import Value
+from dios.firmament.settings import SchedulerSettings
+from dios.firmament.simulate.events import Workload
+from dios.firmament.simulate.machines import MODEL_CLUSTER, SRG_CLUSTER, thesis_machines
+from dios.firmament.simulate.mix import MixWorkload
+from dios.firmament.simulate.outcome import Outcome
+from dios.firmament.simulate.run import Progress, SimulationConfig, simulate
+from dios.firmament.simulate.schedulers import scheduler_for
+from dios.firmament.simulate.trace import TraceChoice, TraceWorkload
+from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
+
+GOOGLE: Final = "google"
+MIXES: Final = {"mix-srg": (SRG_CLUSTER, False), "mix-dc": (MODEL_CLUSTER, True)}
+"""Table 8.2 on the two clusters of Table 8.1."""
+MACHINES: Final = 100
+"""Of the Google-like workload when nobody says."""
+SAMPLED_S: Final = 5.0
+"""How often running tasks of the mixes are measured."""
+MEASURED: Final = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """As given; what is None was not."""
+
+    trace: Path | None = None
+    synthetic: str | None = None
+    machines: int | None = None
+    hours: float = 1.0
+    model: str = "quincy"
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    solver: str = "auto"
+    seed: int = 0
+    load: float | None = None
+    scale: float | None = None
+    round_interval: str = "1"
+    blocks: bool = False
+    topology: bool = False
+    checked: bool = False
+
+
+def run_options(options: Options, progress: Callable[[Progress], None] | None) -> Outcome:
+    """Simulate what the options say.
+
+    Raises:
+        InvalidError: an option makes no sense, or not beside another; the message names it.
+        TraceError: the trace is not there, or a line of it is bad.
+        BadModelError: there is no such model or parameter.
+    """
+    interval, measured = _interval(options.round_interval)
+    workload = _workload(options)
+    mix = options.synthetic in MIXES
+    knowledge = KnowledgeBase("simulation", 1) if mix else None
+    return simulate(
+        SimulationConfig(
+            workload=workload,
+            scheduler=scheduler_for(
+                options.model,
+                parameters=options.parameters,
+                settings=SchedulerSettings(solver=options.solver),
+                knowledge=knowledge,
+                seed=options.seed,
+            ),
+            seconds=options.hours * 3600,
+            round_interval=interval,
+            measured=measured,
+            sample_interval=SAMPLED_S if mix else None,
+            knowledge=knowledge,
+            checked=options.checked,
+        ),
+        progress,
+    )
+
+
+def _interval(text: str) -> tuple[float, bool]:
+    if text == MEASURED:
+        return 0.0, True
+    try:
+        interval = float(text)
+    except ValueError:
+        interval = -1.0
+    if not 0 < interval < float("inf"):
+        raise InvalidError(f"--round-interval is {text!r}; it is simulated seconds over 0, or {MEASURED!r}")
+    return interval, False
+
+
+def _workload(options: Options) -> Workload:
+    if (options.trace is None) == (options.synthetic is None):
+        raise InvalidError("give either --trace DIR or --synthetic google")
+    if options.trace is not None:
+        _refuse("a trace", load=options.load, blocks=options.blocks, topology=options.topology)
+        if options.machines is not None and options.scale is not None:
+            raise InvalidError("--machines and --scale both say how much of the trace is taken; give one")
+        return TraceWorkload(
+            TraceChoice(
+                options.trace,
+                options.hours * 3600,
+                scale=1.0 if options.scale is None else options.scale,
+                machines=options.machines,
+            )
+        )
+    if options.synthetic in MIXES:
+        name = f"--synthetic {options.synthetic}"
+        _refuse(name, machines=options.machines, load=options.load, scale=options.scale)
+        _refuse(name, blocks=options.blocks)
+        types, large = MIXES[options.synthetic]
+        machines = thesis_machines(types, topology=options.topology)
+        return MixWorkload(machines, options.seed, large=large)
+    if options.synthetic != GOOGLE:
+        raise InvalidError(f"--synthetic is {options.synthetic!r}; there are {', '.join((GOOGLE, *MIXES))}")
+    _refuse("--synthetic google", scale=options.scale)
+    return GoogleWorkload(
+        GoogleLike(
+            machines=MACHINES if options.machines is None else options.machines,
+            seed=options.seed,
+            load=0.5 if options.load is None else options.load,
+            seconds=options.hours * 3600,
+            blocks=options.blocks,
+            topology=options.topology,
+        )
+    )
+
+
+def _refuse(what: str, **given: float | bool | None) -> None:
+    """Options that mean nothing beside ``what`` are refused instead of passed over."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise InvalidError(f"--{name} means nothing with {what}; leave it out")
