@@ -26,10 +26,13 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
+from dios.firmament.explain import Explanation
+from dios.firmament.explain_task import Subject, explain_task, left_out
 from dios.firmament.guard import ModelError, ModelGuard
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.network import FlowNetwork
+from dios.firmament.network_export import NamedProblem, VertexNames, named_problem
 from dios.firmament.policies.gangs import GangBook
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds import Fault, Round
@@ -37,6 +40,9 @@ from dios.firmament.scheduler_rounds import RoundMaker
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
 from dios.limits import SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
+
+_GROWTH_S = 10.0
+"""Over so many seconds the growth of a waiting cost is measured for explanations."""
 
 
 class FlowScheduler:
@@ -183,6 +189,53 @@ class FlowScheduler:
         found.total_s = time.perf_counter() - started
         self.history.append(found)
         return found
+
+    # For people -------------------------------------------------------------------------------------
+
+    def explain(self, task: int) -> Explanation:
+        """Why a task waits or runs where it is, and what would change that.
+
+        A round is rehearsed for it, so that it speaks of the cluster as it is now; nothing changes.
+        An error of the cost model (:class:`ModelError`) or of all solvers comes through.
+        """
+        row = self._task(task)
+        outcome = self._rounds.rehearse(self.model, self._guard, self._fresh)
+        number = self.history[-1].number if self.history else 0
+        if row not in outcome.plan.tasks:
+            return left_out(self.state, self._gangs, row, number, self.model.name)
+        names = VertexNames(self._network.vertices, self.state)
+        subject = Subject(
+            self.state,
+            self._restrictions,
+            outcome,
+            names,
+            row,
+            number,
+            self.model.name,
+            lambda place: self._guard.call(lambda: self.model.explain(self.state, row, place)),
+            lambda: self._growth(row),
+            self.settings.solver,
+        )
+        return explain_task(subject)
+
+    def problem(self) -> NamedProblem:
+        """The network of a round as it would be made now, with names, for export and pictures."""
+        outcome = self._rounds.rehearse(self.model, self._guard, self._fresh)
+        names = VertexNames(self._network.vertices, self.state)
+        return named_problem(outcome.network, names, self.state.tasks.id[outcome.plan.tasks])
+
+    def _growth(self, row: int) -> float:
+        """By how much a task's waiting becomes dearer each second."""
+        rows, now = np.array([row]), self.state.now
+        costs = []
+        for at in (now, now + _GROWTH_S):
+            self.state.now = at
+            try:
+                answer = self._guard.call(lambda: self.model.task_to_unscheduled(self.state, rows))
+                costs.append(float(answer[0]))
+            finally:
+                self.state.now = now
+        return (costs[1] - costs[0]) / _GROWTH_S
 
     # Parts ------------------------------------------------------------------------------------------
 

@@ -61,6 +61,19 @@ class RoundMaker:
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self.last: Outcome | None = None
 
+    def rehearse(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> Outcome:
+        """What a round would decide now; nothing changes. The errors of models and solvers come through."""
+        choice = self._gangs.choose(self._state, self._state.now)
+        plan = self._plan(choice)
+        questions = self._questions(plan, fresh)
+        answers = guard.call(lambda: ask(model, self._state, questions))
+        network = self._network.build(questions, answers, plan)
+        solved = self._chain.solve(network, [])
+        if not solved.optimal:
+            raise NoSolverError(solved.reason)
+        leaf, held = self._places(plan, network, solved)
+        return Outcome(plan, network, solved, leaf, held)
+
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
         """Fill ``found``; the state changes only when the round stands."""
         began = time.perf_counter()
@@ -182,6 +195,13 @@ class RoundMaker:
     # After ------------------------------------------------------------------------------------------
 
     def _apply(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
+        leaf, held = self._places(plan, network, solved)
+        self.last = Outcome(plan, network, solved, leaf, held)
+        self._restrictions.misfits(plan.tasks[held])
+        self._change(plan.tasks, leaf, held, found)
+
+    def _places(self, plan: Plan, network: RoundNetwork, solved: Solved) -> tuple[Ints, Flags]:
+        """Where each task is to be, and which arrivals are held back."""
         state, tasks = self._state, plan.tasks
         leaf = trace(
             state.resources,
@@ -197,9 +217,7 @@ class RoundMaker:
         stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)
         held &= ~stopped
         leaf[stopped] = ABSENT
-        self.last = Outcome(plan, network, solved, leaf, held)
-        self._restrictions.misfits(tasks[held])
-        self._change(tasks, leaf, held, found)
+        return leaf, held
 
     def _short_gangs(self, tasks: Ints, leaf: Ints, held: Flags) -> Flags:
         """The tasks of gangs of which too few would run after what was held back; none of them may run."""

@@ -67,9 +67,7 @@ class GangBook:
         urgency = [self._urgency(state, int(rows[at])) for at in candidates]
         for _, at in sorted(zip(urgency, candidates.tolist(), strict=True)):
             row = int(rows[at])
-            pause = self._pauses.get(row)
-            waits = pause is not None and now < pause.until
-            if not waits and int(need[at]) <= room:
+            if self.paused_until(row) <= now and int(need[at]) <= room:
                 tried.append(row)
                 room -= int(need[at])
         chosen = np.array(tried, np.int64)
@@ -81,6 +79,11 @@ class GangBook:
         length = self._settings.retry_first_s if last is None else 2 * last.length
         length = min(length, self._settings.retry_last_s)
         self._pauses[job] = _Pause(length, now + length)
+
+    def paused_until(self, job: int) -> float:
+        """When a gang is tried again; in the past when it is not paused."""
+        pause = self._pauses.get(job)
+        return float("-inf") if pause is None else pause.until
 
     def forget(self, job: int) -> None:
         """It started, or it is gone."""

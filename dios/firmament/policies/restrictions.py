@@ -95,6 +95,11 @@ class Restrictions:
         for row in rows.tolist():
             self._special.setdefault(row, _Special()).misfit = True
 
+    def refusals(self, row: int, now: float) -> list[int]:
+        """Identifiers of the machines that a task avoids at present."""
+        special = self._special.get(row)
+        return [] if special is None else [id_ for id_, one in special.refusals.items() if now < one.until]
+
     def placed(self, rows: Ints) -> None:
         """Tasks that run have room."""
         if self._special:
@@ -146,7 +151,7 @@ class Restrictions:
         avoided: frozenset[int] = frozenset()
         demand: tuple[float, ...] = ()
         if special is not None:
-            avoided = frozenset(machine for machine, one in special.refusals.items() if now < one.until)
+            avoided = frozenset(self.refusals(row, now))
             if special.misfit:
                 given = state.tasks.demand[row]
                 demand = tuple(float(part) for part in np.ceil(given / steps) * steps)
