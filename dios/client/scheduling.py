@@ -124,14 +124,13 @@ class SchedulingOps(UsageOps):
         host: str,
         placements: Iterable[tuple[int, str]] = (),
         preempted: Iterable[int] = (),
-    ) -> Operation[list[tuple[int, str]]]:
+    ) -> Operation[messages.Placed]:
         """Start submissions that wait on ``host`` on the nodes named, and stop tasks that run on ``host``.
 
         Gives those that were refused, with the reason. For the nodes' own user.
         """
         where = tuple(messages.Placement(submission, node) for submission, node in placements)
-        placed = expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
-        return list(placed.refused)
+        return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
 
     def advise_op(self, host: str, number: int, answer: bytes) -> Operation[None]:
         """Answer a question on a node's board."""

@@ -122,7 +122,7 @@ def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
             _place(step, task, placement)
         except DiosError as error:
             refused.append((placement.submission, error.message))
-    step.answer(task, seq, messages.Placed(tuple(refused)))
+    step.answer(task, seq, messages.Placed(tuple(refused), step.state.board.version))
 
 
 def _place(step: Step, task: Task, placement: messages.Placement) -> None:
@@ -163,7 +163,7 @@ def read_board(step: Step, task: Task, seq: int, call: messages.Board) -> None:
     table = step.state.board
     table.renew(step.now, call.wait_ms, attend=call.attend, own=call.own)
     if table.version > call.since or not call.wait_ms:
-        step.answer(task, seq, _rows(step))
+        step.answer(task, seq, _rows(step, call.since))
         return
     row = Pending(task, seq, call, (), step.now + call.wait_ms * _MS)
     step.wait(row)
@@ -177,26 +177,20 @@ def look_again(step: Step, row: Pending) -> None:
         if late or step.state.board.version > row.call.since:
             step.state.board.waiters.pop(row.key, None)
             step.state.pending.remove(row)
-            step.answer(row.task, row.seq, _rows(step))
+            step.answer(row.task, row.seq, _rows(step, row.call.since))
     elif isinstance(row.call, messages.AskScheduler):
         step.state.pending.remove(row)
         step.refuse(row.task, row.seq, UnreachableError("whoever schedules did not answer in time"))
 
 
-def _rows(step: Step) -> messages.BoardRows:
+def _rows(step: Step, since: int) -> messages.BoardRows:
     state = step.state
     table = state.board
     cluster = coordination.cluster_of(step)
     table.tidy(state)
-    waiting: list[messages.Submission] = []
-    room = limits.BOARD_BYTES_MAX
-    for one in table.waiting.values():
-        row = _submission(step, one)
-        room -= _ROW_BYTES + len(row.label) + _size(row.work)
-        if room < 0 or len(waiting) >= limits.BOARD_ROWS_MAX:
-            break
-        waiting.append(row)
-    tasks = [board.occupant(task, step.now) for task in state.tasks.values() if _counts(task)]
+    newer = table.version > since
+    waiting = _submissions(step) if newer else []
+    tasks = [board.occupant(task, step.now) for task in state.tasks.values() if newer and _counts(task)]
     return messages.BoardRows(
         table.version,
         cluster.here.node,
@@ -209,11 +203,23 @@ def _rows(step: Step) -> messages.BoardRows:
         cluster.membership.own.draining,
         step.now < table.own_until,
         tuple(waiting),
-        (*tasks[: limits.BOARD_ROWS_MAX], *table.ended),
-        tuple(one.asked for one in table.questions.values()),
-        tuple(table.reports),
-        len(waiting) < len(table.waiting),
+        (*tasks[: limits.BOARD_ROWS_MAX], *table.ended) if newer else (),
+        tuple(one.asked for one in table.questions.values()) if newer else (),
+        tuple(table.reports) if newer else (),
+        newer and len(waiting) < len(table.waiting),
     )
+
+
+def _submissions(step: Step) -> list[messages.Submission]:
+    found: list[messages.Submission] = []
+    room = limits.BOARD_BYTES_MAX
+    for one in step.state.board.waiting.values():
+        row = _submission(step, one)
+        room -= _ROW_BYTES + len(row.label) + _size(row.work)
+        if room < 0 or len(found) >= limits.BOARD_ROWS_MAX:
+            break
+        found.append(row)
+    return found
 
 
 def _counts(task: Task) -> bool:

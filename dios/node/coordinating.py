@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from dios import limits
 from dios.errors import DiosError
 from dios.node.settings import Coordinator, NodeMode, Settings
+from dios.transport import durable
 from dios.wire.messages import Limits
+from dios.wire.types import ObjectType
+
+if TYPE_CHECKING:
+    from dios.client.aio import AsyncNode, AsyncReference
 
 LABEL: Final = "coordinator"
+_KNOWLEDGE_NAME: Final = "knowledge.name"
 _PROGRAM: Final = b"from dios.firmament.coordinator.main import main\n\nmain()\n"
 _NEEDED: Final = ("numpy", "numba")
 
@@ -51,11 +57,13 @@ async def keep_coordinator(settings: Settings) -> None:
         began = trio.current_time()
         try:
             async with open_node(settings.socket, groups=(), label="keeps the coordinator") as node:
+                known = await _knowledge(node, settings)
                 task = await node.run(
                     _PROGRAM,
                     brand="limbo",
                     label=LABEL,
                     args=arguments,
+                    inputs={} if known is None else {"knowledge": known},
                     limits=Limits(memory_bytes=limits.COORDINATOR_MEMORY_BYTES),
                     local=True,
                 )
@@ -68,3 +76,23 @@ async def keep_coordinator(settings: Settings) -> None:
         _log.warning("the coordinator ended and is started again", extra={"why": why, "in_s": pause_s})
         await trio.sleep(pause_s)
         pause_s = min(pause_s * 2, limits.COORDINATOR_PAUSE_MS_MAX / 1000)
+
+
+async def _knowledge(node: AsyncNode, settings: Settings) -> AsyncReference | None:
+    """The durable object in which the coordinator keeps its measurements; made at the first start."""
+    path = settings.identity / _KNOWLEDGE_NAME
+    try:
+        name = await trio.to_thread.run_sync(path.read_bytes)
+        found = await node.find(name)
+        if found is not None:
+            return found
+    except FileNotFoundError:
+        pass
+    home = node.home
+    if home is None:
+        return None
+    made = await node.create(ObjectType.DURABLE_BLOB, groups=(home,))
+    # The name is the right to it: for the node's user alone.
+    if made.name is not None:
+        await trio.to_thread.run_sync(durable.write, path, made.name)
+    return made

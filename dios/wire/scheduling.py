@@ -168,7 +168,10 @@ class Asked(Struct, frozen=True, array_like=True):
 
 
 class BoardRows(Struct, frozen=True, array_like=True, tag=15):
-    """Answer to Board. ``partial`` says that more waits than one answer holds."""
+    """Answer to Board; without rows where nothing is newer than what the caller has seen.
+
+    ``partial`` says that more waits than one answer holds.
+    """
 
     version: int
     node: int
@@ -190,9 +193,13 @@ class BoardRows(Struct, frozen=True, array_like=True, tag=15):
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):
-    """Answer to Place: which of the submissions and tasks were refused, and why."""
+    """Answer to Place: which of the submissions and tasks were refused, and why; and the board's version then.
+
+    What that board shows as waiting later came back: the node where it went had no room.
+    """
 
     refused: tuple[tuple[int, str], ...]
+    version: int
 
 
 class Advice(Struct, frozen=True, array_like=True, tag=17):

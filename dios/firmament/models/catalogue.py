@@ -19,6 +19,7 @@ from dios.firmament.models.terms import BadModelError
 Value = int | float | str | bool
 
 _PLACES = {
+    "spread": "spread:SpreadModel",
     "trivial": "trivial:TrivialModel",
     "random-fit": "random_fit:RandomFitModel",
     "coco": "coco:CocoModel",
@@ -28,6 +29,14 @@ _PLACES = {
     "whare-c": "whare:WhareC",
     "whare-cs": "whare:WhareCs",
     "whare-mcs": "whare:WhareMCs",
+    "delay": "delay:DelayModel",
+    "late": "late:LateModel",
+    "apollo": "apollo:ApolloModel",
+    "sparrow": "sparrow:SparrowModel",
+    "kmn": "kmn:KmnModel",
+    "choosy": "choosy:ChoosyModel",
+    "h-drf": "choosy:HdrfModel",
+    "jockey": "jockey:JockeyModel",
 }
 """Module of this package and class, by the name that users say."""
 

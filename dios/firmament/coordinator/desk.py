@@ -1,0 +1,179 @@
+"""The coordinator's desk: questions of people, as JSON, and its answers (`dios explain`, `dios sched`).
+
+For: ``coordinator.loop``, which gets questions from boards. Not for: how answers are shown (``dios.cli``).
+
+A question is ``{"ask": WORD, ...}``; an answer has ``"ok"``, and an error is told in ``"error"``.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from dios.errors import DiosError, InvalidError, NotPermittedError
+from dios.firmament.coordinator.books import Books, Entry, Phase
+from dios.firmament.coordinator.duty import Duty
+from dios.firmament.models import catalogue
+from dios.firmament.rounds import Round
+from dios.firmament.scheduler import FlowScheduler
+from dios.wire.messages import Asked
+
+_ROUNDS_SHOWN: Final = 50
+
+
+class Desk:
+    """Answers about one scheduler and what its coordinator believes."""
+
+    def __init__(self, books: Books, node: str, set_up: str) -> None:
+        self._books = books
+        self._node = node
+        self._set_up = set_up
+        self.now = 0.0
+        self.duty = Duty()
+        self.problems: list[str] = []
+        """What the coordinator could not do, newest last."""
+        self.unmeasured: dict[str, str] = {}
+
+    def answer(self, asked: Asked) -> bytes:
+        """The answer to one question; never raises for what a person may have got wrong."""
+        try:
+            question = json.loads(asked.question)
+            word = question.get("ask") if isinstance(question, dict) else None
+            handler = self._handlers().get(str(word))
+            if handler is None:
+                raise InvalidError(f"no such question: {word!r}; known: {', '.join(self._handlers())}")
+            found = handler(asked, question)
+        except (DiosError, ValueError) as error:
+            found = {"ok": False, "error": str(error)}
+        except Exception as error:  # noqa: BLE001 - a mistake in an answer must not end the scheduling
+            found = {"ok": False, "error": f"the coordinator could not answer: {error!r}; its log has more"}
+            traceback.print_exc()
+        return json.dumps(found).encode()
+
+    def _handlers(self) -> dict[str, Callable[[Asked, dict[str, object]], dict[str, object]]]:
+        return {
+            "status": self._status,
+            "models": self._models,
+            "set-model": self._set_model,
+            "history": self._history,
+            "export": self._export,
+            "explain": self._explain,
+        }
+
+    @property
+    def _scheduler(self) -> FlowScheduler:
+        return self._books.scheduler
+
+    def _status(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        del asked, question
+        state = self._scheduler.state
+        entries = list(self._books.tasks.values())
+        last = self._scheduler.history[-1] if self._scheduler.history else None
+        return {
+            "ok": True,
+            "coordinator": self._node,
+            "set_up": self._set_up,
+            "model": self._scheduler.model.name,
+            "attends": sorted(self.duty.attend),
+            "nodes": [
+                {
+                    "node": name,
+                    "rack": board.rack,
+                    "cpus": board.cpus,
+                    "memory_bytes": board.memory_bytes,
+                    "running": int(state.resources.running[state.machine_row(board.node)]),
+                    "cpus_set_aside": float(state.resources.reserved[state.machine_row(board.node), 0]),
+                    "memory_set_aside": int(state.resources.reserved[state.machine_row(board.node), 1]),
+                    "draining": board.draining,
+                    "coordinator": board.coordinated,
+                }
+                for name, board in sorted(self._books.nodes.items())
+            ],
+            "waiting": sum(entry.phase is Phase.WAITING for entry in entries),
+            "running": sum(entry.phase is Phase.RUNNING for entry in entries),
+            "rounds": last.number if last else 0,
+            "last_round": _round(last) if last else None,
+            "problems": [*self.problems, *self._books.problems.values()][-10:],
+            "unmeasured": self.unmeasured,
+        }
+
+    def _models(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        del asked, question
+        rows = [{"model": name, "summary": catalogue.find(name).summary} for name in catalogue.MODELS]
+        return {"ok": True, "models": rows, "current": self._scheduler.model.name}
+
+    def _set_model(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        if not asked.ruler:
+            raise NotPermittedError("only the nodes' own user and root choose the cost model")
+        before = self._scheduler.model.name
+        self._scheduler.set_model(catalogue.make(str(question.get("model"))), self.now)
+        return {"ok": True, "before": before, "model": self._scheduler.model.name}
+
+    def _history(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        del asked, question
+        rounds = list(self._scheduler.history)[-_ROUNDS_SHOWN:]
+        return {"ok": True, "rounds": [_round(one) for one in rounds]}
+
+    def _export(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        if not asked.ruler:
+            raise NotPermittedError("only the nodes' own user and root see all tasks' network")
+        named = self._scheduler.problem()
+        if question.get("as") == "dot":
+            return {"ok": True, "text": named.to_dot()}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "network.dimacs"
+            named.to_dimacs(path)
+            return {"ok": True, "text": path.read_text()}
+
+    def _explain(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        task, entry = self._found(asked, str(question.get("task", "")))
+        row = entry.row
+        found: dict[str, object] = {
+            "ok": True,
+            "task": row.fingerprint,
+            "label": row.label,
+            "node": entry.target or (entry.host if entry.phase is Phase.RUNNING else ""),
+            "phase": entry.phase.name.lower(),
+            "caller": entry.host,
+            "model": self._scheduler.model.name,
+        }
+        problem = self._books.problems.get(task)
+        if problem is not None:
+            return {**found, "lines": [f"it cannot be placed: {problem}"], "explanation": None}
+        gang = self._books.gang_of(task)
+        if gang is not None:
+            here, wanted = gang
+            text = f"it waits for its gang: {here} of {wanted} tasks were submitted so far"
+            return {**found, "lines": [text], "explanation": None}
+        explanation = self._scheduler.explain(task)
+        return {**found, "lines": explanation.lines(), "explanation": explanation.to_json()}
+
+    def _found(self, asked: Asked, word: str) -> tuple[int, Entry]:
+        known = {
+            task: entry
+            for task, entry in self._books.tasks.items()
+            if asked.ruler or entry.row.principal == asked.principal
+        }
+        exact = [task for task, entry in known.items() if word in {entry.row.fingerprint, entry.row.label}]
+        begun = [task for task, entry in known.items() if word and entry.row.fingerprint.startswith(word)]
+        matches = exact or begun
+        if len(matches) == 1:
+            return matches[0], known[matches[0]]
+        if matches:
+            some = ", ".join(known[task].row.fingerprint for task in matches[:5])
+            raise InvalidError(f"{len(matches)} tasks are called {word!r}: say one of {some}")
+        raise InvalidError(f"no task {word!r} waits or runs; `dios ps` lists yours")
+
+
+def _round(one: Round) -> dict[str, object]:
+    found = asdict(one)
+    found["deltas"] = [
+        (delta.change.name.lower(), delta.task, delta.source, delta.target) for delta in one.deltas
+    ]
+    found["faults"] = [f"{fault.where}: {fault.what}" for fault in one.faults]
+    return found

@@ -1,0 +1,239 @@
+"""A coordinator at work: reads boards, runs rounds, sends placements, answers questions (§6.5.1).
+
+For: ``coordinator.main``. Not for: what boards mean (``books``), who is responsible (``duty``), or any
+decision. Nothing here is worth keeping: a coordinator that is killed is replaced by one that reads the
+same boards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from dios import limits
+from dios.errors import DiosError
+from dios.firmament.coordinator.duty import Candidate, Duty, SetUp, duty_of
+from dios.firmament.coordinator.observer import Observer, Report
+from dios.firmament.knowledge import KnowledgeBase
+
+if TYPE_CHECKING:
+    from dios.client.aio import AsyncNode
+    from dios.client.cluster import Member
+    from dios.firmament.coordinator.office import Office
+    from dios.wire.messages import Asked, BoardRows
+
+KNOWLEDGE: Final = "knowledge"
+"""The label of the durable object in which a node keeps what its coordinator has measured."""
+
+_NOTHING_NEW: Final = 2**62
+"""A version that no board has: only its head is told."""
+
+_MEMBERS_S: Final = 0.25
+_HEAD_WAIT_MS: Final = 500
+_BOARD_WAIT_MS: Final = 1_000
+_AGAIN_S: Final = 0.5
+"""While anything waits, costs change with time: a round at least so often."""
+_LOOK_S: Final = 2.0
+
+
+class Coordinator:
+    """The coordinator of one node; ``run`` until cancelled, or the connection to the node ends."""
+
+    def __init__(
+        self, node: AsyncNode, set_up: SetUp, model: str, *, knowledge: KnowledgeBase, delegation_s: float
+    ) -> None:
+        self._node = node
+        self._set_up = set_up
+        self._model = model
+        self._knowledge = knowledge
+        self._delegation_s = delegation_s
+        self._observer = Observer(knowledge)
+        self._own = ""
+        self._own_id = 0
+        self._own_board: BoardRows | None = None
+        self._living: dict[str, Member] = {}
+        self._candidates: dict[str, Candidate] = {}
+        self._duty = Duty()
+        self._office: Office | None = None
+        self._lock = trio.Lock()
+        self._considering = trio.Lock()
+        self._dirty = trio.Event()
+        self._answered: deque[tuple[str, int]] = deque(maxlen=4 * limits.BOARD_QUESTIONS_MAX)
+        self._reported: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        own = next(member for member in await self._node.nodes() if member.here)
+        self._own, self._own_id = own.name, own.node
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow_members, nursery)
+                nursery.start_soon(self._observe)
+                nursery.start_soon(self._rounds, nursery)
+        finally:
+            self._observer.close()
+
+    # Who there is -------------------------------------------------------------------------------------
+
+    async def _follow_members(self, nursery: trio.Nursery) -> None:
+        while True:
+            members = {member.name: member for member in await self._node.nodes() if member.usable}
+            fresh = [name for name in members if name not in self._living]
+            gone = [name for name in self._living if name not in members]
+            self._living = members
+            for name in gone:
+                self._candidates.pop(name, None)
+            if fresh or gone:
+                await self._consider()
+            for name in fresh:
+                nursery.start_soon(self._follow_board, name, nursery)
+            await trio.sleep(_MEMBERS_S)
+
+    async def _consider(self) -> None:
+        """Work out the duty anew, and take up or lay down what has changed."""
+        async with self._considering:
+            duty = self._duty_now()
+            if duty.attend and self._office is None:
+                # The scheduler's libraries take a second to load, and kernels their time to be compiled.
+                from dios.firmament.coordinator.office import open_office  # noqa: PLC0415 - see above
+
+                make = partial(open_office, self._model, self._own, str(self._set_up), self._knowledge)
+                self._office = await trio.to_thread.run_sync(make)
+                self._office.unmeasured = self._observer.unmeasured
+                duty = self._duty_now()
+            if duty == self._duty:
+                return
+            async with self._lock:
+                before, self._duty = self._duty, duty
+                if self._office is not None:
+                    self._office.changed_duty(before, duty, trio.current_time())
+
+    def _duty_now(self) -> Duty:
+        nodes = [self._candidates[name] for name in sorted(self._candidates) if name in self._living]
+        return duty_of(self._own_id, nodes, self._set_up, self._delegation_s)
+
+    async def _follow_board(self, name: str, nursery: trio.Nursery) -> None:
+        """Read a node's board again and again while it lives."""
+        own = name == self._own
+        since, duty = 0, self._duty
+        while name in self._living:
+            if duty is not self._duty:
+                since, duty = 0, self._duty
+            attend, machine = name in duty.attend, name in duty.machines
+            wanted = attend or machine or own
+            wait_ms = _BOARD_WAIT_MS if wanted else _HEAD_WAIT_MS
+            if name in duty.below:
+                since, wait_ms = 0, 0
+            try:
+                board = await self._node.board(
+                    "" if own else name,
+                    since=since if wanted else _NOTHING_NEW,
+                    wait_ms=wait_ms,
+                    attend=attend and self._office is not None,
+                    own=own,
+                )
+            except DiosError as error:
+                if self._office is not None:
+                    self._office.note(f"{name}: {error}")
+                await trio.sleep(_MEMBERS_S)
+                continue
+            if own:
+                self._own_board = board if board.version > since else self._own_board
+            candidate = Candidate(board.node, board.name, board.rack, board.coordinated)
+            if self._candidates.get(name) != candidate:
+                self._candidates[name] = candidate
+                await self._consider()
+            if duty is self._duty and wanted and board.version > since:
+                since = board.version
+                await self._take_in(name, board, nursery)
+            if name in duty.below:
+                await trio.sleep(_AGAIN_S)
+
+    async def _take_in(self, name: str, board: BoardRows, nursery: trio.Nursery) -> None:
+        office, duty = self._office, self._duty
+        if office is None or not (name in duty.attend or name in duty.machines):
+            return
+        async with self._lock:
+            for number, data in board.reports:
+                if number > self._reported.get(name, 0):
+                    self._reported[name] = number
+                    office.take_report(name, _decoded(data))
+            office.read(name, board, trio.current_time())
+        self._dirty.set()
+        if name in duty.attend:
+            for asked in board.asked:
+                if (name, asked.number) not in self._answered:
+                    self._answered.append((name, asked.number))
+                    nursery.start_soon(self._advise, office, name, asked)
+
+    async def _advise(self, office: Office, name: str, asked: Asked) -> None:
+        async with self._lock:
+            answer = await trio.to_thread.run_sync(office.answer, asked)
+        with contextlib.suppress(DiosError):
+            await self._node.advise("" if name == self._own else name, asked.number, answer)
+
+    # Rounds -------------------------------------------------------------------------------------------
+
+    async def _rounds(self, nursery: trio.Nursery) -> None:
+        while True:
+            with trio.move_on_after(_AGAIN_S):
+                await self._dirty.wait()
+            fresh = self._dirty.is_set()
+            self._dirty = trio.Event()
+            office = self._office
+            if office is None or not (fresh or office.waits):
+                continue
+            async with self._lock:
+                now = trio.current_time()
+                orders = await trio.to_thread.run_sync(office.round, now)
+            for order in orders:
+                nursery.start_soon(self._send, office, order.host, order.placements, order.preempted)
+            if orders and office.waits:
+                # Models that place in waves go on at once.
+                self._dirty.set()
+
+    async def _send(
+        self, office: Office, host: str, placements: list[tuple[int, str]], preempted: list[int]
+    ) -> None:
+        answer = None
+        with contextlib.suppress(DiosError):
+            answer = await self._node.place("" if host == self._own else host, placements, preempted)
+        async with self._lock:
+            office.answered(host, [task for task, _ in placements], answer, trio.current_time())
+
+    # Eyes -----------------------------------------------------------------------------------------------
+
+    async def _observe(self) -> None:
+        """Look at this node's tasks now and then; tell whoever schedules, and keep it on the node."""
+        saved = b""
+        while True:
+            board = self._own_board
+            if board is not None:
+                await trio.to_thread.run_sync(self._observer.look, board)
+                report = self._observer.report(self._own)
+                if report is not None:
+                    with contextlib.suppress(DiosError):
+                        await self._node.report(report)
+                saved = await self._save(saved)
+            await trio.sleep(_LOOK_S if board is not None else _MEMBERS_S)
+
+    async def _save(self, saved: bytes) -> bytes:
+        stored = [reference for reference in self._node.inputs if reference.label == KNOWLEDGE]
+        data = self._knowledge.to_bytes()
+        if not stored or data == saved:
+            return saved
+        with contextlib.suppress(DiosError):
+            await stored[0].write_bytes(data)
+        return data
+
+
+def _decoded(data: bytes) -> Report | None:
+    try:
+        return msgspec.msgpack.decode(data, type=Report)
+    except msgspec.DecodeError:
+        return None

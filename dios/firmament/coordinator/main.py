@@ -1,0 +1,51 @@
+"""What a node's coordinator task runs: ``main()`` in a limbo task, with the set-up and a cost model's name.
+
+For: ``dios.node.coordinating``, which starts it. Not for: its work (``coordinator.loop``).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import trio
+
+from dios import limits
+from dios.client.aio import open_node
+from dios.errors import DiosError
+from dios.firmament.coordinator.duty import SetUp
+from dios.firmament.coordinator.loop import KNOWLEDGE, Coordinator
+from dios.firmament.knowledge import KnowledgeBase
+
+if TYPE_CHECKING:
+    from dios.client.aio import AsyncNode
+
+
+def main() -> None:
+    """Coordinate until the node ends this task."""
+    set_up, model = sys.argv[1:3]
+    trio.run(_coordinate, SetUp(set_up), model)
+
+
+async def _coordinate(set_up: SetUp, model: str) -> None:
+    async with open_node() as node:
+        knowledge = await _known(node)
+        delegation_s = limits.DELEGATION_MS / 1000
+        coordinator = Coordinator(node, set_up, model, knowledge=knowledge, delegation_s=delegation_s)
+        await coordinator.run()
+
+
+async def _known(node: AsyncNode) -> KnowledgeBase:
+    """What was measured in earlier lives, as the node keeps it; nothing where that makes no sense."""
+    own = next(member for member in await node.nodes() if member.here)
+    # Larger at each start, as no earlier one ended later than now.
+    incarnation = time.time_ns()
+    stored = [reference for reference in node.inputs if reference.label == KNOWLEDGE]
+    data = await stored[0].read_bytes() if stored else b""
+    if data:
+        try:
+            return KnowledgeBase.from_bytes(data, own.name, incarnation)
+        except DiosError as error:
+            sys.stderr.write(f"coordinator: beginning with nothing known: {error}\n")
+    return KnowledgeBase(own.name, incarnation)

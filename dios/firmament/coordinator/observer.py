@@ -1,0 +1,143 @@
+"""One node's own eyes: what its machine is, and what its tasks use (§6.5.2, §6.5.3).
+
+For: every coordinator, about its own node, whoever schedules. Not for: deciding.
+
+What is seen goes into the coordinator's own knowledge base and, in batches, to whoever schedules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from dios import limits
+from dios.errors import DiosError, InvalidError
+from dios.firmament.counters import CounterReading, TaskCounters, survey
+from dios.firmament.descriptors import FinalReport
+from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.machine_tree import MachineTopology
+from dios.firmament.profiling import TaskProbe, TaskReading, unmeasured, values
+from dios.firmament.samples import Mark, Sample
+from dios.firmament.topology import read_topology
+from dios.wire.messages import BoardRows, Occupant
+from dios.wire.types import TaskState
+
+_BATCH_TRIES: Final = 8
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """What one node's coordinator tells whoever schedules."""
+
+    node: str
+    machine_type: str
+    batch: bytes = b""
+
+
+class _Followed:
+    """A task that runs here, and how it was when it was looked at last."""
+
+    def __init__(self, row: Occupant) -> None:
+        self.row = row
+        self.probe = TaskProbe()
+        self.counters = TaskCounters((row.pid,))
+        self.seen: TaskReading | None = None
+        self.counted: CounterReading | None = None
+
+
+class Observer:
+    """What a coordinator knows of its own machine."""
+
+    def __init__(self, knowledge: KnowledgeBase) -> None:
+        self.knowledge = knowledge
+        self.topology: MachineTopology | None = None
+        self.problem = ""
+        """Why the machine's topology is not known."""
+        try:
+            self.topology = read_topology()
+        except (DiosError, OSError) as error:
+            self.problem = str(error)
+        self.unmeasured = unmeasured({counter: why for counter, why in survey().items() if why})
+        """What of Table 6.4 this machine cannot measure, and why."""
+        self._mark: Mark | None = None
+        self._followed: dict[int, _Followed] = {}
+        self._ended: set[int] = set()
+
+    @property
+    def machine_type(self) -> str:
+        """Equal for machines that are alike; empty where it is not known."""
+        return "" if self.topology is None else self.topology.machine_type
+
+    def close(self) -> None:
+        """Let go of all counters."""
+        for followed in self._followed.values():
+            followed.counters.close()
+        self._followed.clear()
+
+    def look(self, board: BoardRows) -> None:
+        """Look at each task of the node's own board, and take in those that have ended."""
+        running = [row for row in board.tasks if row.state is TaskState.RUNNING and row.pid]
+        classes = {row.id: _class_of(row) for row in running}
+        for row in running[: limits.PROFILED_TASKS_MAX]:
+            if row.id not in self._followed:
+                self._followed[row.id] = _Followed(row)
+            self._sample(self._followed[row.id], _others(classes, row.id))
+        for task in [task for task in self._followed if task not in classes]:
+            self._followed.pop(task).counters.close()
+        for row in board.tasks:
+            if row.state is TaskState.ENDED and row.id not in self._ended:
+                self._end(row, _others(classes, row.id))
+        self._ended = {row.id for row in board.tasks if row.state is TaskState.ENDED}
+
+    def report(self, node: str) -> bytes | None:
+        """What is new since the last report, for whoever schedules; None when there is nothing."""
+        batch = self.knowledge.batch(self._mark)
+        if self._mark is not None and not batch.entries:
+            return None
+        told = msgspec.msgpack.encode(Report(node, self.machine_type, batch.to_bytes()))
+        for _ in range(_BATCH_TRIES):
+            if len(told) <= limits.INLINE_BYTES_MAX:
+                break
+            # What is left out here stays in this node's own knowledge.
+            batch = msgspec.structs.replace(batch, entries=batch.entries[len(batch.entries) // 2 :])
+            told = msgspec.msgpack.encode(Report(node, self.machine_type, batch.to_bytes()))
+        self._mark = batch.upto
+        return told
+
+    def _sample(self, followed: _Followed, beside: tuple[str, ...]) -> None:
+        row = followed.row
+        reading = followed.probe.look(time.monotonic_ns(), (row.pid,))
+        counted = followed.counters.read()
+        before, counted_before = followed.seen, followed.counted
+        if before is not None and reading.at_ns > before.at_ns and reading.processes:
+            found = values(before, reading, counted, counted_before)
+            self._add(
+                Sample.of(_class_of(row), self.machine_type, "here", reading.at_ns, found, beside=beside)
+            )
+        followed.seen, followed.counted = reading, counted
+
+    def _end(self, row: Occupant, beside: tuple[str, ...]) -> None:
+        report = FinalReport(
+            row.age_ms / 1000, row.cpu_ms / 1000, memory_peak=row.memory_bytes, completed=row.completed
+        )
+        now = time.monotonic_ns()
+        self._add(
+            Sample.at_end(_class_of(row), self.machine_type, "here", now, report, row.id, beside=beside)
+        )
+
+    def _add(self, sample: Sample) -> None:
+        try:
+            self.knowledge.add(msgspec.structs.replace(sample, machine=self.knowledge.node))
+        except InvalidError as error:
+            self.problem = f"a measurement makes no sense: {error}"
+
+
+def _class_of(row: Occupant) -> str:
+    return row.work.equivalence or row.label or "unnamed"
+
+
+def _others(classes: dict[int, str], task: int) -> tuple[str, ...]:
+    found: Iterable[str] = (name for other, name in classes.items() if other != task)
+    return tuple(sorted(found))[: limits.PROFILED_BESIDE_MAX]

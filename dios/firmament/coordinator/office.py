@@ -1,0 +1,150 @@
+"""What a coordinator needs only while it schedules: the scheduler, its books and its desk.
+
+For: ``coordinator.loop``, which imports this when it is its turn. Not for: talking to nodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from dios.errors import DiosError
+from dios.firmament.coordinator.books import Books, Phase
+from dios.firmament.coordinator.desk import Desk
+from dios.firmament.coordinator.duty import Duty
+from dios.firmament.coordinator.observer import Report
+from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
+from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.models import catalogue
+from dios.firmament.rounds import Change, Delta
+from dios.firmament.scheduler import FlowScheduler
+from dios.firmament.settings import SchedulerSettings
+from dios.wire.messages import Asked, BoardRows, Placed
+
+_PROBLEMS_KEPT = 20
+
+
+class Order(NamedTuple):
+    """What one node is told after a round."""
+
+    host: str
+    placements: list[tuple[int, str]]
+    """Submissions that wait there, and the nodes where they go."""
+    preempted: list[int]
+    """Tasks that run there and have to stop."""
+
+
+class Office:
+    """The scheduler of one coordinator, and what goes in and out of it; one thread at a time."""
+
+    def __init__(self, model: str, node: str, set_up: str, knowledge: KnowledgeBase) -> None:
+        self._problems: deque[str] = deque(maxlen=_PROBLEMS_KEPT)
+        try:
+            chosen = catalogue.make(model)
+        except DiosError as error:
+            self._problems.append(f"{error}; scheduling by 'spread' instead")
+            chosen = catalogue.make("spread")
+        scheduler = FlowScheduler(chosen, SchedulerSettings(), knowledge=knowledge)
+        self._books = Books(scheduler)
+        self._desk = Desk(self._books, node, set_up)
+        self._knowledge = knowledge
+        self._own = node
+        self._duty = Duty()
+        self._now = 0.0
+        self.unmeasured: dict[str, str] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether any task waits for its place."""
+        return any(entry.phase is Phase.WAITING for entry in self._books.tasks.values())
+
+    def changed_duty(self, before: Duty, now_duty: Duty, now: float) -> None:
+        """Other nodes are this coordinator's from now on."""
+        self._duty = now_duty
+        for name in before.attend - now_duty.attend:
+            self._books.left(name, now)
+        for name in before.machines - now_duty.machines:
+            self._books.lost(name, now)
+
+    def note(self, problem: str) -> None:
+        """Remember what went wrong, for `dios sched status`."""
+        if not self._problems or self._problems[-1] != problem:
+            self._problems.append(problem)
+
+    def read(self, name: str, board: BoardRows, now: float) -> None:
+        """Take in a board."""
+        self._now = now
+        duty = self._duty
+        least = duty.after_s if name in duty.below else 0.0
+        attend = name in duty.attend
+        self._books.read(board, now, attend=attend, machine=name in duty.machines, after_s=least)
+
+    def take_report(self, name: str, report: Report | None) -> None:
+        """Take in what a node's coordinator has measured."""
+        if report is None or report.node != name:
+            self.note(f"{name}: a report that makes no sense")
+            return
+        self._books.types[name] = report.machine_type
+        if name == self._own:
+            return
+        try:
+            self._knowledge.merge(report.batch)
+        except DiosError as error:
+            self.note(f"{name}: {error}")
+
+    def round(self, now: float) -> list[Order]:
+        """One round; what has to be told to whom."""
+        self._now = now
+        self._books.expire(now)
+        scheduler = self._books.scheduler
+        found = scheduler.round(now)
+        for fault in found.faults:
+            self.note(f"{fault.where}: {fault.what}")
+        orders: dict[str, Order] = {}
+        for delta in found.deltas:
+            self._order(delta, orders, now)
+        return list(orders.values())
+
+    def _order(self, delta: Delta, orders: dict[str, Order], now: float) -> None:
+        names = {board.node: name for name, board in self._books.nodes.items()}
+        if delta.change is Change.PLACE:
+            target = names.get(delta.target, "")
+            entry = self._books.sent(delta.task, target, now)
+            if entry is not None:
+                orders.setdefault(entry.host, Order(entry.host, [], [])).placements.append(
+                    (delta.task, target)
+                )
+            return
+        # A task that moves is stopped; whoever runs it submits it again.
+        host = names.get(delta.source, "")
+        orders.setdefault(host, Order(host, [], [])).preempted.append(delta.task)
+
+    def answered(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> None:
+        """What a node said to an order."""
+        for why in self._books.answered(host, tasks, answer, now):
+            self.note(f"{host}: {why}")
+
+    def answer(self, asked: Asked) -> bytes:
+        """The answer to a question."""
+        self._desk.duty = self._duty
+        self._desk.problems = list(self._problems)
+        self._desk.unmeasured = self.unmeasured
+        self._desk.now = self._now
+        return self._desk.answer(asked)
+
+
+def open_office(model: str, node: str, set_up: str, knowledge: KnowledgeBase) -> Office:
+    """An office whose kernels are compiled: the first real round shall not wait for that.
+
+    A cold compilation takes tens of seconds, once for each version; runs are placed without a scheduler
+    meanwhile.
+    """
+    office = Office(model, node, set_up, knowledge)
+    trial = FlowScheduler(catalogue.make("spread"))
+    size = Resources(4.0, 1e9)
+    for number in range(2):
+        trial.add_machine(MachineDescriptor(number, f"m{number}", "r", size, 4), 0.0)
+    for number in range(3):
+        trial.submit(JobDescriptor(number), [TaskDescriptor(number)], float(number))
+        trial.round(float(number))
+    return office

@@ -1,0 +1,74 @@
+"""From what nodes say on their boards to what the scheduler is told.
+
+For: ``coordinator.books``. Not for: keeping anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dios.firmament.descriptors import (
+    Affinity,
+    Block,
+    Constraint,
+    Interference,
+    JobDescriptor,
+    Kind,
+    MachineDescriptor,
+    Operator,
+    Resources,
+    TaskDescriptor,
+)
+from dios.wire.messages import BoardRows, Occupant, Submission, Work
+
+
+def described_machine(board: BoardRows, machine_type: str) -> MachineDescriptor:
+    """A node as a machine; its name and rack are labels, too."""
+    labels = {"node": board.name, "rack": board.rack, **dict(board.labels)}
+    return MachineDescriptor(
+        board.node,
+        board.name,
+        board.rack,
+        Resources(float(board.cpus), float(board.memory_bytes)),
+        board.slots,
+        machine_type,
+        labels=tuple(sorted(labels.items())),
+    )
+
+
+def described_job(row: Submission | Occupant, job: int) -> JobDescriptor:
+    """The job of a task: its own, or the one that several say they belong to."""
+    work = row.work
+    return JobDescriptor(
+        job,
+        row.principal,
+        row.label,
+        Kind.SERVICE if work.service else Kind.BATCH,
+        gang=work.gang if isinstance(row, Submission) else 0,
+        affinity=Affinity(int(work.affinity)),
+    )
+
+
+def described_task(row: Submission | Occupant, nodes: Mapping[str, int], now: float) -> TaskDescriptor:
+    """A task; ``nodes`` gives identifiers of machines by name."""
+    work = row.work
+    waited = row.waited_ms / 1000 if isinstance(row, Submission) else row.age_ms / 1000
+    return TaskDescriptor(
+        row.id,
+        _demand(work),
+        int(work.priority),
+        now - waited + work.deadline_ms / 1000 if work.deadline_ms else None,
+        work.equivalence or row.label,
+        Interference(work.interference),
+        tuple(Block(one.bytes, (nodes[one.node],)) for one in work.near if one.node in nodes),
+        tuple(
+            Constraint(one.key, Operator(int(one.operator)), one.value, one.hard) for one in work.constraints
+        ),
+        restartable=work.restartable,
+    )
+
+
+def _demand(work: Work) -> Resources:
+    return Resources(
+        work.cpus_milli / 1000, float(work.memory_bytes), float(work.disk_io), float(work.network)
+    )
