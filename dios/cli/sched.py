@@ -15,4 +15,4 @@ from dios.cli import sched_simulate
 app: Final = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The cluster scheduler, Firmament."
 )
-app.command("simulate")(sched_simulate.simulate)
+app.command("simulate", epilog=sched_simulate.EXAMPLES)(sched_simulate.simulate)

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from dios.firmament.simulate.run import Progress
 
 DOING: Final = "dios sched simulate"
+EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios sched simulate --synthetic google --machines 200 --blocks\n"
+    "  dios sched simulate --synthetic mix-srg --model coco --out results --plots\n"
+    "  dios sched simulate --trace clusterdata-2011-2 --machines 500 --hours 2 --json"
+)
 
 _TRACE: Final = "Folder of the 2011 Google cluster trace: machine_events/, task_events/, maybe task_usage/."
 _SYNTHETIC: Final = (
@@ -87,15 +93,10 @@ def simulate(
     plots: PlotsOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    r"""Simulate a cluster: machines and tasks come and go, and the real scheduler decides.
+    """Simulate a cluster: machines and tasks come and go, and the real scheduler decides.
 
     The same options give the same run to the last decision; `digest` tells runs apart. Ctrl-C ends a run
     with what was found so far.
-
-    \b
-    dios sched simulate --synthetic google --machines 200 --model quincy --blocks
-    dios sched simulate --synthetic mix-srg --model coco --out results --plots
-    dios sched simulate --trace clusterdata-2011-2 --machines 500 --hours 2 --json
     """
     with reporting(DOING, as_json=as_json):
         with _needs_cluster():

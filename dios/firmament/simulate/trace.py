@@ -53,6 +53,7 @@ from dios.firmament.simulate.trace_rows import (
     TaskEvent,
     TaskRow,
     TraceError,
+    UsageRow,
     machine_rows,
     task_rows,
     usage_rows,
@@ -215,13 +216,27 @@ class TraceWorkload:
         return _Life(self._tasks - 1, row, at)
 
     def _usages(self) -> Iterator[Usage]:
-        for row in usage_rows(self._choice.directory, self._until_us):
-            lives = self._lives.get((row.job, row.number), ())
-            at = _seconds(row.end)
-            which = bisect_right([life.submitted for life in lives], at) - 1
-            if which >= 0 and at <= self._choice.seconds:
+        """Measurements at their ends; the rows are in order of their beginnings."""
+        pending: list[tuple[float, int, Usage]] = []
+        last = 0.0
+        for number, row in enumerate(usage_rows(self._choice.directory, self._until_us)):
+            while pending and pending[0][0] <= _seconds(row.start):
+                last, _, usage = heapq.heappop(pending)
+                yield usage
+            # A measurement that is out of order is told late rather than in the past.
+            at = max(last, _seconds(row.end))
+            task = self._task_at(row, at)
+            if task is not None and at <= self._choice.seconds:
                 used = Resources((row.cpus or 0.0) * GOOGLE_CPUS, (row.memory or 0.0) * GOOGLE_MEMORY)
-                yield Usage(at, lives[which].task, used)
+                heapq.heappush(pending, (at, number, Usage(at, task, used)))
+        while pending:
+            yield heapq.heappop(pending)[2]
+
+    def _task_at(self, row: UsageRow, at: float) -> int | None:
+        """Which task a measurement is about: of several under one number the one that had come by then."""
+        lives = self._lives.get((row.job, row.number), ())
+        which = bisect_right([life.submitted for life in lives], at) - 1
+        return lives[which].task if which >= 0 else None
 
 
 def _seconds(time_us: int) -> float:

@@ -126,6 +126,7 @@ class TaskRow(NamedTuple):
 class UsageRow(NamedTuple):
     """One row of task_usage, without what a simulation has no use for."""
 
+    start: int
     end: int
     job: int
     number: int
@@ -217,6 +218,7 @@ def usage_rows(directory: Path, until_us: int) -> Iterator[UsageRow]:
         return
     for line in _lines(directory, "task_usage", USAGE_COLUMNS, until_us, SAMPLED):
         yield UsageRow(
+            line.whole("start time"),
             line.whole("end time"),
             line.whole("job ID"),
             line.whole("task index"),
