@@ -111,9 +111,10 @@ def _check_cut(problem: FlowProblem, solution: FlowSolution) -> None:
 def _check_cycle(problem: FlowProblem, witness: Ints) -> None:
     if not len(witness):
         raise CertificateError("an unbounded solution without the cycle that shows it")
-    for arc, following in zip(witness.tolist(), np.roll(witness, -1).tolist(), strict=True):
-        if not 0 <= arc < problem.arcs or not 0 <= following < problem.arcs:
+    for arc in witness.tolist():
+        if not 0 <= arc < problem.arcs:
             raise CertificateError(f"the witness names arc {arc}, which is none", arc=arc)
+    for arc, following in zip(witness.tolist(), np.roll(witness, -1).tolist(), strict=True):
         if problem.head[arc] != problem.tail[following]:
             raise CertificateError(f"{_arc(problem, arc)} does not lead on in the witness' cycle", arc=arc)
         if not problem.unbounded_arcs[arc]:

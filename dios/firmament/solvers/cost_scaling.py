@@ -36,7 +36,7 @@ PRICE_LOW: Final = -(2**61)
 """A price below this would leave 64 bits soon; then the problem is handed over."""
 
 SCALED_MAX: Final = 2**58
-"""Scaled costs above this leave prices no room."""
+"""Scaled costs from here on leave prices no room."""
 
 DONE, STUCK, OVERFLOWED = 0, 1, 2
 BEGIN, WAITING, RELABELS, OVERFLOWS = 0, 1, 2, 3
@@ -172,7 +172,7 @@ def core(standard: Standard) -> Outcome:
     vertices = len(standard.supply)
     factor = vertices + 1
     dearest = int(np.abs(standard.cost).max(initial=0))
-    if dearest * factor > SCALED_MAX:
+    if dearest * factor >= SCALED_MAX:
         return _handed_over(standard)
     graph, place = halves(replace(standard, cost=standard.cost * factor))
     price, excess = np.zeros(vertices, np.int64), standard.supply.copy()
@@ -182,7 +182,7 @@ def core(standard: Standard) -> Outcome:
         epsilon = max(epsilon // ALPHA, 1)
         ended = _refine(graph, price, excess, ranks, current, epsilon)
         if ended == STUCK:
-            return Outcome(NO_VERTICES, None, np.flatnonzero(ranks.settled == 0))
+            return successive_shortest.shortage(standard)
         if ended == OVERFLOWED:
             return _handed_over(standard)
         if epsilon == 1:

@@ -43,11 +43,11 @@ class _Reader:
     def _bad(self, message: str) -> InvalidProblemError:
         return InvalidProblemError(f"{self._path}:{self._line}: {message}")
 
-    def _numbers(self, words: list[str], form: str) -> list[int]:
+    def _numbers(self, words: list[str], form: str, *, begin: int = 1) -> list[int]:
         if len(words) != len(form.split()):
             raise self._bad(f"a line of {len(words)} words; the form is '{form}'")
         try:
-            numbers = [int(word) for word in words[1:]]
+            numbers = [int(word) for word in words[begin:]]
         except ValueError:
             raise self._bad(f"a word that is no whole number; the form is '{form}'") from None
         if any(not -(1 << 63) <= number < 1 << 63 for number in numbers):
@@ -64,8 +64,7 @@ class _Reader:
             raise self._bad("a second 'p' line")
         if words[1:2] != ["min"]:
             raise self._bad("not a minimum-cost flow problem; the form is 'p min VERTICES ARCS'")
-        del words[1]
-        vertices, arcs = self._numbers(words, "p VERTICES ARCS")
+        vertices, arcs = self._numbers(words, "p min VERTICES ARCS", begin=2)
         if not 0 <= vertices <= FLOW_VERTICES_MAX or not 0 <= arcs <= FLOW_ARCS_MAX:
             raise self._bad(
                 f"{vertices} vertices and {arcs} arcs; read are {FLOW_VERTICES_MAX} and {FLOW_ARCS_MAX}"
@@ -76,7 +75,7 @@ class _Reader:
         """Read one line."""
         self._line += 1
         if len(line) > FLOW_LINE_CHARS_MAX:
-            raise self._bad(f"a line of {len(line)} characters; at most {FLOW_LINE_CHARS_MAX} are read")
+            raise self._bad(f"a line of more than {FLOW_LINE_CHARS_MAX} characters")
         words = line.split()
         if not words or words[0] == "c":
             return

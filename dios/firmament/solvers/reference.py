@@ -7,7 +7,6 @@ no reasons, so these are ours.
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -55,9 +54,7 @@ def _core(standard: Standard) -> Outcome:
     if status == "OPTIMAL":
         return Outcome(solver.flows(arcs).astype(np.int64), None, NO_VERTICES)
     if status == "INFEASIBLE":
-        # It says no more than that, and the witness has to come from somewhere.
-        free = replace(standard, cost=np.zeros_like(standard.cost))
-        return successive_shortest.core(free)
+        return successive_shortest.shortage(standard)
     raise OutOfRangeError(f"OR-Tools says {status}: its numbers are narrower; choose 'successive_shortest'")
 
 

@@ -11,6 +11,7 @@ and a depth-first search sends along those what it can. When few excesses are le
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -187,16 +188,29 @@ def _drain(graph: Halves, price: Ints, excess: Ints, search: Search, root: int, 
 
 
 @compiled
-def _together(graph: Halves, price: Ints, excess: Ints, search: Search, opened: int) -> tuple[int, int]:
-    """Common searches backward, as long as they pay; excesses left (-1: some reach nothing), next state."""
+def _set_aside(excess: Ints, aside: Ints, search: Search) -> int:
+    """Take every excess that a search backward did not reach out of the way; how many there were."""
+    number = 0
+    for vertex in range(len(excess)):
+        if excess[vertex] > 0 and search.distance[vertex] == FAR:
+            aside[vertex] = excess[vertex]
+            excess[vertex] = 0
+            number += 1
+    return number
+
+
+@compiled
+def _together(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Search, opened: int) -> int:
+    """Common searches backward, as long as they pay; the next state of the depth-first search."""
     while True:
         left = 0
         for vertex in range(len(excess)):
             left += excess[vertex] > 0
         if left <= ALONE_MAX:
-            return left, opened
+            return opened
         if not _shorten(graph, price, excess, search, -1, left, BACKWARD):
-            return -1, opened
+            _set_aside(excess, aside, search)
+            continue
         opened += 3
         rid = 0
         for vertex in range(len(excess)):
@@ -204,33 +218,35 @@ def _together(graph: Halves, price: Ints, excess: Ints, search: Search, opened: 
                 _drain(graph, price, excess, search, vertex, opened)
                 rid += excess[vertex] == 0
         if rid * PATIENCE < left:
-            return left - rid, opened
+            return opened
 
 
 @compiled
-def _alone(graph: Halves, price: Ints, excess: Ints, search: Search, opened: int) -> bool:
-    """One search forward for each excess that is left; False where one reaches no deficit."""
+def _alone(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Search, opened: int) -> None:
+    """One search forward for each excess that is left."""
     for vertex in range(len(excess)):
         while excess[vertex] > 0:
             if not _shorten(graph, price, excess, search, vertex, 1, FORWARD):
-                return False
+                aside[vertex] = excess[vertex]
+                excess[vertex] = 0
+                break
             opened += 3
             _drain(graph, price, excess, search, vertex, opened)
-    return True
 
 
 def complete(graph: Halves, price: Ints, excess: Ints) -> Ints:
     """Send every excess to a deficit, cheapest, in place; no residual arc may have negative reduced cost.
 
-    Returns vertices that have more to send than can leave them, where it cannot be done, else none.
+    Where that cannot be done as much as possible is sent, and the vertices are returned that what is left
+    could reach: they have more to send than can leave them, by as much as is missing in all. Else none.
     """
-    search = new_search(len(price))
-    left, opened = _together(graph, price, excess, search, 1)
-    if left < 0:
-        return np.flatnonzero(search.distance == FAR)
-    if not _alone(graph, price, excess, search, opened):
-        return np.flatnonzero(search.distance != FAR)
-    return NO_VERTICES
+    search, aside = new_search(len(price)), np.zeros_like(excess)
+    opened = _together(graph, price, excess, aside, search, 1)
+    _alone(graph, price, excess, aside, search, opened)
+    if not aside.any():
+        return NO_VERTICES
+    _shorten(graph, price, aside, search, -1, 1, FORWARD)
+    return np.flatnonzero(search.distance != FAR)
 
 
 def core(standard: Standard) -> Outcome:
@@ -241,6 +257,11 @@ def core(standard: Standard) -> Outcome:
     saturate(graph, price, excess)
     stuck = complete(graph, price, excess)
     return Outcome(standard.room - graph.room[place], price, stuck)
+
+
+def shortage(standard: Standard) -> Outcome:
+    """Where an infeasible problem is short, and by how much in all: the same whichever algorithm asks."""
+    return core(replace(standard, cost=np.zeros_like(standard.cost)))
 
 
 def run(problem: FlowProblem) -> FlowSolution:
