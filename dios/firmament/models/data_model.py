@@ -78,6 +78,8 @@ class DataModel(BaseModel):
         return np.array(sorted(self._stale), np.int64)
 
     def _changed(self, state: ClusterState, machine: int) -> None:
+        if not self._mentions:
+            return
         rack = int(state.resources.rack[machine])
         beside = [row for row in state.resources.children[rack] if row in state.machine_ids]
         if len(beside) <= 1:

@@ -168,6 +168,9 @@ class Mentions:
         self._births: dict[int, tuple[int, int]] = {}
         self._next = 0
 
+    def __len__(self) -> int:
+        return len(self._births)
+
     def add(self, state: ClusterState, tasks: Ints) -> None:
         """Note new tasks."""
         for row in tasks.tolist():

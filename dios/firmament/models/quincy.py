@@ -24,9 +24,10 @@ class QuincyModel(DataModel):
     """All terms of Tables C.2 and C.3.
 
     Args:
-        psi: cost of moving 1 GB across a top-of-rack switch; 8,000 is 1 Gb/s.
+        psi: cost of moving 1 GB across a top-of-rack switch; 1,000 is 8 Gb/s.
         xi: cost of moving 1 GB across the aggregation switch; not below ``psi``.
-        omega: cost of a second of waiting. The larger, the sooner a task goes where its data is not.
+        omega: cost of a second of waiting. A task waits for a better place as long as moving its data would
+            take when this equals ``theta``; above that, who waits displaces who runs ever again.
         theta: cost of losing a second of work (1,000: as the table has it).
         threshold: the share of the input that a machine or rack must hold for an arc of its own.
         machine_arcs: the most such arcs to machines for each task.
@@ -39,9 +40,9 @@ class QuincyModel(DataModel):
     def __init__(
         self,
         *,
-        psi: int = 8_000,
-        xi: int = 16_000,
-        omega: int = 5_000,
+        psi: int = 1_000,
+        xi: int = 2_000,
+        omega: int = 1_000,
         theta: int = 1_000,
         threshold: float = 0.14,
         machine_arcs: int = 7,

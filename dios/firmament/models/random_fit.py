@@ -35,23 +35,21 @@ class RandomFitModel(TrivialModel):
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
         """The machines drawn at 0, 1, 2, ...; anywhere at the end, for when all of those filled up."""
-        anywhere = np.stack([np.arange(len(tasks)), np.full(len(tasks), state.cluster)])
-        last = np.full(len(tasks), self.choices)
+        every = np.arange(len(tasks))
+        parts = [(every, np.full(len(tasks), state.cluster), np.full(len(tasks), self.choices))]
         machines = roomy(state, state.resources.at(Level.MACHINE))
-        if len(machines) == 0 or self.choices == 0:
-            return Options(anywhere[0], anywhere[1], last)
-        drawn = machines[draws(self.seed, state.tasks.id[tasks], self.choices, len(machines))]
-        fits = np.stack([self._fits(state, tasks, drawn[:, at]) for at in range(self.choices)], axis=1)
-        fits &= ~_drawn_before(drawn)
-        at, rank = np.nonzero(fits)
-        task = np.concatenate([at, anywhere[0]])
-        order = np.argsort(task, kind="stable")
-        target = np.concatenate([drawn[at, rank], anywhere[1]])
-        return Options(task[order], target[order], np.concatenate([rank, last])[order])
-
-    def _fits(self, state: ClusterState, tasks: Ints, machines: Ints) -> Flags:
-        fits: Flags = np.all(state.tasks.demand[tasks] <= state.available(machines), axis=1)
-        return fits
+        free = state.available(machines)
+        demands, which = np.unique(state.tasks.demand[tasks], axis=0, return_inverse=True)
+        for number, demand in enumerate(demands if self.choices else demands[:0]):
+            fitting = machines[np.all(free >= demand, axis=1)]
+            alike = np.flatnonzero(which.ravel() == number)
+            if len(fitting):
+                drawn = fitting[draws(self.seed, state.tasks.id[tasks[alike]], self.choices, len(fitting))]
+                at, rank = np.nonzero(~_drawn_before(drawn))
+                parts.append((alike[at], drawn[at, rank], rank))
+        task, target, cost = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.lexsort((cost, task))
+        return Options(task[order], target[order], cost[order])
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """That there is no reason."""

@@ -40,6 +40,16 @@ def waiting_cost(state: ClusterState, tasks: Ints, per_second: float, at_once: f
     return whole(np.minimum(cost, WAIT_MAX))
 
 
+def stay(tasks: Ints) -> Ints:
+    """The cost of staying where nobody is to move; shape (n,)."""
+    return np.full(len(tasks), -NEVER)
+
+
+def stop_nobody(tasks: Ints) -> Ints:
+    """The cost of being stopped where nobody is to be; shape (n,)."""
+    return np.full(len(tasks), NEVER)
+
+
 def not_negative(model: str, **values: float) -> None:
     """Refuse parameters below 0, or that are no numbers.
 

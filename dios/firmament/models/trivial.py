@@ -11,7 +11,7 @@ import numpy as np
 from dios.firmament.columns import Ints
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import NEVER, not_negative, waiting_cost
+from dios.firmament.models.terms import not_negative, stay, stop_nobody, waiting_cost
 from dios.firmament.state import ClusterState
 
 
@@ -41,7 +41,11 @@ class TrivialModel(BaseModel):
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
         """Dearer than any waiting."""
-        return np.full(len(tasks), NEVER)
+        return stop_nobody(tasks)
+
+    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Nobody moves."""
+        return stay(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """The two costs."""

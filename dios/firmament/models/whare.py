@@ -82,7 +82,7 @@ class WhareModel(BaseModel):
     def __init__(
         self,
         *,
-        omega: int = 100,
+        omega: int = 10,
         theta: int = 10,
         unknown: int = 1000,
         trials: int = 2,
@@ -226,7 +226,7 @@ class WhareModel(BaseModel):
         running = running_tasks(state)
         kind = state.resources.machine_type[state.tasks.machine[running]]
         equivalence = state.tasks.equivalence[running]
-        width = len(state.machine_types)
+        width = max(len(state.machine_types), 1)
         cells = np.bincount(equivalence * width + kind, minlength=len(state.equivalences) * width)
         return cells.reshape(-1, width)[np.ix_(members, types)].astype(np.int64)
 
@@ -278,6 +278,8 @@ class WhareModel(BaseModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """The scores that the cost is made of."""
+        # The task may have come after the last round.
+        self.begin(state)
         view = self._view(state)
         number = int(state.tasks.equivalence[task])
         name = state.equivalences.names[number]

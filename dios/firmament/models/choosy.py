@@ -1,0 +1,135 @@
+"""Choosy and H-DRF (Table 8.6; Ghodsi et al., EuroSys 2013; Bhattacharya et al., SoCC 2013), by admission.
+
+For: fairness that counts what tasks can use: constrained max-min over slots, and dominant shares over a
+hierarchy of principals. Not for: places; an admitted task goes wherever its constraints allow.
+
+In each round the free slots are dealt out in the model's head, one by one, to whoever has least and could
+use one. Only the tasks that got one have an arc to X; the others have none but to U (admission control).
+Nobody is stopped: shares even out as tasks end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from dios.firmament.columns import Flags, Ints
+from dios.firmament.descriptors import Constraint, Level
+from dios.firmament.models.admission import DominantShares, Pools, Shares, SlotShares, Waiting, fill
+from dios.firmament.models.protocol import Options
+from dios.firmament.models.terms import not_negative, running_tasks, waiting_tasks
+from dios.firmament.models.trivial import TrivialModel
+from dios.firmament.policies.labels import LabelIndex
+from dios.firmament.state import ClusterState
+
+
+class ChoosyModel(TrivialModel):
+    """Constrained max-min fairness over slots.
+
+    Args:
+        wave: the most tasks that are admitted in one round.
+        waiting: what waiting costs at once.
+        per_second: and for each second.
+
+    Raises:
+        BadModelError: a value is out of range.
+    """
+
+    name = "choosy"
+    summary = "Choosy: max-min fairness over slots that counts hard constraints, by admission"
+
+    def __init__(self, *, wave: int = 1000, waiting: int = 1000, per_second: int = 10) -> None:
+        super().__init__(waiting=waiting, per_second=per_second)
+        not_negative(self.name, wave=wave)
+        self.wave = wave
+        self._admitted: Flags = np.zeros(0, np.bool_)
+        self._told: Flags = np.zeros(0, np.bool_)
+
+    def shares(self, state: ClusterState) -> Shares:
+        """Who has what before this round."""
+        return SlotShares()
+
+    def begin(self, state: ClusterState) -> None:
+        """Deal out what is free."""
+        self._admitted = np.zeros(len(state.tasks.alive), np.bool_)
+        shares = self.shares(state)
+        for row in running_tasks(state).tolist():
+            shares.give(_principal(state, row), state.tasks.demand[row])
+        waiting, pools = _queues(state)
+        self._admitted[fill(waiting, pools, shares, self.wave)] = True
+
+    def stale_tasks(self, state: ClusterState) -> Ints:
+        """Whoever is admitted now and was not, or the other way round."""
+        waiting = waiting_tasks(state)
+        changed: Flags = self._admitted[waiting] != self._known(len(self._admitted))[waiting]
+        return waiting[changed]
+
+    def task_options(self, state: ClusterState, tasks: Ints) -> Options:
+        """X for those admitted."""
+        self._known(len(self._admitted))[tasks] = self._admitted[tasks]
+        chosen = np.flatnonzero(self._admitted[tasks])
+        return Options(chosen, np.full(len(chosen), state.cluster), np.zeros(len(chosen), np.int64))
+
+    def _known(self, length: int) -> Flags:
+        """Who was admitted when the scheduler last asked."""
+        if len(self._told) < length:
+            self._told = np.concatenate([self._told, np.zeros(length - len(self._told), np.bool_)])
+        return self._told
+
+    def explain(self, state: ClusterState, task: int, resource: int) -> str:
+        """Whether it was its principal's turn."""
+        who = _principal(state, task) or "nobody"
+        admitted = task < len(self._admitted) and self._admitted[task]
+        turn = "was admitted" if admitted else "was not admitted in the last round"
+        return f"a task of {who}, which {turn}; {super().explain(state, task, resource)}"
+
+
+class HdrfModel(ChoosyModel):
+    """Hierarchical dominant resource fairness: principals are paths, such as "org/team/user"."""
+
+    name = "h-drf"
+    summary = "H-DRF: dominant shares over a hierarchy of principals, by admission"
+
+    def shares(self, state: ClusterState) -> Shares:
+        """Dominant shares of all that the cluster has."""
+        return DominantShares(state.resources.capacity[state.cluster])
+
+
+def _principal(state: ClusterState, task: int) -> str:
+    return state.principals.names[int(state.jobs.principal[state.tasks.job[task]])]
+
+
+def _queues(state: ClusterState) -> tuple[list[Waiting], Pools]:
+    """Who waits, by principal and hard constraints; and the free slots by who may use them."""
+    waiting = waiting_tasks(state)
+    waiting = waiting[np.argsort(state.tasks.submitted[waiting], kind="stable")]
+    signatures: dict[tuple[Constraint, ...], int] = {}
+    queues: dict[tuple[str, int], Waiting] = {}
+    for row in waiting.tolist():
+        hard = tuple(each for each in state.tasks.descriptors[row].constraints if each.hard)
+        signature = signatures.setdefault(hard, len(signatures))
+        key = _principal(state, row), signature
+        queue = queues.setdefault(key, Waiting(*key, deque(), deque()))
+        queue.tasks.append(row)
+        queue.demands.append(state.tasks.demand[row])
+    return list(queues.values()), _pools(state, list(signatures))
+
+
+def _pools(state: ClusterState, signatures: list[tuple[Constraint, ...]]) -> Pools:
+    table = state.resources
+    machines = table.at(Level.MACHINE)
+    machines = machines[table.usable[machines]]
+    labels = LabelIndex()
+    for machine in machines.tolist():
+        labels.add(machine, table.labels[machine])
+    may = np.ones((len(machines), len(signatures)), np.bool_)
+    for at, signature in enumerate(signatures):
+        for constraint in signature:
+            may[:, at] &= labels.matches(constraint, len(table.alive))[machines]
+    kinds, pool = np.unique(may, axis=0, return_inverse=True)
+    slots = np.maximum(table.slots - table.running, 0)[machines]
+    free = np.bincount(pool.ravel(), slots, minlength=len(kinds)).astype(np.int64)
+    order = np.argsort(kinds.sum(axis=1), kind="stable")
+    allowed = [order[kinds[order, at]].tolist() for at in range(len(signatures))]
+    return Pools(free.tolist(), allowed, state.available(np.array([state.cluster]))[0])

@@ -1,0 +1,100 @@
+"""Sparrow (Table 8.6; Ousterhout et al., SOSP 2013): probe a few machines, take the least loaded.
+
+For: very short tasks, and many schedulers beside each other that share nothing: each coordinator runs its
+own model with its own seed, and conflicts come back as rejected placements.
+Not for: good places; nothing is looked at but how many tasks a machine has.
+
+Batch sampling: the probes of all waiting tasks of a job are one class of the network, with an arc to each
+probed machine at the number of tasks that it has, for as many tasks as there are probes. The tasks are
+bound to probes by the solver, that is as late as can be. There is no arc to X: a task whose job's probes
+are all full waits for one of them, and is probed anew after ``patience`` seconds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.columns import Ints
+from dios.firmament.descriptors import Level
+from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
+from dios.firmament.models.terms import (
+    BadModelError,
+    class_members,
+    class_numbers,
+    draws,
+    not_negative,
+    waiting_tasks,
+)
+from dios.firmament.models.trivial import TrivialModel
+from dios.firmament.state import ClusterState
+
+LOAD = 10
+"""The cost of each task that a probed machine has already."""
+_JOBS = 1
+
+
+class SparrowModel(TrivialModel):
+    """Power of two choices, over whole batches.
+
+    Args:
+        seed: of the probes; another one for each scheduler.
+        probes: how many machines are probed for each task.
+        patience: seconds of waiting after which a task is probed anew.
+        waiting: what waiting costs at once.
+        per_second: and for each second.
+
+    Raises:
+        BadModelError: a value is out of range.
+    """
+
+    name = "sparrow"
+    summary = "Sparrow: batch sampling, the least loaded of a few probed machines"
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        probes: int = 2,
+        patience: float = 2.0,
+        waiting: int = 100_000,
+        per_second: int = 10,
+    ) -> None:
+        super().__init__(waiting=waiting, per_second=per_second)
+        not_negative(self.name, seed=seed, probes=probes, patience=patience)
+        if probes == 0 or patience == 0:
+            raise BadModelError("model sparrow: probes and patience must be above 0")
+        self.seed = seed
+        self.probes = probes
+        self.patience = patience
+
+    def task_options(self, state: ClusterState, tasks: Ints) -> Options:
+        """None: probes alone."""
+        return NO_OPTIONS
+
+    def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
+        """T -> its job's probes."""
+        jobs = class_numbers(_JOBS, state.tasks.job[tasks])
+        return Options(np.arange(len(tasks)), jobs, np.zeros(len(tasks), np.int64))
+
+    def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
+        """The probes of each job's waiting tasks; a machine that is probed twice has room for two."""
+        machines = state.resources.at(Level.MACHINE)
+        machines = machines[state.resources.usable[machines]]
+        waiting = waiting_tasks(state)
+        waiting = waiting[np.isin(state.tasks.job[waiting], class_members(classes))]
+        if len(machines) == 0 or len(waiting) == 0:
+            return ClassArcs(*(np.zeros(0, np.int64) for _ in range(4)))
+        again = state.tasks.waiting_time(waiting, state.now) // self.patience
+        key = state.tasks.id[waiting] + again.astype(np.int64) * (2**40 + 1)
+        probed = machines[draws(self.seed, key, self.probes, len(machines))]
+        jobs = np.repeat(state.tasks.job[waiting], self.probes)
+        width = len(state.resources.alive)
+        pairs, times = np.unique(jobs * width + probed.ravel(), return_counts=True)
+        target = pairs % width
+        cost = LOAD * state.resources.running[target]
+        return ClassArcs(class_numbers(_JOBS, pairs // width), target, cost, times.astype(np.int64))
+
+    def explain(self, state: ClusterState, task: int, resource: int) -> str:
+        """How loaded the probed machine is."""
+        running = int(state.resources.running[resource])
+        return f"one of {self.probes} probes for each task; {running} tasks there cost {LOAD * running}"
