@@ -23,7 +23,6 @@ _CPU_COLUMNS: Final = 8
 _IDLE: Final = (3, 4)
 _STOLEN: Final = 7
 _RESOURCES: Final = ("cpu", "memory", "io")
-_PSEUDO_DISKS: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ def _disks(proc: Path, sys_root: Path) -> tuple[int, int, int]:
     read = written = busy = 0
     for row in procfs.text(proc / "diskstats").splitlines():
         words = row.split()
-        if len(words) < 13 or words[2].startswith(_PSEUDO_DISKS) or (whole and words[2] not in whole):
+        if len(words) < 13 or words[2].startswith(procfs.PSEUDO_DISKS) or (whole and words[2] not in whole):
             continue
         counts = procfs.numbers(" ".join(words[3:13]), 10)
         read += counts[2] * _SECTOR

@@ -6,8 +6,12 @@ For: ``topology``, ``profiling`` and ``load``. Not for: what their fields mean, 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from dios import limits
+
+PSEUDO_DISKS: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
+"""How block devices are called that stand on others, on memory, or on nothing."""
 
 
 def text(path: Path) -> str:

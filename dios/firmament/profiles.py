@@ -72,11 +72,11 @@ class Profile:
         """The newest samples, oldest first."""
 
     def add(self, entry: Entry, sample: Sample) -> None:
-        """Take in a sample; a task that failed says nothing about how long its like run."""
+        """Take in a sample; a task that failed says nothing about how well its like run."""
         self.samples += 1
         self.finished += sample.final and sample.completed
         for metric, value in sample.metrics.items():
-            if metric is Metric.RUNTIME_NS and not sample.completed:
+            if metric in SCORES and not sample.completed:
                 continue
             aggregate = self.aggregates.get(metric)
             if aggregate is None:

@@ -26,7 +26,6 @@ __all__ = ["BadTopologyError", "Disk", "Element", "MachineTopology", "Part", "cp
 _RANK: Final = {part: rank for rank, part in enumerate(Part)}
 _CLOCK_IN_NAME: Final = re.compile(r"@ *([0-9.]+) *GHz")
 _SECTOR_BYTES: Final = 512
-_PSEUDO_DISKS: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
 _UNITS: Final = {"K": limits.KIB, "M": limits.MIB, "G": limits.GIB}
 
 
@@ -306,7 +305,7 @@ class _Finder:
                 procfs.number(path / "queue/rotational") == 1,
             )
             for path in sorted((self.root / "block").glob("*"))
-            if not path.name.startswith(_PSEUDO_DISKS)
+            if not path.name.startswith(procfs.PSEUDO_DISKS)
         ]
         return tuple(found[: limits.TOPOLOGY_CPUS_MAX])
 

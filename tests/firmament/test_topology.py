@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,11 +23,19 @@ from dios.firmament.topology import (
     read_topology,
 )
 
+Seen = Callable[[made.Make], MachineTopology]
 
-def seen(folder: Path, make: made.Make) -> MachineTopology:
-    """The machine as it is read from files made by hand."""
-    sys_root, proc = made.show(folder, make)
-    return read_topology(sys_root, proc, architecture="x86_64")
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """Machines as they are read from files made by hand, each kind once."""
+
+    @cache
+    def read(make: made.Make) -> MachineTopology:
+        sys_root, proc = made.show(tmp_path_factory.mktemp("machine"), make)
+        return read_topology(sys_root, proc, architecture="x86_64")
+
+    return read
 
 
 def count(inner: tuple[Inner, ...], level: Level) -> int:
@@ -44,9 +54,9 @@ def count(inner: tuple[Inner, ...], level: Level) -> int:
         pytest.param(made.TYPE_M, 1, id="M"),
     ],
 )
-def test_the_machines_of_table_8_1_are_read_as_they_are(tmp_path: Path, make: made.Make, caches: int) -> None:
+def test_the_machines_of_table_8_1_are_read_as_they_are(seen: Seen, make: made.Make, caches: int) -> None:
     """Packages, NUMA nodes, caches, cores, threads, memory, clock and link of each type are found."""
-    machine = seen(tmp_path, make)
+    machine = seen(make)
     assert not machine.missing
     assert machine.model == make.model
     assert machine.clock_khz == make.mhz * 1000
@@ -62,15 +72,15 @@ def test_the_machines_of_table_8_1_are_read_as_they_are(tmp_path: Path, make: ma
     assert [disk.name for disk in machine.disks] == ["sda"]
 
 
-def test_a_machine_of_type_c_has_the_thesis_66_inner_vertices(tmp_path: Path) -> None:
+def test_a_machine_of_type_c_has_the_thesis_66_inner_vertices(seen: Seen) -> None:
     """The simulated machine of §8.4 adds 66 vertices below the machine's own."""
-    machine = seen(tmp_path, made.TYPE_C)
+    machine = seen(made.TYPE_C)
     assert sum(element.part is not Part.MACHINE for element in machine.tree.walk()) == 66
 
 
-def test_what_is_larger_holds_what_is_smaller(tmp_path: Path) -> None:
+def test_what_is_larger_holds_what_is_smaller(seen: Seen) -> None:
     """From a thread of type B upwards stand core, L1, L2, L3, NUMA node, package and machine."""
-    machine = seen(tmp_path, made.TYPE_B)
+    machine = seen(made.TYPE_B)
     path: list[Element] = []
     at: Element | None = machine.tree
     while at is not None:
@@ -83,9 +93,9 @@ def test_what_is_larger_holds_what_is_smaller(tmp_path: Path) -> None:
     assert path[3].size == 5118 * 1024
 
 
-def test_threads_of_one_core_are_together(tmp_path: Path) -> None:
+def test_threads_of_one_core_are_together(seen: Seen) -> None:
     """With two threads a core, the core's cpus are the two siblings, and not neighbours by number."""
-    cores = [e for e in seen(tmp_path, made.TYPE_C).tree.walk() if e.part is Part.CORE]
+    cores = [e for e in seen(made.TYPE_C).tree.walk() if e.part is Part.CORE]
     assert [core.cpus for core in cores] == [(core, core + 12) for core in range(12)]
 
 
@@ -95,10 +105,10 @@ def test_threads_of_one_core_are_together(tmp_path: Path) -> None:
     ids=["C", "B", "E"],
 )
 def test_the_flow_network_gets_sockets_caches_cores_and_threads(
-    tmp_path: Path, make: made.Make, sockets: int, caches: int
+    seen: Seen, make: made.Make, sockets: int, caches: int
 ) -> None:
     """Below the machine levels only go down, and a socket is the part with memory of its own."""
-    inner = seen(tmp_path, make).inner()
+    inner = seen(make).inner()
     assert [count(inner, level) for level in (Level.SOCKET, Level.CACHE, Level.CORE, Level.THREAD)] == [
         sockets,
         caches,
@@ -112,6 +122,8 @@ def test_the_flow_network_gets_sockets_caches_cores_and_threads(
             descend(part.children, part.level)
 
     descend(inner, Level.MACHINE)
+    # Where packages are NUMA nodes, people know them as packages.
+    assert inner[0].name == ("package0" if make is made.TYPE_C else "numa0")
 
 
 def test_processors_that_are_offline_are_nowhere(tmp_path: Path) -> None:
@@ -171,7 +183,7 @@ def test_only_the_processors_that_are_ours_get_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_tightest_control_group_counts(tmp_path: Path, version: int) -> None:
     """Of nested groups the least quota and the least memory hold, in both versions of control groups."""
-    sys_root, proc = made.show(tmp_path, made.TYPE_C)
+    sys_root, proc = made.show(tmp_path, made.TYPE_A)
     top = sys_root / "fs/cgroup"
     if version == 2:
         made.write(proc / "self/cgroup", "0::/slice/node")
@@ -214,30 +226,110 @@ def test_parts_that_cross_are_left_out_and_named(tmp_path: Path) -> None:
     assert MachineTopology.from_dict(machine.as_dict()) == machine
 
 
-def test_a_cache_over_several_numa_nodes_does_not_turn_the_levels_round(tmp_path: Path) -> None:
+def test_a_cache_over_several_numa_nodes_does_not_turn_the_levels_round(seen: Seen) -> None:
     """Where one L3 spans two NUMA nodes, the network has the nodes, and no cache above them."""
     split = made.Make("Split", 1, 2, 8, 16, 1, 64)
-    inner = seen(tmp_path, split).inner()
+    inner = seen(split).inner()
     assert [each.level for each in inner] == [Level.SOCKET, Level.SOCKET]
     assert count(inner, Level.CACHE) == 0
     assert count(inner, Level.THREAD) == 16
 
 
-def test_machines_of_one_type_have_one_fingerprint(tmp_path: Path) -> None:
+def test_machines_of_one_type_have_one_fingerprint(seen: Seen) -> None:
     """Equal machines are one type, though the firmware keeps some MiB more on one; other ones are not."""
-    types = {name: seen(tmp_path / name, getattr(made, f"TYPE_{name}")).machine_type for name in "ABCDEM"}
+    types = {name: seen(getattr(made, f"TYPE_{name}")).machine_type for name in "ABCDEM"}
     assert len(set(types.values())) == 6
-    machine = seen(tmp_path / "again", made.TYPE_C)
-    assert machine.machine_type == types["C"]
+    machine = seen(made.TYPE_C)
     assert replace(machine, memory=machine.memory - 100 * 2**20, clock_khz=1).machine_type == types["C"]
     assert replace(machine, memory=machine.memory // 2).machine_type != types["C"]
     assert replace(machine, model="other").machine_type != types["C"]
     assert len(types["C"]) == 16
 
 
-def test_a_description_survives_the_way_to_the_parent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shown", "modules"),
+    [(62.8, 64), (11.7, 12), (7.75, 8), (8, 8), (23.54, 24), (31.2, 32), (33, 36)],
+)
+def test_memory_is_rounded_up_to_an_eighth(seen: Seen, shown: float, modules: int) -> None:
+    """What firmware keeps for itself makes no new type; another module does."""
+    machine = seen(made.TYPE_A)
+    rounded, same, more = (
+        replace(machine, memory=int(gib * made.GIB)).machine_type for gib in (modules, shown, modules * 1.2)
+    )
+    assert rounded == same
+    assert rounded != more
+
+
+def test_the_clock_is_the_highest_that_is_told(tmp_path: Path) -> None:
+    """First the kernel's highest, else the one in the processor's name, else the present one."""
+    sys_root, proc = made.show(tmp_path, made.TYPE_A)
+    told = sys_root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"
+    made.write(told, 2_400_000)
+    assert read_topology(sys_root, proc).clock_khz == 2_400_000
+    told.unlink()
+    assert read_topology(sys_root, proc).clock_khz == 2_260_000
+    made.write(proc / "cpuinfo", "model name\t: plain\ncpu MHz\t\t: 1200.500")
+    assert read_topology(sys_root, proc).clock_khz == 1_200_500
+
+
+def test_a_processor_without_a_name_has_its_numbers(tmp_path: Path) -> None:
+    """On ARM the implementer and the part stand for the name."""
+    sys_root, proc = made.show(tmp_path, made.TYPE_A)
+    made.write(proc / "cpuinfo", "processor: 0\nCPU implementer : 0x41\nCPU part : 0xd0c")
+    machine = read_topology(sys_root, proc)
+    assert machine.model == "implementer 0x41 part 0xd0c"
+    made.write(proc / "cpuinfo", "processor: 0")
+    machine = read_topology(sys_root, proc)
+    assert (machine.model, machine.missing) == ("unknown", ("the processor's name is not told",))
+
+
+def test_links_that_are_up_add_up(tmp_path: Path) -> None:
+    """All devices' links count but those that are down; without a device, the fastest of the others."""
+    sys_root, proc = made.show(tmp_path, made.TYPE_A)
+    links = sys_root / "class/net"
+    for name, speed, state in (("eth1", 10_000, "up"), ("eth2", 40_000, "down")):
+        made.write(links / name / "speed", speed)
+        made.write(links / name / "operstate", state)
+        (links / name / "device").mkdir()
+    for name, speed in (("veth0", 10_000), ("veth1", 2_000)):
+        made.write(links / name / "speed", speed)
+    assert read_topology(sys_root, proc).network == 11_000 * 125_000
+    for name in ("eth0", "eth1"):
+        (links / name / "device").rmdir()
+    assert read_topology(sys_root, proc).network == 10_000 * 125_000
+
+
+def test_groups_outside_of_a_namespace_are_their_root_s(tmp_path: Path) -> None:
+    """Where a namespace shows a group as above its own root, the limits at that root count."""
+    sys_root, proc = made.show(tmp_path, made.TYPE_A)
+    made.write(proc / "self/cgroup", "0::/../other")
+    made.write(sys_root / "fs/cgroup/cpu.max", "150000 100000")
+    made.write(sys_root / "fs/other/cpu.max", "50000 100000")
+    assert read_topology(sys_root, proc).cpu_quota_milli == 1500
+
+
+def test_another_process_s_limits_may_count(tmp_path: Path) -> None:
+    """The groups and processors of the process that is named are those that are read."""
+    sys_root, proc = made.show(tmp_path, made.TYPE_A)
+    made.write(proc / "77/cgroup", "0::/node")
+    made.write(proc / "77/status", "Cpus_allowed_list:\t3-4")
+    made.write(sys_root / "fs/cgroup/node/memory.max", 5)
+    machine = read_topology(sys_root, proc, "77")
+    assert (machine.usable, machine.usable_memory) == ((3, 4), 5)
+
+
+def test_where_nobody_tells_what_is_ours_all_is(tmp_path: Path) -> None:
+    """Without the process's status all processors count, and the result says so."""
+    sys_root, proc = made.show(tmp_path, made.TYPE_A)
+    (proc / "self/status").unlink()
+    machine = read_topology(sys_root, proc)
+    assert machine.usable == tuple(range(8))
+    assert machine.missing == ("the processors that the process may use are not told: all are taken",)
+
+
+def test_a_description_survives_the_way_to_the_parent(seen: Seen) -> None:
     """As JSON and back it is the same machine."""
-    machine = seen(tmp_path, made.TYPE_E)
+    machine = seen(made.TYPE_E)
     assert MachineTopology.from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
 
 
@@ -263,27 +355,27 @@ def tampered(machine: MachineTopology, case: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     "case", ["lost", "doubled", "order", "usable", "root", "memory", "model", "notes", "threads"]
 )
-def test_a_description_that_contradicts_itself_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_description_that_contradicts_itself_is_refused(seen: Seen, case: str) -> None:
     """Each way to tell nonsense about a machine is an error, before anything uses it."""
     with pytest.raises(BadTopologyError):
-        MachineTopology.from_dict(tampered(seen(tmp_path, made.TYPE_A), case))
+        MachineTopology.from_dict(tampered(seen(made.TYPE_A), case))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [("memory", "much"), ("tree", None), ("usable", 3), ("cpu_quota_milli", 1.5), ("disks", [{}])],
 )
-def test_a_field_of_a_wrong_kind_is_refused_by_its_name(tmp_path: Path, field: str, value: object) -> None:
+def test_a_field_of_a_wrong_kind_is_refused_by_its_name(seen: Seen, field: str, value: object) -> None:
     """The error names the field that another node filled wrongly."""
-    plain = seen(tmp_path, made.TYPE_A).as_dict()
+    plain = seen(made.TYPE_A).as_dict()
     plain[field] = value
     with pytest.raises(BadTopologyError, match=field):
         MachineTopology.from_dict(plain)
 
 
-def test_a_tree_without_an_end_is_refused(tmp_path: Path) -> None:
+def test_a_tree_without_an_end_is_refused(seen: Seen) -> None:
     """A description nested thousands deep is an error, not a crash."""
-    plain = seen(tmp_path, made.TYPE_A).as_dict()
+    plain = seen(made.TYPE_A).as_dict()
     deep: dict[str, object] = {"part": "core", "number": 0, "cpus": [0], "children": []}
     for _ in range(20_000):
         deep = {"part": "core", "number": 0, "cpus": [0], "children": [deep]}
