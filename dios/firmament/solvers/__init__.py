@@ -11,6 +11,7 @@ from dios.firmament.solvers.errors import (
     OutOfRangeError,
     UnknownAlgorithmError,
 )
+from dios.firmament.solvers.incremental import IncrementalSolver
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.registry import algorithms, solve
 
@@ -18,6 +19,7 @@ __all__ = [
     "CertificateError",
     "FlowProblem",
     "FlowSolution",
+    "IncrementalSolver",
     "InvalidProblemError",
     "MissingSolverError",
     "OutOfRangeError",
