@@ -74,13 +74,14 @@ class Bridge:
         self._scheduler = scheduler
         self._world = world
         self._waiting: list[Message] = []
-        self._deciding = False
+        self.deciding = False
+        """Whether a round is under way."""
         self.changed = False
         """Whether the scheduler heard anything since it decided last."""
 
     def tell(self, message: Message, now: float) -> None:
         """Something happened: the scheduler hears of it now, or when it has decided."""
-        if self._deciding:
+        if self.deciding:
             self._waiting.append(message)
         else:
             self._deliver(message, now)
@@ -88,7 +89,7 @@ class Bridge:
     def decide(self, now: float) -> Round:
         """Let the scheduler decide; until ``carry_out`` it hears nothing."""
         self.changed = False
-        self._deciding = True
+        self.deciding = True
         return self._scheduler.round(now)
 
     def carry_out(self, deltas: Sequence[Delta], now: float) -> None:
@@ -103,7 +104,7 @@ class Bridge:
         for delta in deltas:
             if delta.change is not Change.PREEMPT:
                 self._world.start(delta.task, delta.target, now)
-        self._deciding = False
+        self.deciding = False
         told, self._waiting = self._waiting, []
         for message in told:
             self._deliver(message, now)

@@ -158,7 +158,7 @@ class _Engine:
         if config.sample_interval:
             self._agenda.put(config.sample_interval, _SampleDue())
         coming = next(self._events, None)
-        while coming or self._follows or self._world.tasks:
+        while coming or self._follows or self._world.tasks or self._bridge.deciding:
             arrives = coming.time if coming else math.inf
             due = self._agenda.next_time()
             if min(arrives, due) > config.seconds:

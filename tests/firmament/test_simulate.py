@@ -1,0 +1,549 @@
+"""The discrete-event simulator: order, rates, what is lost and what is not, and the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from sched_scripted import (
+    ScriptedScheduler,
+    ScriptedWorkload,
+    machine,
+    migrate,
+    place,
+    preempt,
+    submission,
+)
+from typer.testing import CliRunner
+
+from dios.cli import main
+from dios.errors import InvalidError, InvariantError
+from dios.firmament.descriptors import Resources
+from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.rounds import Delta
+from dios.firmament.simulate.events import Agenda, Happening, MachineDown, Submission, Usage, Withdrawal
+from dios.firmament.simulate.interference import alone, together
+from dios.firmament.simulate.machines import MACHINE_TYPES, SRG_CLUSTER, google_machines, thesis_machines
+from dios.firmament.simulate.mix import CPU_SPIN, IO_READ, MixWorkload
+from dios.firmament.simulate.outcome import Outcome
+from dios.firmament.simulate.report import Spread, summarise
+from dios.firmament.simulate.run import Progress, SimulationConfig, simulate
+from dios.firmament.simulate.schedulers import scheduler_for
+from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
+
+SEED = 11
+SAMPLE = Path(__file__).parents[1] / "data" / "google-trace"
+
+
+def run(
+    happenings: Sequence[Happening],
+    decisions: dict[float, Sequence[Delta]],
+    *,
+    seconds: float = 100,
+    follows: dict[int, Submission] | None = None,
+    **config: float | None,
+) -> tuple[Outcome, ScriptedScheduler]:
+    """A scripted simulation, rounds every second unless told otherwise."""
+    scheduler = ScriptedScheduler(decisions)
+    workload = ScriptedWorkload(happenings, follows or {})
+    settings = SimulationConfig(workload, scheduler, seconds, **config)  # type: ignore[arg-type]
+    return simulate(settings), scheduler
+
+
+# Order and time -------------------------------------------------------------------------------------
+
+
+def test_one_time_keeps_its_order() -> None:
+    """What is put down first happens first, and rounds come after all else of their time."""
+    agenda = Agenda[str]()
+    for at, what, order in ((2.0, "c", 0), (1.0, "round", 1), (1.0, "a", 0), (1.0, "b", 0)):
+        agenda.put(at, what, order)
+    assert [agenda.take()[1] for _ in range(4)] == ["a", "b", "round", "c"]
+    assert agenda.next_time() == math.inf
+
+
+def test_a_task_runs_from_its_placement_for_its_work() -> None:
+    """It waits until the round that places it, and ends its work later."""
+    outcome, scheduler = run([machine(1), submission(0.5, 1, {7: 10.0})], {1.0: [place(7, 1)]})
+    (record,) = outcome.ended
+    assert (record.waited, record.started, record.ended, record.runtime) == (0.5, 1.0, 11.0, 10.0)
+    assert "11: task 7 ended, after 10" in scheduler.heard
+
+
+def test_rounds_come_at_multiples_of_the_interval_while_there_is_work() -> None:
+    """An empty cluster needs no rounds; the next one is at a multiple of the interval again."""
+    happenings: list[Happening] = [
+        machine(1),
+        submission(0.0, 1, {1: 3.0}),
+        submission(41.5, 2, {2: 1.0}),
+    ]
+    _, scheduler = run(happenings, {0.0: [place(1, 1)], 42.0: [place(2, 1)]}, round_interval=2.0)
+    assert scheduler.rounds == [0, 2, 4, 42]
+
+
+def test_the_time_bounds_a_run() -> None:
+    """What is beyond the end does not happen, and what runs then is unfinished."""
+    outcome, _ = run([machine(1), submission(0.0, 1, {1: 500.0})], {0.0: [place(1, 1)]}, seconds=60)
+    assert not outcome.ended
+    assert [record.running for record in outcome.unfinished] == [True]
+    assert outcome.utilisation == pytest.approx(0.5)
+    assert outcome.seconds == 60
+
+
+def test_a_job_brings_the_next_one() -> None:
+    """When its last task has ended the workload says what follows, and when."""
+    outcome, scheduler = run(
+        [machine(1), submission(0.0, 1, {1: 2.0, 2: 5.0})],
+        {0.0: [place(1, 1), place(2, 1)], 9.0: [place(3, 1)]},
+        follows={1: submission(8.5, 2, {3: 1.0})},
+    )
+    assert "8.5: job 2 brings 3" in scheduler.heard
+    assert [record.task for record in outcome.ended] == [1, 2, 3]
+
+
+def test_a_workload_may_not_go_back_in_time() -> None:
+    """Events out of order are a defect of the workload, and stop the run."""
+    with pytest.raises(InvariantError, match="follows on one of 5"):
+        run([machine(1), submission(5.0, 1, {1: 1.0}), submission(4.0, 2, {2: 1.0})], {})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": 0.0},
+        {"seconds": math.inf},
+        {"round_interval": -1.0},
+        {"round_interval": 0.0},
+        {"decision_s": -0.1},
+        {"sample_interval": 0.0},
+    ],
+)
+def test_a_configuration_that_cannot_end_is_refused(wrong: dict[str, float]) -> None:
+    """Times have to be positive, and rounds back to back have to take time."""
+    with pytest.raises(InvalidError):
+        SimulationConfig(ScriptedWorkload([]), ScriptedScheduler(), **{"seconds": 1.0, **wrong})  # type: ignore[arg-type]
+
+
+# Stopping, moving and losing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("keeps_work", "ended", "wasted"), [(False, 16.0, 4.0), (True, 12.0, 0.0)])
+def test_a_preempted_task_begins_again_unless_work_is_kept(
+    keeps_work: bool,  # noqa: FBT001 - a parameter of the test
+    ended: float,
+    wasted: float,
+) -> None:
+    """After 4 of 10 seconds it is stopped, and placed again at 6 s."""
+    outcome, _ = run(
+        [machine(1), submission(0.0, 1, {1: 10.0})],
+        {0.0: [place(1, 1)], 4.0: [preempt(1, 1)], 6.0: [place(1, 1)]},
+        keeps_work=keeps_work,
+    )
+    (record,) = outcome.ended
+    assert (record.ended, record.wasted, record.preemptions, record.waited) == (ended, wasted, 1, 2.0)
+
+
+def test_a_migrated_task_runs_elsewhere() -> None:
+    """It stops here and starts there at once."""
+    outcome, _ = run(
+        [machine(1), machine(2), submission(0.0, 1, {1: 10.0})],
+        {0.0: [place(1, 1)], 4.0: [migrate(1, 1, 2)]},
+        keeps_work=True,
+    )
+    (record,) = outcome.ended
+    assert (record.ended, record.machine, record.migrations, record.waited) == (10.0, 2, 1, 0.0)
+
+
+def test_stops_come_before_starts() -> None:
+    """In one round a task takes the slot that another leaves, in whatever order they are listed."""
+    outcome, _ = run(
+        [machine(1, slots=1), submission(0.0, 1, {1: 10.0, 2: 10.0})],
+        {0.0: [place(1, 1)], 4.0: [place(2, 1), preempt(1, 1)]},
+    )
+    assert [record.task for record in outcome.ended] == [2]
+
+
+def test_a_machine_that_goes_loses_no_task() -> None:
+    """What ran there waits again; its work is lost, the task is not."""
+    outcome, scheduler = run(
+        [machine(1), machine(2), submission(0.0, 1, {1: 10.0, 2: 10.0}), MachineDown(3.0, 1)],
+        {0.0: [place(1, 1), place(2, 2)], 5.0: [place(1, 2)]},
+    )
+    assert {record.task: record.ended for record in outcome.ended} == {2: 10.0, 1: 15.0}
+    assert "3: machine 1 down" in scheduler.heard
+    assert sum(record.machine_losses for record in outcome.ended) == 1
+
+
+def test_a_withdrawn_task_leaves_whether_it_waits_or_runs() -> None:
+    """Both are told of, and neither completes."""
+    outcome, scheduler = run(
+        [machine(1), submission(0.0, 1, {1: 10.0, 2: 10.0}), Withdrawal(2.0, 1), Withdrawal(2.0, 2)],
+        {0.0: [place(1, 1)]},
+    )
+    assert [(record.task, record.completed, record.withdrawn) for record in outcome.ended] == [
+        (1, False, True),
+        (2, False, True),
+    ]
+    assert "2: task 1 ended, after 2" in scheduler.heard
+    assert "2: task 2 ended, withdrawn" in scheduler.heard
+
+
+def test_a_measurement_reaches_who_runs() -> None:
+    """A trace's measurement of a task that runs is told; of one that waits it is not."""
+    used = Resources(cpus=0.5)
+    _, scheduler = run(
+        [machine(1), submission(0.0, 1, {1: 9.0, 2: 9.0}), Usage(3.0, 1, used), Usage(3.0, 2, used)],
+        {0.0: [place(1, 1)]},
+        seconds=10,
+    )
+    assert [line for line in scheduler.heard if "uses" in line] == ["task 1 uses 0.5 cpus"]
+
+
+# While the scheduler decides ------------------------------------------------------------------------
+
+
+def test_what_happens_during_a_decision_is_told_after_it() -> None:
+    """A round of two seconds: the end at 9 is heard of at 10, when the round has landed."""
+    outcome, scheduler = run(
+        [machine(1), submission(0.0, 1, {1: 7.0})], {0.0: [place(1, 1)]}, round_interval=4.0, decision_s=2.0
+    )
+    assert outcome.ended[0].ended == 9.0
+    assert "10: task 1 ended, after 7" in scheduler.heard
+
+
+def test_a_task_that_ended_during_the_decision_is_not_moved() -> None:
+    """The delta comes too late and does nothing; so does one for a machine that has gone."""
+    outcome, scheduler = run(
+        [
+            machine(1),
+            machine(2),
+            submission(0.0, 1, {1: 7.0}),
+            submission(7.5, 2, {2: 5.0}),
+            MachineDown(9.5, 2),
+        ],
+        {0.0: [place(1, 1)], 8.0: [migrate(1, 1, 2), place(2, 2)], 12.0: [place(2, 1)]},
+        round_interval=4.0,
+        decision_s=2.0,
+    )
+    assert [(record.task, record.migrations, record.ended) for record in outcome.ended] == [
+        (1, 0, 9.0),
+        (2, 0, 19.0),
+    ]
+    assert scheduler.heard.index("10: task 1 ended, after 7") < scheduler.heard.index("10: machine 2 down")
+
+
+def test_rounds_back_to_back_wait_for_each_other() -> None:
+    """Without an interval the next round begins when the last one has landed and something came."""
+    _, scheduler = run(
+        [machine(1), submission(0.0, 1, {1: 30.0}), submission(1.0, 2, {2: 30.0})],
+        {0.0: [place(1, 1)], 2.5: [place(2, 1)]},
+        round_interval=0.0,
+        decision_s=2.5,
+        seconds=6,
+    )
+    assert scheduler.rounds == [0.0, 2.5, 5.0]
+
+
+# What no scheduler may do ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decisions", "told"),
+    [
+        ({0.0: [place(1, 1), place(2, 1), place(3, 1)]}, "no slot free"),
+        ({0.0: [place(1, 1)], 1.0: [place(1, 2)]}, "started twice"),
+        ({0.0: [place(1, 1)], 1.0: [place(1, 1)]}, "started twice"),
+    ],
+)
+def test_what_no_machine_could_do_is_refused(decisions: dict[float, Sequence[Delta]], told: str) -> None:
+    """A slot too many, or a task in two places, stops the run."""
+    with pytest.raises(InvariantError, match=told):
+        run([machine(1), machine(2), submission(0.0, 1, {1: 9.0, 2: 9.0, 3: 9.0})], decisions)
+
+
+@pytest.mark.parametrize("lie", ["moved", "lost", "counted"])
+def test_a_scheduler_whose_tables_are_wrong_is_found_out(lie: str) -> None:
+    """The check finds a task elsewhere, a task that is gone, and a wrong sum."""
+    scheduler = scheduler_for("trivial", seed=SEED)
+    state = scheduler.state  # type: ignore[attr-defined]
+
+    def break_it(at: Progress) -> None:
+        if at.rounds == 3:
+            row = int(state.tasks.all()[0])
+            place_of = int(state.tasks.machine[row])
+            if lie == "moved":
+                state.tasks.machine[row] = next(each for each in state.machine_ids if each != place_of)
+            elif lie == "lost":
+                state.tasks.remove(int(state.tasks.id[row]))
+            else:
+                state.resources.running[place_of] += 1
+
+    happenings: list[Happening] = [machine(1), machine(2), submission(0.0, 1, {1: 50.0, 2: 50.0})]
+    config = SimulationConfig(ScriptedWorkload(happenings), scheduler, 60, checked=True)
+    with pytest.raises(InvariantError):
+        simulate(config, break_it)
+
+
+# Rates ----------------------------------------------------------------------------------------------
+
+
+def test_a_task_gets_on_faster_when_another_leaves() -> None:
+    """Two readers of a disk; when the short one has ended, the other goes on at the pace it has alone."""
+    model = MACHINE_TYPES["M"]
+    both, single = together([IO_READ, IO_READ], model)[0].stretch, alone(IO_READ, model).stretch
+    outcome, _ = run(
+        [machine(1, model="M"), submission(0.0, 1, {1: 5.0, 2: 12.0}, IO_READ)],
+        {0.0: [place(1, 1), place(2, 1)]},
+    )
+    first, second = outcome.ended
+    assert first.ended == pytest.approx(5 * both)
+    assert second.ended == pytest.approx(5 * both + 7 * single)
+    assert second.normalised == pytest.approx(second.runtime / (12 * single))
+
+
+def test_counters_are_those_of_the_work() -> None:
+    """Instructions follow from the work, cycles from the time on a core."""
+    outcome, _ = run([machine(1, model="C"), submission(0.0, 1, {1: 10.0}, CPU_SPIN)], {0.0: [place(1, 1)]})
+    (record,) = outcome.ended
+    assert record.instructions == pytest.approx(10 * CPU_SPIN.instructions)
+    assert record.cycles == pytest.approx(record.runtime * MACHINE_TYPES["C"].clock_hz)
+    assert record.report().completed
+
+
+def test_the_ideal_is_the_best_machine_there() -> None:
+    """Runtimes are normalised by the best machine of the cluster, wherever a task ran (§8.2.1)."""
+    outcome, _ = run(
+        [machine(1, model="B"), machine(2, model="A"), submission(0.0, 1, {1: 10.0}, CPU_SPIN)],
+        {0.0: [place(1, 1)]},
+    )
+    expected = alone(CPU_SPIN, MACHINE_TYPES["B"]).stretch / alone(CPU_SPIN, MACHINE_TYPES["A"]).stretch
+    assert outcome.ended[0].normalised == pytest.approx(expected)
+
+
+def test_a_knowledge_base_learns_what_a_coordinator_would() -> None:
+    """Samples of running tasks and final reports give a profile by machine type (§6.5.3)."""
+    knowledge = KnowledgeBase("simulation", 1)
+    mix = MixWorkload(thesis_machines(SRG_CLUSTER), SEED, large=False)
+    simulate(
+        SimulationConfig(mix, scheduler_for("queue", seed=SEED), 200, sample_interval=10, knowledge=knowledge)
+    )
+    profile = knowledge.profile("cpu_spin", "B")
+    assert profile is not None
+    scored = profile.score()
+    assert scored is not None
+    alone_ps = alone(CPU_SPIN, MACHINE_TYPES["B"]).stretch * 1e12 / CPU_SPIN.instructions
+    assert scored[1] == pytest.approx(alone_ps, rel=0.1)
+    assert profile.finished > 0
+
+
+# The real scheduler ---------------------------------------------------------------------------------
+
+
+def failing_google(machines: int) -> ScriptedWorkload:
+    """A Google-like workload, some of whose machines go and come back."""
+    events: list[Happening] = list(
+        GoogleWorkload(GoogleLike(machines, seed=SEED, load=0.7, seconds=300, rate=8.0)).events()
+    )
+    ups = list(google_machines(machines, SEED))
+    for number in range(0, machines, 3):
+        events += [MachineDown(40.5 + number, number), ups[number]._replace(time=100.5 + number)]
+    return ScriptedWorkload(sorted(events, key=lambda event: event.time))
+
+
+@pytest.mark.parametrize("model", ["queue", "queue-load", "trivial", "random-fit", "quincy"])
+def test_nothing_is_lost_and_nothing_is_there_twice(model: str) -> None:
+    """With machines that go and come, every task ends once or waits or runs; tables and world agree."""
+    outcome = simulate(
+        SimulationConfig(
+            failing_google(12), scheduler_for(model, seed=SEED), 300, round_interval=5, checked=True
+        )
+    )
+    records = [*outcome.ended, *outcome.unfinished]
+    assert len(records) == outcome.submitted == len({record.task for record in records})
+    assert sum(record.machine_losses for record in records) > 0, f"seed {SEED}: no machine took tasks along"
+    assert all(level.running <= level.slots for level in outcome.levels)
+    assert sum(record.running for record in outcome.unfinished) == outcome.levels[-1].running
+    assert not outcome.faults
+
+
+@pytest.mark.parametrize("model", ["queue", "random-fit", "quincy"])
+def test_a_seed_gives_one_run(model: str) -> None:
+    """The same configuration gives the same deltas at the same times; another seed gives others."""
+
+    def deltas(seed: int) -> Outcome:
+        workload = GoogleWorkload(GoogleLike(12, seed=seed, load=0.8, seconds=120, rate=8.0, blocks=True))
+        config = SimulationConfig(
+            workload, scheduler_for(model, seed=seed), 120, round_interval=5, keep_deltas=True
+        )
+        return simulate(config)
+
+    first, again, other = deltas(SEED), deltas(SEED), deltas(SEED + 1)
+    assert first.deltas == again.deltas
+    assert first.digest == again.digest != other.digest
+    assert len(first.deltas) == first.placed + first.preempted + first.migrated > 0
+
+
+def test_ctrl_c_leaves_what_was_found() -> None:
+    """A run that is interrupted says so, and its records are there."""
+
+    def interrupt(at: Progress) -> None:
+        if at.now >= 30:
+            raise KeyboardInterrupt
+
+    workload = GoogleWorkload(GoogleLike(5, seed=SEED))
+    outcome = simulate(SimulationConfig(workload, scheduler_for("queue"), 3600), interrupt)
+    assert outcome.interrupted
+    assert outcome.seconds == 30
+    assert len(outcome.ended) + len(outcome.unfinished) == outcome.submitted
+    assert summarise(outcome).interrupted
+
+
+# Reports and the command ----------------------------------------------------------------------------
+
+
+def test_a_spread_of_nothing_has_no_numbers() -> None:
+    """An empty distribution has None, and what is no number is left out."""
+    assert Spread.of([math.nan]) == Spread(0, None, None, None, None, None)
+    assert Spread.of([1.0, 3.0, math.nan]).mean == 2.0
+
+
+def invoke(*words: str) -> tuple[int, str, str]:
+    """Exit status and output of ``dios sched simulate``."""
+    result = CliRunner().invoke(main.app, ["sched", "simulate", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_tells_people() -> None:
+    """A tiny run ends well and shows tasks, waiting and decisions."""
+    status, shown, _ = invoke("--synthetic", "google", "--machines", "5", "--hours", "0.02", "--check")
+    assert status == 0
+    for word in ("quincy", "utilisation", "waiting, s", "decision, ms", "digest"):
+        assert word in shown
+
+
+def test_the_command_writes_json_tables_and_pictures(tmp_path: Path) -> None:
+    """--json is one document; --out holds it too, with a line for each task and round; --plots draws."""
+    out = tmp_path / "deep" / "out"
+    status, shown, _ = invoke(
+        "--synthetic",
+        "mix-srg",
+        "--hours",
+        "0.03",
+        "--model",
+        "queue",
+        "--json",
+        "--out",
+        str(out),
+        "--plots",
+    )
+    assert status == 0
+    told = json.loads(shown)
+    assert told == json.loads((out / "summary.json").read_text())
+    with (out / "tasks.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == told["submitted"]
+    with (out / "rounds.csv").open(newline="") as file:
+        assert sum(int(row["placed"]) for row in csv.DictReader(file)) == told["placed"]
+    assert sorted(path.name for path in out.glob("*.png")) == [
+        "decisions.png",
+        "runtimes.png",
+        "timeline.png",
+        "waiting.png",
+    ]
+
+
+def test_the_command_reads_a_trace() -> None:
+    """The sample runs under the model that is named."""
+    status, shown, _ = invoke(
+        "--trace", str(SAMPLE), "--hours", "0.4", "--model", "trivial", "--round-interval", "10", "--json"
+    )
+    assert status == 0
+    told = json.loads(shown)
+    assert (told["submitted"], told["finished"], told["model"]) == (13, 7, "trivial")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "--trace DIR or --synthetic"),
+        (["--synthetic", "google", "--trace", "x"], "--trace DIR or --synthetic"),
+        (["--synthetic", "yahoo"], "google, mix-srg, mix-dc"),
+        (["--trace", "nowhere"], "machine_events"),
+        (["--synthetic", "google", "--model", "best"], "trivial"),
+        (["--synthetic", "google", "--solver", "magic"], "ortools"),
+        (["--synthetic", "google", "--machines", "0"], "0 machines"),
+        (["--synthetic", "google", "--hours", "0"], "0.0 seconds"),
+        (["--synthetic", "google", "--load", "-1"], "load is -1.0"),
+        (["--synthetic", "google", "--round-interval", "often"], "'often'"),
+        (["--synthetic", "google", "--param", "omega"], "NAME=VALUE"),
+        (["--synthetic", "google", "--param", "omicron=1"], "no parameter 'omicron'"),
+        (["--synthetic", "google", "--scale", "0.5"], "--scale means nothing"),
+        (["--synthetic", "mix-dc", "--load", "0.5"], "--load means nothing"),
+        (["--synthetic", "google", "--plots"], "--out DIR"),
+        (["--synthetic", "mix-srg", "--model", "queue", "--param", "a=1"], "queue has no parameters"),
+    ],
+)
+def test_bad_options_are_clear_errors(words: list[str], told: str) -> None:
+    """Status 1, and a message that says what would do."""
+    status, _, said = invoke(*words)
+    assert status == 1
+    assert told in " ".join(said.split())
+
+
+def test_ctrl_c_ends_the_command_with_its_summary() -> None:
+    """On a terminal a bar shows progress; Ctrl-C gives the summary so far and status 130."""
+    words = ["--synthetic", "google", "--machines", "5", "--hours", "900", "--model", "queue"]
+    control, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dios.cli.main", "sched", "simulate", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=terminal,
+        )
+        with process:
+            try:
+                os.close(terminal)
+                before = _read_until(control, lambda shown: b"rounds/s" in shown)
+                assert b"simulating" in before
+                process.send_signal(signal.SIGINT)
+                after = _read_until(control, lambda shown: b"interrupted after" in shown)
+                assert process.wait(30) == 130
+            finally:
+                process.kill()
+    finally:
+        os.close(control)
+    assert b"utilisation" in after
+    assert b"Traceback" not in after
+
+
+def _read_until(control: int, done: Callable[[bytes], bool]) -> bytes:
+    """What a terminal shows until a condition holds, within a minute."""
+    shown = b""
+    deadline = time.monotonic() + 60
+    while not done(shown) and time.monotonic() < deadline:
+        if select.select([control], [], [], 0.2)[0]:
+            try:
+                shown += os.read(control, 65_536)
+            except OSError:
+                break
+    assert done(shown), shown[-2000:]
+    return shown
+
+
+def test_every_model_of_a_run_is_counted() -> None:
+    """The summary's rounds by algorithm add up to all rounds."""
+    workload = GoogleWorkload(GoogleLike(5, seed=SEED, seconds=30))
+    summary = summarise(simulate(SimulationConfig(workload, scheduler_for("trivial"), 30, round_interval=5)))
+    assert Counter(summary.algorithms).total() == summary.rounds > 0
