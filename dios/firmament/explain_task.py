@@ -81,7 +81,8 @@ class _Explainer:
         self.state, self.network = subject.state, outcome.network
         self.index = int(np.searchsorted(outcome.plan.tasks, subject.task))
         self.runs = bool(self.state.tasks.status[subject.task] == RUNNING)
-        self.chosen = int(outcome.solved.chosen[self.index])
+        self.taken = self._taken()
+        self.chosen = int(self.taken[self.index])
         rows = self.network.rows
         mine = np.arange(rows.start[self.index], rows.start[self.index + 1])
         self.options = mine[rows.kind[mine] != UNSCHEDULED]
@@ -96,6 +97,15 @@ class _Explainer:
         self.leaf, self.length = self._leaves()
         self.ahead: dict[int, str] = {}
         self.cost = self._cost()
+
+    def _taken(self) -> Ints:
+        """The arc that each task uses, (n,): of those to the vertex where its unit goes, the cheapest."""
+        rows = self.network.rows
+        owner = rows.owner()
+        fits = rows.target == self.outcome.solved.target[owner]
+        order = np.lexsort((rows.cost, ~fits, owner))
+        found: Ints = order[rows.start[:-1]]
+        return found
 
     # Places -----------------------------------------------------------------------------------------
 
@@ -297,7 +307,7 @@ class _Explainer:
         rows = self.network.rows
         waits = rows.kind == UNSCHEDULED
         before = np.zeros(len(rows.target), np.bool_)
-        before[self.outcome.solved.chosen] = True
+        before[self.taken] = True
         freed = np.flatnonzero(waits & before & (flow[: len(before)] == 0))
         if len(freed):
             task = rows.tasks[int(np.searchsorted(rows.start, freed[0], side="right")) - 1]

@@ -7,8 +7,9 @@ Not for: asking models (``network_answers``), policies (``policies``), solving, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from dios.firmament.network_options import OptionPool
 from dios.firmament.network_rows import RowRules, TaskRows, make_rows
 from dios.firmament.network_upper import Bounds, UpperArcs, class_columns, closed_vertices, upper_arcs
 from dios.firmament.network_vertices import SINK, VertexKind, Vertices
+from dios.firmament.network_warm import Feed, WarmNetwork
 from dios.firmament.policies.filters import Filter, Narrowing
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.solvers import FlowProblem
@@ -44,10 +46,17 @@ class Plan:
 class RoundNetwork:
     """One round's network: rows of tasks over upper arcs."""
 
-    rows: TaskRows
+    make: Callable[[], TaskRows]
     upper: UpperArcs
     vertices: int
     """How many numbers upper vertices have; the tasks' vertices follow them in :meth:`problem`."""
+    feed: Feed | None = None
+    """What is different from the last round, where a solver goes on from there."""
+
+    @cached_property
+    def rows(self) -> TaskRows:
+        """All rows; made when somebody needs them all, and that is not in every round."""
+        return self.make()
 
     def problem(self) -> FlowProblem:
         """The same as one problem: upper vertices first, then tasks; task arcs first, then upper arcs."""
@@ -75,6 +84,16 @@ class FlowNetwork:
         self._settings = settings
         self.vertices = Vertices()
         self.pool = OptionPool()
+        self.warm: WarmNetwork | None = None
+        self._closed: Flags = np.zeros(0, np.bool_)
+        self._touched: Flags = np.zeros(16, np.bool_)
+        """By task row: whose options have changed since a solver was told."""
+        self.forget_warm()
+
+    def forget_warm(self, *, for_good: bool = False) -> None:
+        """The next round is solved from scratch; ``for_good``: all rounds under this model."""
+        keeps = self._settings.solver == "auto" and not for_good
+        self.warm = WarmNetwork() if keeps else None
 
     def forget_task(self, row: int) -> None:
         """A task has left the tables."""
@@ -92,14 +111,23 @@ class FlowNetwork:
             if vertex != ABSENT:
                 gone[vertex] = True
         if gone.any():
-            self.pool.remove_targets(gone)
+            self._touch(self.pool.remove_targets(gone))
 
     def forget_options(self) -> None:
         """Another model has other options."""
         self.pool = OptionPool()
+        self.forget_warm()
+
+    def _touch(self, tasks: Ints) -> None:
+        size = max(int(tasks.max(initial=0)) + 1, len(self._state.tasks.alive))
+        if size > len(self._touched):
+            self._touched = np.concatenate([self._touched, np.zeros(size - len(self._touched), np.bool_)])
+        self._touched[tasks] = True
 
     def classes(self, asked: Ints, named: Ints) -> Ints:
         """The model's classes that tasks lead to: those of ``asked`` are ``named``, the others' are known."""
+        if not len(self.vertices.all_of(VertexKind.CLASS)):
+            return np.unique(named)
         others = np.ones(len(self.pool.count), np.bool_)
         others[asked[asked < len(others)]] = False
         rows = np.flatnonzero(others & (self.pool.count > 0))
@@ -107,25 +135,56 @@ class FlowNetwork:
         known = np.unique(target[self.vertices.kind[target] == VertexKind.CLASS])
         return np.union1d(self.vertices.row[known], named)
 
-    def build(self, questions: Questions, answers: Answers, plan: Plan) -> RoundNetwork:
-        """This round's network; the model's new options are kept."""
+    def build(self, questions: Questions, answers: Answers, plan: Plan, *, warm: bool) -> RoundNetwork:
+        """This round's network; the model's new options are kept. ``warm``: with what has changed."""
         self._keep_options(answers)
         state, vertices = self._state, self.vertices
         vertices.resources(np.concatenate([questions.children, [state.cluster]]))
         vertices.jobs(questions.jobs)
         classes = class_columns(answers, vertices, closed_vertices(state, vertices))
         narrowing = Narrowing(state.resources, vertices, dict(plan.filters))
-        rows = make_rows(self.pool, self._rules(answers, plan), narrowing.options)
+        rules = self._rules(answers, plan)
+        told = self._changed_rows(rules, narrowing) if warm and self.warm is not None else None
+
+        def make() -> TaskRows:
+            return make_rows(self.pool, rules, narrowing.options)
+
+        # Narrowed vertices are found while rows are made; those that have a filter are always among them.
+        rows = None if told else make()
         held = np.zeros(len(state.resources.alive), np.int64)
         np.add.at(held, state.tasks.leaf[plan.tasks[plan.fixed]], 1)
         upper = upper_arcs(state, vertices, questions, answers, narrowing, classes, plan.bounds, held)
         vertices.keep_classes(VertexKind.ONLY, narrowing.vertices_in_use())
-        vertices.keep_classes(VertexKind.CLASS, np.union1d(classes[0], self._class_heads(classes, rows)))
-        return RoundNetwork(rows, upper, vertices.used)
+        self._keep_classes(classes)
+        feed = None if told is None else Feed(state.tasks.id[plan.tasks], rules, *told, upper, vertices.used)
+        network = RoundNetwork(make, upper, vertices.used, feed)
+        if rows is not None:
+            vars(network)["rows"] = rows
+        return network
 
-    def _class_heads(self, classes: tuple[Ints, Ints, Ints, Ints], rows: TaskRows) -> Ints:
-        heads = np.union1d(np.concatenate([classes[1], rows.target]), self.pool.targets())
-        return heads[self.vertices.kind[heads] == VertexKind.CLASS]
+    def pool_entries(self) -> int:
+        """How many arcs the model gave to tasks."""
+        return int(self.pool.count.sum())
+
+    def fed(self) -> None:
+        """The solver was told what had changed."""
+        self._touched[:] = False
+
+    def _changed_rows(self, rules: RowRules, narrowing: Narrowing) -> tuple[Flags, TaskRows]:
+        """Which rows are different from what the solver knows, and those."""
+        assert self.warm is not None  # noqa: S101 - for the type checker; the caller has looked
+        self._touch(np.zeros(0, np.int64))
+        if not np.array_equal(np.flatnonzero(rules.closed), np.flatnonzero(self._closed)):
+            self._closed = rules.closed
+            self._touched[:] = True
+        dirty = self.warm.stale(self._state.tasks.id[rules.tasks], rules, self._touched)
+        return dirty, make_rows(self.pool, rules.pick(dirty), narrowing.options)
+
+    def _keep_classes(self, classes: tuple[Ints, Ints, Ints, Ints]) -> None:
+        if len(self.vertices.all_of(VertexKind.CLASS)):
+            heads = np.unique(np.concatenate([classes[0], classes[1], self.pool.targets()]))
+            wanted = heads[self.vertices.kind[heads] == VertexKind.CLASS]
+            self.vertices.keep_classes(VertexKind.CLASS, wanted)
 
     def _keep_options(self, answers: Answers) -> None:
         count = np.zeros(len(answers.asked), np.int64)
@@ -141,6 +200,7 @@ class FlowNetwork:
         cost = np.concatenate([answers.options.cost, answers.classes.cost])
         order = np.argsort(owner, kind="stable")
         self.pool.replace(answers.asked, count, target[order], cost[order])
+        self._touch(answers.asked)
 
     def _rules(self, answers: Answers, plan: Plan) -> RowRules:
         state, settings, vertices = self._state, self._settings, self.vertices

@@ -9,7 +9,7 @@ Not for: arcs between aggregates (``network_upper``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,6 +67,21 @@ class RowRules:
     closed: Flags
     """(vertices,): where nothing new may go, as at a drained machine."""
     migration_hysteresis: int
+
+    def pick(self, which: Flags) -> RowRules:
+        """The rules of some of the tasks, given by flags."""
+        return replace(
+            self,
+            tasks=self.tasks[which],
+            movable=self.movable[which],
+            running=self.running[which],
+            leaf=self.leaf[which],
+            stay_cost=self.stay_cost[which],
+            may_wait=self.may_wait[which],
+            waiting_vertex=self.waiting_vertex[which],
+            waiting_cost=self.waiting_cost[which],
+            filters=self.filters[which],
+        )
 
 
 def make_rows(pool: OptionPool, rules: RowRules, narrow: Narrow) -> TaskRows:

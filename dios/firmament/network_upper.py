@@ -28,8 +28,8 @@ class Bounds:
     most: Ints
     tasks: Ints
     """N_j: those in the network."""
-    soft: bool = False
-    """Whether ``least`` may be missed where there is no other way; each missing task is dear then."""
+    missable: Ints
+    """How many of ``least`` may be missed where there is no other way; each missing task is dear."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +107,8 @@ def upper_arcs(
     waiting = vertices.jobs(jobs)
     sink = np.full(len(jobs), SINK)
     found.add(waiting, sink, (bounds.most - bounds.least)[jobs], answers.job_cost)
-    if bounds.soft:
-        found.add(waiting, sink, bounds.least[jobs], np.full(len(jobs), SHORTFALL_COST))
+    if bounds.missable.any():
+        found.add(waiting, sink, bounds.missable[jobs], np.full(len(jobs), SHORTFALL_COST))
     tail, head, capacity, cost = found.joined()
     supply = np.zeros(vertices.used, np.int64)
     supply[waiting] = (bounds.most - bounds.tasks)[jobs]

@@ -60,6 +60,8 @@ class RoundMaker:
         self._gangs = gangs
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self.last: Outcome | None = None
+        self._short_of_room = False
+        """Whether E_j of some job was missed in the last round, so that asking for it again is in vain."""
 
     def rehearse(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> Outcome:
         """What a round would decide now; nothing changes. The errors of models and solvers come through."""
@@ -67,8 +69,8 @@ class RoundMaker:
         plan = self._plan(choice)
         questions = self._questions(plan, fresh)
         answers = guard.call(lambda: ask(model, self._state, questions))
-        network = self._network.build(questions, answers, plan)
-        solved = self._chain.solve(network, [])
+        network = self._network.build(questions, answers, plan, warm=False)
+        solved = self._chain.from_scratch(network, [], check=False)
         if not solved.optimal:
             raise NoSolverError(solved.reason)
         leaf, held = self._places(plan, network, solved)
@@ -97,8 +99,9 @@ class RoundMaker:
             self._count(found)
             return
         found.algorithm, found.certified, found.cost = solved.algorithm, solved.certified, solved.cost
-        found.vertices = network.vertices + len(network.rows.tasks)
-        found.arcs = len(network.rows.target) + len(network.upper.tail)
+        found.vertices = network.vertices + len(plan.tasks)
+        found.arcs = self._network.pool_entries() + len(network.upper.tail)
+        found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
         found.solve_s = solved.seconds
         found.update_s = time.perf_counter() - began - solved.seconds
         self._apply(plan, network, solved, found)
@@ -135,7 +138,8 @@ class RoundMaker:
             least[rows] = np.maximum(least[rows], needed(state, rows))
         least[choice.left_out] = most[choice.left_out] = 0
         most = np.where(jobs.alive, np.maximum(most, stuck), 0)
-        return Bounds(np.minimum(least, most), most, there)
+        least = np.minimum(least, most)
+        return Bounds(least, most, there, np.zeros(size, np.int64))
 
     def _questions(self, plan: Plan, fresh: set[int]) -> Questions:
         state = self._state
@@ -157,19 +161,19 @@ class RoundMaker:
     def _solve(
         self, choice: GangChoice, plan: Plan, questions: Questions, answers: Answers, found: Round
     ) -> tuple[Plan, RoundNetwork, Solved]:
-        """Solve; while that is infeasible, leave out gangs, and at last let E_j be missed."""
+        """Solve; while that is infeasible, leave out gangs, then let E_j be missed, at last also of gangs."""
         for attempt in self._attempts(choice, plan):
             tried = attempt()
-            network = self._network.build(questions, _only(answers, questions, tried), tried)
-            solved = self._chain.solve(network, found.faults)
+            network = self._network.build(questions, _only(answers, questions, tried), tried, warm=True)
+            solved = self._chain.solve(network, self._network, found.faults)
             found.solve_s += solved.seconds
             if solved.optimal:
-                self._report_shortfall(tried, network, solved, found)
                 return tried, network, solved
         raise NoSolverError(solved.reason)
 
     def _attempts(self, choice: GangChoice, plan: Plan) -> list[Callable[[], Plan]]:
         now = self._state.now
+        gang = self._state.jobs.gang > 0
 
         def with_gangs(count: int) -> Plan:
             for job in choice.tried[count:].tolist():
@@ -177,20 +181,20 @@ class RoundMaker:
             left = np.concatenate([choice.left_out, choice.tried[count:]])
             return self._plan(GangChoice(choice.complete, choice.tried[:count], left))
 
-        def soft() -> Plan:
-            least = with_gangs(0)
-            return replace(least, bounds=replace(least.bounds, soft=True))
+        def missing(some: Plan, which: Flags) -> Plan:
+            missable = np.where(which, some.bounds.least, 0)
+            return replace(some, bounds=replace(some.bounds, missable=missable))
 
-        attempts: list[Callable[[], Plan]] = [lambda: plan]
+        def at_first(some: Plan) -> Plan:
+            return missing(some, ~gang) if self._short_of_room else some
+
+        attempts = [lambda: at_first(plan)]
         if len(choice.tried) > 1:
-            attempts.append(lambda: with_gangs(1))
+            attempts.append(lambda: at_first(with_gangs(1)))
         if len(choice.tried):
-            attempts.append(lambda: with_gangs(0))
-        return [*attempts, soft]
-
-    def _report_shortfall(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
-        for fault in _shortfalls(self._state, plan, network, solved):
-            found.faults.append(fault)
+            attempts.append(lambda: at_first(with_gangs(0)))
+        attempts.append(lambda: missing(with_gangs(0), ~gang))
+        return [*attempts, lambda: missing(with_gangs(0), np.ones(len(gang), np.bool_))]
 
     # After ------------------------------------------------------------------------------------------
 
@@ -199,6 +203,9 @@ class RoundMaker:
         self.last = Outcome(plan, network, solved, leaf, held)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
+        shortfalls = _shortfalls(self._state, plan.bounds.missable)
+        self._short_of_room = bool(shortfalls)
+        found.faults.extend(shortfalls)
 
     def _places(self, plan: Plan, network: RoundNetwork, solved: Solved) -> tuple[Ints, Flags]:
         """Where each task is to be, and which arrivals are held back."""
@@ -208,7 +215,7 @@ class RoundMaker:
             self._network.vertices,
             network.upper,
             solved.flow,
-            network.rows.target[solved.chosen],
+            solved.target,
             state.tasks.leaf[tasks],
         )
         held = hold_back(state, tasks, leaf, check_fit=self._settings.fit)
@@ -278,17 +285,13 @@ def _only(answers: Answers, questions: Questions, plan: Plan) -> Answers:
     )
 
 
-def _shortfalls(state: ClusterState, plan: Plan, network: RoundNetwork, solved: Solved) -> list[Fault]:
-    """Jobs of which fewer run than E_j asks for, where a solution had to allow it."""
-    if not plan.bounds.soft:
-        return []
-    through = network.rows.kind[solved.chosen] == 2
-    waiting = np.bincount(state.tasks.job[plan.tasks[through]], minlength=len(state.jobs.alive))
-    runs = plan.bounds.tasks - waiting
+def _shortfalls(state: ClusterState, least: Ints) -> list[Fault]:
+    """Jobs of which fewer run than E_j asks for."""
+    runs = state.jobs.running
     return [
         Fault(
             f"job {state.jobs.id[row]}",
-            f"only {runs[row]} of the {plan.bounds.least[row]} tasks that have to run find room",
+            f"{runs[row]} of its tasks run, and {least[row]} have to: there is no room for more",
         )
-        for row in np.flatnonzero(runs < plan.bounds.least)
+        for row in np.flatnonzero(state.jobs.alive & (runs < least))
     ]

@@ -96,6 +96,8 @@ class Narrowing:
 
     def options(self, filters: Ints, owner: Ints, target: Ints, cost: Ints) -> tuple[Ints, Ints, Ints]:
         """Task arcs after their filters: arcs to other machines go, aggregates become narrowed ones."""
+        if not len(target):
+            return owner, target, cost
         keep = np.ones(len(target), np.bool_)
         target, cost = target.copy(), cost.copy()
         order = np.argsort(filters, kind="stable")
