@@ -22,7 +22,7 @@ from dios.firmament.solvers import (
 from dios.limits import FLOW_UNBOUNDED
 
 NETWORKS = 1_000
-OURS = ("auto", "cost_scaling", "successive_shortest")
+OURS = ("auto", "cost_scaling", "relaxation", "successive_shortest")
 ALL = (*OURS, "ortools")
 
 

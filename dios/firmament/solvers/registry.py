@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dios.firmament.solvers import cost_scaling, reference, successive_shortest
+from dios.firmament.solvers import cost_scaling, reference, relaxation, successive_shortest
 from dios.firmament.solvers.errors import UnknownAlgorithmError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 
 ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
     "cost_scaling": cost_scaling.run,
+    "relaxation": relaxation.run,
     "successive_shortest": successive_shortest.run,
     "ortools": reference.run,
 }

@@ -1,0 +1,215 @@
+"""Relaxation: dual ascent by single vertices and small sets, after Bertsekas and Tseng.
+
+Quick where most choices are free, as in a cluster with room (thesis §6.4.3): it touches only what has excess.
+
+Not for: contended networks. Sets grow there, and each step gains little: after a bound of work the problem is
+handed over to cost scaling, and the solution's ``reason`` says so.
+
+No residual arc ever has a negative reduced cost. From a vertex with excess a set grows along arcs of reduced
+cost 0. When it meets a deficit, flow is sent there. When more excess is in the set than its free arcs can
+take, those are filled, and its prices fall together until the next arc is free: the dual cost rises by that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.firmament.compiled import compiled
+from dios.firmament.solvers import cost_scaling, successive_shortest
+from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.half_arcs import Halves, halves, saturate
+from dios.firmament.solvers.problem import FlowProblem, FlowSolution
+from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+
+WORK_MAX: Final = 200
+"""So many times the number of half arcs may be looked at; an easy network takes some dozens of times."""
+
+WORK_LEAST: Final = 1_000_000
+"""Small networks are never worth handing over before this."""
+
+DONE, STUCK, TIRED = 0, 1, 2
+BEGIN, WAITING, WORK, SIZE, ROUND = 0, 1, 2, 3, 4
+
+
+class Growth(NamedTuple):
+    """The columns of a growing set, each (V,) but ``counts``, which are five numbers: BEGIN to ROUND.
+
+    ``members`` stand in order; ``inside`` is the round in which a vertex joined, ``via`` the half arc by
+    which, and ``current`` where it looks next. ``queue`` has the vertices with excess, each once (``queued``).
+    """
+
+    members: Ints
+    inside: Ints
+    via: Ints
+    current: Ints
+    queue: Ints
+    queued: Ints
+    counts: Ints
+
+
+def _new_growth(vertices: int) -> Growth:
+    sizes = (*[vertices] * 6, 5)
+    return Growth(*(np.zeros(size, np.int64) for size in sizes))
+
+
+@compiled
+def _wait(growth: Growth, excess: Ints, vertex: int) -> None:
+    """Put a vertex with excess at the end of the queue, unless it waits there."""
+    if growth.queued[vertex] or excess[vertex] <= 0:
+        return
+    growth.queued[vertex] = 1
+    end = growth.counts[BEGIN] + growth.counts[WAITING]
+    growth.queue[end if end < len(excess) else end - len(excess)] = vertex
+    growth.counts[WAITING] += 1
+
+
+@compiled
+def _join(graph: Halves, price: Ints, growth: Growth, vertex: int, via: int) -> int:
+    """Take a vertex into the set; by how much the room on free arcs out of the set grows."""
+    growth.members[growth.counts[SIZE]] = vertex
+    growth.counts[SIZE] += 1
+    growth.inside[vertex] = growth.counts[ROUND]
+    growth.via[vertex] = via
+    growth.current[vertex] = graph.first[vertex]
+    growth.counts[WORK] += graph.first[vertex + 1] - graph.first[vertex]
+    free = 0
+    for half in range(graph.first[vertex], graph.first[vertex + 1]):
+        other = graph.target[half]
+        if graph.cost[half] + price[vertex] != price[other]:
+            continue
+        if growth.inside[other] == growth.counts[ROUND]:
+            free -= graph.room[graph.mate[half]]
+        else:
+            free += graph.room[half]
+    return free
+
+
+@compiled
+def _ascend(graph: Halves, price: Ints, excess: Ints, growth: Growth) -> int:
+    """Fill the free arcs out of the set, lower its prices until the next is free; by how much, or 0."""
+    step = 0
+    for place in range(growth.counts[SIZE]):
+        vertex = growth.members[place]
+        growth.counts[WORK] += graph.first[vertex + 1] - graph.first[vertex]
+        for half in range(graph.first[vertex], graph.first[vertex + 1]):
+            other = graph.target[half]
+            room = graph.room[half]
+            if room <= 0 or growth.inside[other] == growth.counts[ROUND]:
+                continue
+            reduced = graph.cost[half] + price[vertex] - price[other]
+            if reduced > 0:
+                step = min(step, reduced) if step else reduced
+                continue
+            graph.room[half] = 0
+            graph.room[graph.mate[half]] += room
+            excess[vertex] -= room
+            excess[other] += room
+            _wait(growth, excess, other)
+    for place in range(growth.counts[SIZE]):
+        vertex = growth.members[place]
+        price[vertex] -= step
+        growth.current[vertex] = graph.first[vertex]
+        _wait(growth, excess, vertex)
+    return step
+
+
+@compiled
+def _augment(graph: Halves, excess: Ints, growth: Growth, root: int, end: int) -> None:
+    """Send what fits from root to end along the arcs by which the set grew."""
+    amount = min(excess[root], -excess[end])
+    vertex = end
+    while vertex != root:
+        half = growth.via[vertex]
+        amount = min(amount, graph.room[half])
+        vertex = graph.target[graph.mate[half]]
+    vertex = end
+    while vertex != root:
+        half = growth.via[vertex]
+        graph.room[half] -= amount
+        graph.room[graph.mate[half]] += amount
+        vertex = graph.target[graph.mate[half]]
+    excess[root] -= amount
+    excess[end] += amount
+
+
+@compiled
+def _next_free(graph: Halves, price: Ints, growth: Growth, at: int) -> tuple[int, int]:
+    """The next free half arc out of the set, looking from its member number ``at`` on; and where it was."""
+    while at < growth.counts[SIZE]:
+        vertex = growth.members[at]
+        half = growth.current[vertex]
+        while half < graph.first[vertex + 1]:
+            other = graph.target[half]
+            if (
+                graph.room[half] > 0
+                and growth.inside[other] != growth.counts[ROUND]
+                and graph.cost[half] + price[vertex] == price[other]
+            ):
+                growth.current[vertex] = half
+                return half, at
+            half += 1
+        growth.current[vertex] = half
+        at += 1
+    return -1, at
+
+
+@compiled
+def _relieve(graph: Halves, price: Ints, excess: Ints, growth: Growth, root: int) -> bool:
+    """Send some of the root's excess, or raise the dual cost once; False where neither is possible."""
+    growth.counts[ROUND] += 1
+    growth.counts[SIZE] = 0
+    free = _join(graph, price, growth, root, -1)
+    gathered, at = excess[root], 0
+    while True:
+        if gathered > free:
+            return _ascend(graph, price, excess, growth) > 0
+        half, at = _next_free(graph, price, growth, at)
+        if half < 0:
+            return _ascend(graph, price, excess, growth) > 0
+        other = graph.target[half]
+        if excess[other] < 0:
+            growth.via[other] = half
+            _augment(graph, excess, growth, root, other)
+            return True
+        gathered += excess[other]
+        free += _join(graph, price, growth, other, half)
+
+
+@compiled
+def _relax(graph: Halves, price: Ints, excess: Ints, growth: Growth, work_max: int) -> int:
+    """Relieve every vertex with excess in turn; DONE, STUCK or TIRED."""
+    for vertex in range(len(excess)):
+        _wait(growth, excess, vertex)
+    while growth.counts[WAITING]:
+        root = growth.queue[growth.counts[BEGIN]]
+        growth.counts[BEGIN] = (growth.counts[BEGIN] + 1) % len(excess)
+        growth.counts[WAITING] -= 1
+        growth.queued[root] = 0
+        while excess[root] > 0:
+            if not _relieve(graph, price, excess, growth, root):
+                return STUCK
+            if growth.counts[WORK] > work_max:
+                return TIRED
+    return DONE
+
+
+def core(standard: Standard) -> Outcome:
+    """The algorithm for a standard problem."""
+    graph, place = halves(standard)
+    price, excess = np.zeros(len(standard.supply), np.int64), standard.supply.copy()
+    saturate(graph, price, excess)
+    work_max = max(WORK_MAX * len(graph.target), WORK_LEAST)
+    ended = _relax(graph, price, excess, _new_growth(len(excess)), work_max)
+    if ended == TIRED:
+        return replace(cost_scaling.core(standard), note="a contended network: handed over to cost_scaling")
+    if ended == STUCK:
+        return successive_shortest.shortage(standard)
+    return Outcome(standard.room - graph.room[place], price, NO_VERTICES)
+
+
+def run(problem: FlowProblem) -> FlowSolution:
+    """The solution by relaxation."""
+    return solve_by(core, problem, "relaxation")
