@@ -9,11 +9,12 @@ import pytest
 import sched_clusters as small
 from sched_clusters import block, cluster, machine, rack, rows, run
 
-from dios.firmament.descriptors import Block, TaskDescriptor
+from dios.firmament.descriptors import Block, JobDescriptor, MachineDescriptor, TaskDescriptor
 from dios.firmament.models.locality import holdings
 from dios.firmament.models.protocol import COST_MAX
 from dios.firmament.models.quincy import QuincyModel
 from dios.firmament.models.terms import BadModelError
+from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.state import ClusterState
 
 MODEL = {"psi": 10, "xi": 100, "omega": 7, "theta": 3}
@@ -224,6 +225,66 @@ def test_the_data_term_of_a_running_task_follows_its_data() -> None:
     model.remove_machine(state, machine(state, 0))
     state.remove_machine(0)
     assert model.task_continuation(state, rows(row)).tolist() == [400]
+
+
+# On the scheduler ------------------------------------------------------------------------------------
+
+
+def scheduler(*slots: int, racks: int = 2) -> FlowScheduler:
+    """Machines 0, 1, ... with so many slots, dealt out to the racks in turn; default costs."""
+    made = FlowScheduler(QuincyModel())
+    for number, each in enumerate(slots):
+        made.add_machine(
+            MachineDescriptor(number, f"m{number}", f"r{number % racks}", small.MACHINE, each), 0.0
+        )
+    return made
+
+
+def place(made: FlowScheduler, number: int) -> int | None:
+    """The machine where a task runs, or None."""
+    at = int(made.state.tasks.machine[made.state.tasks.row(number)])
+    return made.state.machine_ids.get(at)
+
+
+def test_tasks_land_where_their_data_is() -> None:
+    """With a slot beside everybody's data nobody fetches anything, and nobody waits."""
+    made = scheduler(1, 1, 1, 1)
+    tasks = [task(block(1, holder), number=holder) for holder in (3, 1, 0, 2)]
+    made.submit(JobDescriptor(1), tasks, 0.0)
+    made.round(0.1)
+    assert [place(made, number) for number in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_task_waits_for_its_data_as_long_as_moving_it_takes() -> None:
+    """1 GB from the same rack costs a second: so long the slot with the data is waited for, then not."""
+    made = scheduler(1, 1, 1, 1)
+    tasks = [task(block(1, 0), number=1), task(block(1, 0), number=2)]
+    made.submit(JobDescriptor(1), tasks, 0.0)
+    made.round(0.9)
+    assert sorted(str(place(made, number)) for number in (1, 2)) == ["0", "None"]
+    made.round(1.1)
+    # Machine 2 is the other one of that rack.
+    assert sorted(str(place(made, number)) for number in (1, 2)) == ["0", "2"]
+
+
+@pytest.mark.parametrize(("ran", "expected"), [(1.5, 0), (2.5, 1)])
+def test_a_task_moves_to_its_data_only_while_little_work_is_lost(ran: float, expected: int) -> None:
+    """A better place has to save more than p*: two seconds of transfer against the time that it ran."""
+    made = scheduler(1, 1)
+    made.submit(JobDescriptor(1), [task(block(1, 0), number=1)], 0.0)
+    made.started(1, 1, 10.0)
+    made.round(10.0 + ran)
+    assert place(made, 1) == expected
+
+
+def test_who_waits_displaces_nobody_who_has_run_longer() -> None:
+    """One slot: the task that came second stays out while the first has run for as long as it has waited."""
+    made = scheduler(1, racks=1)
+    made.submit(JobDescriptor(1), [task(number=1)], 0.0)
+    made.round(0.1)
+    made.submit(JobDescriptor(2), [task(number=2)], 1.0)
+    for now in (2.0, 10.0, 1000.0):
+        assert made.round(now).deltas == []
 
 
 def by_hand(state: ClusterState, model: QuincyModel, row: int, at: int) -> float:

@@ -8,13 +8,14 @@ import sched_clusters as small
 from sched_clusters import machine, rows, run
 
 from dios.firmament.columns import Ints
-from dios.firmament.descriptors import TaskDescriptor
+from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, TaskDescriptor
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models.protocol import ClassArcs
 from dios.firmament.models.terms import class_numbers
 from dios.firmament.models.whare import MACHINES, TASKS, WhareC, WhareCs, WhareM, WhareMCs, WhareModel
 from dios.firmament.models.whare_scores import beside, neighbours, scores
 from dios.firmament.samples import Metric, Sample
+from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.state import ClusterState
 
 PSPI = Metric.PS_PER_INSTRUCTION
@@ -323,3 +324,52 @@ def test_tables_agree_with_the_knowledge_base() -> None:
             kind = "fast" if place < 2 else "slow"
             expected = base.score_beside(name, tuple(others), kind)
             assert got[place] == pytest.approx(expected), f"{name} at {place}"
+
+
+# On the scheduler ------------------------------------------------------------------------------------
+
+
+def scheduler(model: WhareModel, base: KnowledgeBase, *kinds: str) -> FlowScheduler:
+    """Machines 0, 1, ... of these types with two slots each."""
+    made = FlowScheduler(model, knowledge=base)
+    for number, kind in enumerate(kinds):
+        descriptor = MachineDescriptor(number, f"m{number}", "r0", small.MACHINE, 2, kind)
+        made.add_machine(descriptor, 0.0)
+    return made
+
+
+def place(made: FlowScheduler, number: int) -> int:
+    """The machine where a task runs."""
+    return made.state.machine_ids[int(made.state.tasks.machine[made.state.tasks.row(number)])]
+
+
+@pytest.mark.parametrize("model", [WhareM, WhareMCs])
+def test_tasks_find_the_faster_type_by_trying(model: type[WhareModel]) -> None:
+    """§8.2.1: nothing is known at first; after some tasks have ended the others run where it is fast."""
+    base = KnowledgeBase("n0", 1)
+    speed = {0: 900, 1: 900, 2: 300, 3: 300}
+    made = scheduler(model(refresh=0.0), base, "slow", "slow", "fast", "fast")
+    landed = [0]
+    for step in range(8):
+        numbers = range(10 * step, 10 * step + 3)
+        now = 10.0 * step
+        tasks = [TaskDescriptor(number, equivalence="a") for number in numbers]
+        made.submit(JobDescriptor(step), tasks, now)
+        assert not made.round(now + 1).faults
+        landed = [place(made, number) for number in numbers]
+        for number, at in zip(numbers, landed, strict=True):
+            kind = "slow" if at < 2 else "fast"
+            base.add(Sample("a", kind, f"m{at}", int(now), {PSPI: speed[at]}, task=number, final=True))
+            made.finished(number, now + 5)
+    assert set(landed) <= {2, 3}
+
+
+def test_whare_mcs_keeps_away_from_a_neighbour_that_harms() -> None:
+    """Two machines of one type: the task goes where b is not."""
+    for disturbed in (0, 1):
+        made = scheduler(WhareMCs(), known_base(), "fast", "fast")
+        made.submit(JobDescriptor(1), [TaskDescriptor(1, equivalence="b")], 0.0)
+        made.started(1, disturbed, 0.0)
+        made.submit(JobDescriptor(2), [TaskDescriptor(2, equivalence="a")], 0.0)
+        made.round(1.0)
+        assert place(made, 2) == 1 - disturbed

@@ -1,7 +1,7 @@
-"""Small clusters for tests of cost models: the tables filled by hand, without a scheduler.
+"""Small clusters for tests of cost models: tables that are filled without a scheduler.
 
 For: asking a model one question whose answer can be worked out on paper, and random clusters by seed.
-Not for: how the scheduler fills the tables (``test_scheduler``).
+Not for: rounds; those tests have a ``FlowScheduler``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dios.firmament import scheduler_tables as tables
 from dios.firmament.columns import ABSENT, Ints
 from dios.firmament.descriptors import (
     Block,
@@ -23,10 +24,9 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.state import RUNNING, WAITING, ClusterState
+from dios.firmament.state import ClusterState
 
 GB = 10**9
-UNLIMITED = 2**40
 MACHINE = Resources(cpus=8, memory=32 * GB, disk_io=GB, network=GB)
 TWO_CORES = (Inner(Level.CORE, "core 0"), Inner(Level.CORE, "core 1"))
 
@@ -73,57 +73,27 @@ def rack(state: ClusterState, number: int) -> int:
 
 def add_job(state: ClusterState, job: JobDescriptor) -> int:
     """One job; returns its row."""
-    table = state.jobs
-    row = table.add(job.job)
-    table.principal[row] = state.principals.number(job.principal)
-    table.kind[row] = job.kind
-    table.tasks[row] = table.running[row] = table.finished[row] = 0
-    table.minimum[row] = job.minimum_running
-    table.maximum[row] = UNLIMITED if job.maximum_running is None else job.maximum_running
-    table.gang[row] = job.gang
-    table.affinity[row] = job.affinity
-    table.submitted[row] = state.now
-    table.descriptors[row] = job
-    return row
+    return tables.add_job(state, job)
 
 
 def add_task(state: ClusterState, task: TaskDescriptor, job: int = 1, *, waited: float = 0.0) -> int:
     """One waiting task of job ``job`` (made when unknown) that has waited so long; returns its row."""
     owner = state.jobs.find(job)
     if owner == ABSENT:
-        owner = add_job(state, JobDescriptor(job))
-    table = state.tasks
-    row = table.add(task.task)
-    table.job[row] = owner
-    table.status[row] = WAITING
-    table.machine[row] = table.leaf[row] = ABSENT
-    table.submitted[row] = table.since[row] = state.now - waited
-    table.waited[row] = table.ran[row] = 0.0
-    table.demand[row], table.usage[row] = task.demand, 0.0
-    table.priority[row] = task.priority
-    table.deadline[row] = np.inf if task.deadline is None else task.deadline
-    table.equivalence[row] = state.equivalences.number(task.equivalence or f"job {job}")
-    table.interference[row] = task.interference
-    table.restartable[row] = task.restartable
-    table.descriptors[row] = task
-    state.jobs.tasks[owner] += 1
+        # A task's class is its job's name when it has none of its own.
+        owner = add_job(state, JobDescriptor(job, name=f"job {job}"))
+    row = int(tables.add_tasks(state, owner, [task])[0])
+    state.tasks.submitted[row] = state.tasks.since[row] = state.now - waited
     return row
 
 
 def run(state: ClusterState, task: int, identifier: int, *, since: float | None = None) -> None:
     """Let the task at row ``task`` run on a machine, from ``since`` on (default: now)."""
-    tasks, resources = state.tasks, state.resources
-    at = machine(state, identifier)
-    start = state.now if since is None else since
-    tasks.waited[task] += max(start - tasks.since[task], 0.0)
-    tasks.status[task], tasks.machine[task], tasks.since[task] = RUNNING, at, start
-    leaf = next(row for row in state.below(at) if resources.is_leaf[row])
-    tasks.leaf[task] = leaf
-    state.jobs.running[tasks.job[task]] += 1
-    while leaf != ABSENT:
-        resources.running[leaf] += 1
-        resources.reserved[leaf] += tasks.demand[task]
-        leaf = int(resources.parent[leaf])
+    leaf = tables.emptiest_leaf(state, machine(state, identifier))
+    tables.start(state, np.array([task]), np.array([leaf]))
+    if since is not None:
+        state.tasks.waited[task] -= min(state.now - since, float(state.tasks.waited[task]))
+        state.tasks.since[task] = since
 
 
 def rows(*numbers: int) -> Ints:
@@ -151,7 +121,7 @@ def random_cluster(seed: int, *, machines: int, tasks: int, running: float) -> C
         )
     for principal in range(3):
         kind = Kind.SERVICE if principal == 2 else Kind.BATCH
-        add_job(state, JobDescriptor(principal, principal=f"org/user {principal}", kind=kind))
+        add_job(state, JobDescriptor(principal, f"org/user {principal}", f"job {principal}", kind))
     for number in range(tasks):
         task = _random_task(chance, number, machines)
         row = add_task(state, task, chance.randrange(3), waited=chance.uniform(0, 900))
