@@ -26,3 +26,11 @@ def compiled(kernel: Callable[_P, _R]) -> Callable[_P, _R]:
 def inlined(kernel: Callable[_P, _R]) -> Callable[_P, _R]:
     """A small part of other kernels, put into each caller's body."""
     return cast("Callable[_P, _R]", numba.njit(cache=True, nogil=True, inline="always")(kernel))
+
+
+def borrowing(kernel: Callable[_P, _R]) -> Callable[_P, _R]:
+    """As :func:`compiled`, for a kernel that makes no arrays and keeps none: only views of what it is given.
+
+    Nothing is counted then. A kernel that reads columns of a tuple in its inner loop is several times faster.
+    """
+    return cast("Callable[_P, _R]", numba.njit(cache=True, nogil=True, _nrt=False)(kernel))
