@@ -193,6 +193,32 @@ def test_time_takes_types_away_and_the_model_says_for_whom() -> None:
     assert green.stale_tasks(state).tolist() == tasks.tolist()
 
 
+@pytest.mark.parametrize(
+    ("deadline", "patient", "waits"), [(1e6, True, 460), (1e6, False, 1150), (None, True, 1150)]
+)
+def test_patience_ends_with_the_deadline(deadline: float | None, patient: bool, waits: int) -> None:  # noqa: FBT001 - a case
+    """While the frugal machines are full, a task waits for them if it has a deadline, and else for none."""
+    state = two_types(1, 3)
+    for number in range(4):
+        small.run(state, small.add_task(state, TaskDescriptor(10 + number)), 0)
+    task = add(state, 1, deadline=deadline)
+    green = model(patient=patient, few=0)
+    assert green.task_to_unscheduled(state, rows(task)).tolist() == [waits]
+
+
+def test_a_machine_is_offered_only_as_often_as_it_has_room() -> None:
+    """Slots without cores behind them attract nobody: the smallest demand divides what is free."""
+    state = two_types(1, 0)
+    wide = small.add_task(state, TaskDescriptor(1, Resources(cpus=6)))
+    small.run(state, wide, 0)
+    green = model()
+    add(state, 2)
+    classes = green.task_classes(state, state.tasks.all()).target
+    assert green.class_to_resources(state, np.unique(classes)).capacity.tolist() == [2]
+    small.add_task(state, TaskDescriptor(3, Resources(cpus=0.25)))
+    assert green.class_to_resources(state, np.unique(classes)).capacity.tolist() == [4]
+
+
 # Services -----------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,14 @@ from dios.firmament.descriptors import Kind, Level
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.green_power import PowerBook
 from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
-from dios.firmament.models.terms import BadModelError, class_kinds, class_members, class_numbers, not_negative
+from dios.firmament.models.terms import (
+    BadModelError,
+    class_kinds,
+    class_members,
+    class_numbers,
+    not_negative,
+    roomy,
+)
 from dios.firmament.state import RUNNING, ClusterState
 
 OMEGA_SERVICE: Final = 10**9
@@ -56,6 +63,7 @@ class GreenModel(BaseModel):
         discount: float = 0.1,
         margin: float = 0.1,
         runtime: float = 60.0,
+        patient: bool = True,
     ) -> None:
         """A model.
 
@@ -65,6 +73,9 @@ class GreenModel(BaseModel):
             discount: the share by which staying is cheaper for a service (hysteresis), 0 to 1.
             margin: the share of a runtime that is kept in hand before a deadline.
             runtime: seconds of work of a task of which none are told.
+            patient: a task that has a deadline waits for the most frugal type until its deadline takes
+                that away, even if it is full (§7.4.1). For others, and without this, only types that have
+                room count for what waiting costs, so that nobody waits for ever.
 
         Raises:
             BadModelError: a parameter that cannot be meant.
@@ -75,7 +86,7 @@ class GreenModel(BaseModel):
         if discount > 1:
             raise BadModelError(f"model green: discount is {discount}; it must be from 0 to 1")
         self.objective, self.few = objective, few
-        self.discount, self.margin, self.runtime = discount, margin, runtime
+        self.discount, self.margin, self.runtime, self.patient = discount, margin, runtime, patient
         self.power = PowerBook()
         self._known: Ints = np.zeros(0, np.int64)
         """By task row: the identifier of the task of which the two next columns tell."""
@@ -190,7 +201,9 @@ class GreenModel(BaseModel):
             return np.where(self._services(state, tasks), OMEGA_SERVICE, OMEGA_BATCH)
         costs = self.costs(state, tasks, kinds)
         in_time = self.in_time(state, tasks, kinds)
-        cheapest = np.where(in_time, costs, OMEGA_BATCH).min(axis=1)
+        meant = in_time & self._room(state, tasks, kinds)
+        meant = np.where(meant.any(axis=1, keepdims=True), meant, in_time)
+        cheapest = np.where(meant, costs, OMEGA_BATCH).min(axis=1)
         left = (in_time * self._machines_of(state, kinds)[None, :]).sum(axis=1)
         hurry = (left <= self.few) & np.isfinite(state.tasks.deadline[tasks])
         gamma = np.where(hurry, URGENT * cheapest, np.ceil(WAIT_SHARE * cheapest))
@@ -224,9 +237,8 @@ class GreenModel(BaseModel):
         for each, kind, number in zip(classes, class_kinds(classes), class_members(classes), strict=True):
             to = machines[table.machine_type[machines] == number]
             cost = OMEGA_BATCH if kind == LATE else 0
-            found.append(
-                ClassArcs(np.full(len(to), each), to, np.full(len(to), cost, np.int64), table.slots[to])
-            )
+            capacity = self._fitting(state, to)
+            found.append(ClassArcs(np.full(len(to), each), to, np.full(len(to), cost, np.int64), capacity))
         if not found:
             return NO_CLASS_ARCS
         return ClassArcs(*(np.concatenate(column) for column in zip(*found, strict=True)))
@@ -293,6 +305,35 @@ class GreenModel(BaseModel):
         machines = table.at(Level.MACHINE)
         machines = machines[table.usable[machines]]
         return np.array([np.count_nonzero(table.machine_type[machines] == kind) for kind in kinds])
+
+    def _room(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Flags:
+        """Where there is a free slot and, in each dimension, enough on some machine; (tasks, kinds).
+
+        Those that are patient count all types.
+        """
+        table = state.resources
+        machines = roomy(state, table.at(Level.MACHINE))
+        found = np.zeros((len(tasks), len(kinds)), np.bool_)
+        for at, kind in enumerate(kinds):
+            most = state.available(machines[table.machine_type[machines] == kind]).max(axis=0, initial=-1.0)
+            found[:, at] = (state.tasks.demand[tasks] <= most).all(axis=1)
+        waits = self.patient & np.isfinite(state.tasks.deadline[tasks])
+        return found | waits[:, None]
+
+    def _fitting(self, state: ClusterState, machines: Ints) -> Ints:
+        """How many tasks more each machine takes at the most, by the smallest demands that there are.
+
+        Without this the cheapest machine would be chosen again and again by tasks that it has slots for,
+        and no cores.
+        """
+        demand = state.tasks.demand[state.tasks.all()]
+        least = np.where(demand > 0, demand, np.inf).min(axis=0, initial=np.inf)
+        slots = state.resources.slots[machines]
+        meant = np.isfinite(least)
+        available = np.maximum(state.available(machines)[:, meant], 0)
+        fits = np.floor(available / least[meant] + 1e-9).min(axis=1, initial=np.inf)
+        most = np.where(np.isfinite(fits), fits, slots)
+        return np.minimum(most, slots).astype(np.int64)
 
     def _endangered(self, state: ClusterState, tasks: Ints) -> Flags:
         """Running batch tasks that will be late where they are, and not elsewhere."""
