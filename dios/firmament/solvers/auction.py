@@ -12,20 +12,48 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.solvers import successive_shortest
+from dios.firmament.solvers import cost_scaling
+from dios.firmament.solvers.auction_bids import AGGREGATE, bid_all
+from dios.firmament.solvers.auction_market import adopt_prices, adopt_seats, fill_pieces, open_market
+from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution, cost_of
 from dios.firmament.solvers.repair import repair
-from dios.firmament.solvers.repair_net import count_excess, new_search, seat_best
+from dios.firmament.solvers.repair_net import Net, count_excess, new_search, seat_best, settle_arcs
 from dios.firmament.solvers.shape import Contracted, contract, expand
 
 ALGORITHM: Final = "auction"
 
 
+BIDS_SHARE_MAX: Final = 40
+"""After so many bids for each task the rest is left to the repair: a war of prices is on."""
+
+
+def start(net: Net, order: Ints, dead: int) -> None:
+    """Good prices and seats from an auction, where one fits; nobody may sit, and there is no flow yet.
+
+    ``order`` is topological, ``dead`` the price of vertices without a way to the sink. Slackness holds for
+    the tasks that sit afterwards; the others, and the arcs, have to be settled.
+    """
+    market = open_market(net, order)
+    if market is None:
+        return
+    tasks = len(net.seat)
+    bid_all(net, market, tasks, BIDS_SHARE_MAX * tasks)
+    askers = np.bincount(net.target, minlength=len(net.price)) * (market.kind == AGGREGATE)
+    # Those who came in through the largest aggregate pay its price or a step more: no rounding may part them.
+    offset = int(-market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0
+    adopt_prices(net, market, order, offset, dead)
+    adopt_seats(net, market)
+    fill_pieces(net, market)
+
+
 def solve_contracted(small: Contracted) -> bool:
     """Solve the small form in place; False where it is infeasible."""
     net = small.net
-    if seat_best(net, np.arange(len(net.seat))):
+    start(net, small.order, small.dead)
+    if seat_best(net, np.flatnonzero(net.seat < 0)):
         return False
+    settle_arcs(net)
     count_excess(net, small.supply)
     return repair(net, new_search(len(net.price)), np.zeros(4, np.int64), askers=False)
 
@@ -36,7 +64,7 @@ def run(problem: FlowProblem) -> FlowSolution:
     found = _solved(problem)
     if not isinstance(found, str):
         return found
-    general = successive_shortest.run(problem)
+    general = cost_scaling.run(problem)
     reason = general.reason or f"solved by {general.algorithm}: {found}"
     seconds = time.perf_counter() - began
     return replace(general, algorithm=ALGORITHM, seconds=seconds, reason=reason)

@@ -7,12 +7,12 @@ Not for: what is too much; that is sent on first, so that the sink is all that c
 
 from __future__ import annotations
 
-from dios.firmament.compiled import compiled
+from dios.firmament.compiled import borrowing
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import FAR, NONE, SINK, Net, Search, gather_zone, sit, unseat
 
 
-@compiled
+@borrowing
 def _next_asker(net: Net, search: Search, vertex: int, now: int) -> int:
     """An option that names this vertex, of a task that could come for nothing; as a code."""
     price = net.price[vertex]
@@ -32,7 +32,7 @@ def _next_asker(net: Net, search: Search, vertex: int, now: int) -> int:
     return NONE
 
 
-@compiled
+@borrowing
 def _edge_before(net: Net, search: Search, vertex: int, now: int) -> int:
     """The next edge into this vertex that costs nothing: an arc (2a), one taken back (2a + 1), an option."""
     price = net.price[vertex]
@@ -61,7 +61,7 @@ def _edge_before(net: Net, search: Search, vertex: int, now: int) -> int:
     return _next_asker(net, search, vertex, now)
 
 
-@compiled
+@borrowing
 def _draw(net: Net, search: Search, depth: int) -> None:
     """Draw along the path as much as fits; the path's first vertex is where it is missing."""
     amount = -net.excess[search.path[0]]
@@ -89,7 +89,7 @@ def _draw(net: Net, search: Search, depth: int) -> None:
     net.excess[SINK] -= amount
 
 
-@compiled
+@borrowing
 def _search_back(net: Net, search: Search, wanting: int, now: int, found: int) -> tuple[int, int]:
     """Look depth first for a way from the sink: whether there was one, and how many were found so far."""
     depth = 0
@@ -125,7 +125,7 @@ def _search_back(net: Net, search: Search, wanting: int, now: int, found: int) -
             search.path[depth] = net.tail[code >> 1]
 
 
-@compiled
+@borrowing
 def _distance_back(net: Net, search: Search, vertex: int, now: int) -> int:
     """How far the border is from a vertex of the zone, as far as its neighbours know."""
     price = net.price[vertex]
@@ -154,7 +154,7 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int) -> int:
     return int(best)
 
 
-@compiled
+@borrowing
 def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int) -> int:
     """Lower each vertex of the zone by its distance from the border; the zone's size, or -1 where nothing
     can come in.
@@ -182,18 +182,18 @@ def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows
     return size
 
 
-@compiled
+@borrowing
 def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> bool:
     """Draw in all that is missing at these vertices; False where it cannot come: the network is infeasible.
 
-    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [2] paths.
+    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [2] paths; [3] is 0.
     """
     left = 0
     for vertex in wanting:
         if net.excess[vertex] < 0 and vertex != SINK:
             wanting[left] = vertex
             left += 1
-    held = 0
+    held = stats[3]
     while left:
         stats[0] += 1
         now = stats[0]

@@ -9,12 +9,12 @@ Not for: what is missing and has to be drawn in (``repair_backward.py``).
 
 from __future__ import annotations
 
-from dios.firmament.compiled import compiled
+from dios.firmament.compiled import borrowing
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import FAR, NONE, SINK, Net, Search, gather_zone, sit, unseat
 
 
-@compiled
+@borrowing
 def _next_task(net: Net, search: Search, vertex: int, now: int) -> int:
     """An option, free of cost and not seen yet, of a task that sits here; as a code."""
     price = net.price[vertex]
@@ -32,7 +32,7 @@ def _next_task(net: Net, search: Search, vertex: int, now: int) -> int:
     return NONE
 
 
-@compiled
+@borrowing
 def _next_edge(net: Net, search: Search, vertex: int, now: int) -> int:
     """The next edge that costs nothing and leads on: arc (2a), arc back (2a + 1), option (-1 - o)."""
     price = net.price[vertex]
@@ -61,7 +61,7 @@ def _next_edge(net: Net, search: Search, vertex: int, now: int) -> int:
     return _next_task(net, search, vertex, now)
 
 
-@compiled
+@borrowing
 def _send(net: Net, search: Search, depth: int) -> None:
     """Send along the path as much as fits."""
     source, end = search.path[0], search.path[depth]
@@ -93,7 +93,7 @@ def _send(net: Net, search: Search, depth: int) -> None:
     net.excess[end] += amount
 
 
-@compiled
+@borrowing
 def _search(net: Net, search: Search, source: int, now: int, found: int) -> tuple[int, int]:
     """Look depth first for a way that costs nothing: whether there is one, and the vertices found."""
     depth = 0
@@ -129,7 +129,7 @@ def _search(net: Net, search: Search, source: int, now: int, found: int) -> tupl
             search.path[depth] = net.head[code >> 1]
 
 
-@compiled
+@borrowing
 def _distance(net: Net, search: Search, vertex: int, now: int) -> int:
     """How far a vertex of the zone is from leaving it, as far as its neighbours know."""
     price = net.price[vertex]
@@ -158,7 +158,7 @@ def _distance(net: Net, search: Search, vertex: int, now: int) -> int:
     return int(best)
 
 
-@compiled
+@borrowing
 def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int) -> int:
     """Raise each vertex of the zone by its distance to the border; the zone's size, or -1 where some excess
     cannot leave.
@@ -186,18 +186,18 @@ def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows
     return size
 
 
-@compiled
+@borrowing
 def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> bool:
     """Send on all excess of these vertices; False where some cannot leave: the network is infeasible.
 
-    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [1] paths.
+    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [1] paths; [3] is 0.
     """
     left = 0
     for vertex in sources:
         if net.excess[vertex] > 0 and vertex != SINK:
             sources[left] = vertex
             left += 1
-    held = 0
+    held = stats[3]
     while left:
         stats[0] += 1
         now = stats[0]

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.firmament.compiled import compiled
+from dios.firmament.compiled import borrowing, compiled
 from dios.firmament.solvers.columns import Ints
 
 Indices: TypeAlias = NDArray[np.int32]
@@ -150,7 +150,7 @@ def new_net(
     )
 
 
-@compiled
+@borrowing
 def unseat(net: Net, task: int) -> None:
     """Take a task off its option."""
     vertex = net.target[net.seat[task]]
@@ -164,7 +164,7 @@ def unseat(net: Net, task: int) -> None:
     net.seat[task] = -1
 
 
-@compiled
+@borrowing
 def sit(net: Net, task: int, option: int) -> None:
     """Put a task that takes none on an option."""
     vertex = net.target[option]
@@ -177,7 +177,7 @@ def sit(net: Net, task: int, option: int) -> None:
         net.preceding[after] = task
 
 
-@compiled
+@borrowing
 def gather_zone(search: Search, now: int, held: int, found: int, grows: int) -> int:
     """The zone's size: what was seen in this phase in vain; where it ``grows``, the first ``held`` too."""
     for place in range(held):
@@ -197,7 +197,7 @@ def gather_zone(search: Search, now: int, held: int, found: int, grows: int) -> 
     return size
 
 
-@compiled
+@borrowing
 def list_askers(net: Net, options: Ints) -> None:
     """Enter options into the lists of the vertices that they name."""
     for option in options:
@@ -210,7 +210,7 @@ def list_askers(net: Net, options: Ints) -> None:
             net.asked_back[after] = option
 
 
-@compiled
+@borrowing
 def unlist_askers(net: Net, options: Ints) -> None:
     """Take options out of the lists of the vertices that they name."""
     for option in options:
@@ -223,7 +223,7 @@ def unlist_askers(net: Net, options: Ints) -> None:
             net.asked_back[after] = before
 
 
-@compiled
+@borrowing
 def seat_best(net: Net, tasks: Ints) -> int:
     """Move each of these tasks to its cheapest option, where it is not on one; how many have no option."""
     homeless = 0
@@ -243,7 +243,7 @@ def seat_best(net: Net, tasks: Ints) -> int:
     return homeless
 
 
-@compiled
+@borrowing
 def settle_arcs(net: Net) -> None:
     """Give every arc a flow that fits the prices: full where it saves, least where it costs."""
     for arc in range(len(net.tail)):
@@ -256,7 +256,7 @@ def settle_arcs(net: Net) -> None:
             net.flow[arc] = min(max(net.flow[arc], net.lower[arc]), net.capacity[arc])
 
 
-@compiled
+@borrowing
 def count_excess(net: Net, supply: Ints) -> None:
     """Work out from the flow, the seats and the supplies (V,) what has to leave each vertex or come to it."""
     for vertex in range(len(supply)):

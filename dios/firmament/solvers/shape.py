@@ -35,7 +35,8 @@ class Contracted:
 
     ``net`` with prices that hold for no flow at all and nobody seated, ``supply`` of its vertices.
     ``number`` (V,): a task's row, or -1 less the upper vertex. ``option_arc`` (O,) and ``upper_arc`` are arcs
-    of the problem. ``vertex_of`` (U,): an upper vertex' vertex in ``net``, -1 for those taken in.
+    of the problem. ``order`` is that of ``net``'s vertices, ``dead`` the price of those without a way to
+    the sink. ``vertex_of`` (U,): an upper vertex' vertex in ``net``, -1 for those taken in.
     ``kept`` (K,): the upper arcs that are the first K arcs of ``net``; the rest are pieces, of ``pieces_of``.
     """
 
@@ -49,6 +50,8 @@ class Contracted:
     kept: Ints
     pieces: Pieces
     pieces_of: Ints
+    order: Ints
+    dead: int
 
 
 def _sink(problem: FlowProblem, leaves: Ints) -> int:
@@ -131,11 +134,14 @@ def _contracted(
     )
     net = new_net(vertices, arcs, begin, target, option_cost, row)
     order = vertex_of[upper.order]
-    start_prices(net, order[order >= 0], most * (vertices + 1))
+    order, dead = order[order >= 0], most * (vertices + 1)
+    start_prices(net, order, dead)
     supply = np.zeros(vertices, np.int64)
     own = np.flatnonzero(number < 0)[stays]
     supply[vertex_of[stays]] = problem.supply[own]
-    return Contracted(net, supply, number, option_arc, upper, upper_arc, vertex_of, kept, pieces, pieces_of)
+    return Contracted(
+        net, supply, number, option_arc, upper, upper_arc, vertex_of, kept, pieces, pieces_of, order, dead
+    )
 
 
 def expand(problem: FlowProblem, small: Contracted) -> tuple[Ints, Ints]:

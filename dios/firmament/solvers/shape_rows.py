@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.firmament.compiled import borrowing, compiled
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import FAR, SINK, Indices, Net
 
@@ -130,7 +130,7 @@ def row_columns(
     return begin, target, option_cost, option_arc, row
 
 
-@compiled
+@borrowing
 def start_prices(net: Net, order: Ints, dead: int) -> None:
     """The cheapest way to the sink from each vertex (``order`` is topological); ``dead`` where none is."""
     for place in range(len(order) - 1, -1, -1):
