@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dios.firmament.solvers import cost_scaling, reference, relaxation, successive_shortest
+from dios.firmament.solvers import auction, cost_scaling, reference, relaxation, successive_shortest
 from dios.firmament.solvers.errors import UnknownAlgorithmError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 
@@ -16,10 +16,11 @@ ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
     "cost_scaling": cost_scaling.run,
     "relaxation": relaxation.run,
     "successive_shortest": successive_shortest.run,
+    "auction": auction.run,
     "ortools": reference.run,
 }
 
-FAST_PATHS: Final[list[Callable[[FlowProblem], FlowSolution | None]]] = []
+FAST_PATHS: Final[list[Callable[[FlowProblem], FlowSolution | None]]] = [auction.fast]
 """What "auto" tries first, in order: each gives None where the problem is not of its shape."""
 
 
