@@ -33,6 +33,9 @@ from dios.errors import InvalidError, InvariantError
 from dios.firmament.descriptors import Resources
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.rounds import Delta
+from dios.firmament.scheduler import FlowScheduler
+from dios.firmament.simulate.bridge import Bridge
+from dios.firmament.simulate.check import check
 from dios.firmament.simulate.events import Agenda, Happening, MachineDown, Submission, Usage, Withdrawal
 from dios.firmament.simulate.interference import alone, together
 from dios.firmament.simulate.machines import MACHINE_TYPES, SRG_CLUSTER, google_machines, thesis_machines
@@ -42,6 +45,8 @@ from dios.firmament.simulate.report import Spread, summarise
 from dios.firmament.simulate.run import Progress, SimulationConfig, simulate
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
+from dios.firmament.simulate.world import HostDue, World
+from dios.firmament.state import RUNNING
 
 SEED = 11
 SAMPLE = Path(__file__).parents[1] / "data" / "google-trace"
@@ -113,6 +118,17 @@ def test_a_job_brings_the_next_one() -> None:
     assert [record.task for record in outcome.ended] == [1, 2, 3]
 
 
+def test_what_comes_at_the_time_of_a_round_comes_before_it() -> None:
+    """A job that follows at 4 s, when a round has been due for long, is decided about in that round."""
+    outcome, scheduler = run(
+        [machine(1), submission(0.0, 1, {1: 3.5}), submission(0.0, 2, {2: 50.0})],
+        {0.0: [place(1, 1), place(2, 1)], 4.0: [place(3, 1)]},
+        follows={1: submission(4.0, 3, {3: 1.0})},
+    )
+    assert scheduler.rounds[:5] == [0, 1, 2, 3, 4]
+    assert [(record.task, record.ended) for record in outcome.ended] == [(1, 3.5), (3, 5.0), (2, 50.0)]
+
+
 def test_a_workload_may_not_go_back_in_time() -> None:
     """Events out of order are a defect of the workload, and stop the run."""
     with pytest.raises(InvariantError, match="follows on one of 5"):
@@ -139,20 +155,20 @@ def test_a_configuration_that_cannot_end_is_refused(wrong: dict[str, float]) -> 
 # Stopping, moving and losing ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("keeps_work", "ended", "wasted"), [(False, 16.0, 4.0), (True, 12.0, 0.0)])
+@pytest.mark.parametrize(("keeps_work", "ended", "wasted"), [(False, 17.0, 4.0), (True, 13.0, 0.0)])
 def test_a_preempted_task_begins_again_unless_work_is_kept(
     keeps_work: bool,  # noqa: FBT001 - a parameter of the test
     ended: float,
     wasted: float,
 ) -> None:
-    """After 4 of 10 seconds it is stopped, and placed again at 6 s."""
+    """It waits a second, runs 4 of its 10, waits two, and is placed again at 7 s."""
     outcome, _ = run(
         [machine(1), submission(0.0, 1, {1: 10.0})],
-        {0.0: [place(1, 1)], 4.0: [preempt(1, 1)], 6.0: [place(1, 1)]},
+        {1.0: [place(1, 1)], 5.0: [preempt(1, 1)], 7.0: [place(1, 1)]},
         keeps_work=keeps_work,
     )
     (record,) = outcome.ended
-    assert (record.ended, record.wasted, record.preemptions, record.waited) == (ended, wasted, 1, 2.0)
+    assert (record.ended, record.wasted, record.preemptions, record.waited) == (ended, wasted, 1, 3.0)
 
 
 def test_a_migrated_task_runs_elsewhere() -> None:
@@ -273,27 +289,45 @@ def test_what_no_machine_could_do_is_refused(decisions: dict[float, Sequence[Del
         run([machine(1), machine(2), submission(0.0, 1, {1: 9.0, 2: 9.0, 3: 9.0})], decisions)
 
 
-@pytest.mark.parametrize("lie", ["moved", "lost", "counted"])
-def test_a_scheduler_whose_tables_are_wrong_is_found_out(lie: str) -> None:
-    """The check finds a task elsewhere, a task that is gone, and a wrong sum."""
-    scheduler = scheduler_for("trivial", seed=SEED)
-    state = scheduler.state  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ("swapped", "where tasks run"),
+        ("forgotten", "which tasks wait"),
+        ("counted", "were counted"),
+        ("crowded", "in 0 slots"),
+    ],
+)
+def test_a_scheduler_whose_tables_are_wrong_is_found_out(lie: str, told: str) -> None:
+    """The check finds tasks elsewhere, a waiting task that is gone, a wrong sum, and a full machine."""
+    scheduler, world = scheduler_for("trivial", seed=SEED), World(Agenda[HostDue]().put)
+    bridge = Bridge(scheduler, world)
+    for number in (1, 2):
+        up = machine(number, slots=1)
+        world.machine_up(up.machine, up.model)
+        bridge.tell(up, 0.0)
+    job = submission(0.0, 1, {1: 50.0, 2: 50.0, 3: 50.0})
+    for task in job.tasks:
+        world.submit(job.job, task, 0.0)
+    bridge.tell(job, 0.0)
+    bridge.carry_out(bridge.decide(0.0).deltas, 0.0)
+    check(scheduler, world)
 
-    def break_it(at: Progress) -> None:
-        if at.rounds == 3:
-            row = int(state.tasks.all()[0])
-            place_of = int(state.tasks.machine[row])
-            if lie == "moved":
-                state.tasks.machine[row] = next(each for each in state.machine_ids if each != place_of)
-            elif lie == "lost":
-                state.tasks.remove(int(state.tasks.id[row]))
-            else:
-                state.resources.running[place_of] += 1
-
-    happenings: list[Happening] = [machine(1), machine(2), submission(0.0, 1, {1: 50.0, 2: 50.0})]
-    config = SimulationConfig(ScriptedWorkload(happenings), scheduler, 60, checked=True)
-    with pytest.raises(InvariantError):
-        simulate(config, break_it)
+    assert isinstance(scheduler, FlowScheduler)
+    tasks, resources = scheduler.state.tasks, scheduler.state.resources
+    running = [int(row) for row in tasks.all() if tasks.status[row] == RUNNING]
+    (waiting,) = set(tasks.all().tolist()) - set(running)
+    machines = [int(tasks.machine[row]) for row in running]
+    if lie == "swapped":
+        tasks.machine[running] = machines[::-1]
+    elif lie == "forgotten":
+        tasks.remove(int(tasks.id[waiting]))
+    elif lie == "counted":
+        resources.running[machines[0]] += 1
+    else:
+        resources.slots[machines[0]] = 0
+    with pytest.raises(InvariantError, match=told):
+        check(scheduler, world)
 
 
 # Rates ----------------------------------------------------------------------------------------------
