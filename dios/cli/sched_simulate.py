@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DOING: Final = "dios sched simulate"
 EXAMPLES: Final = (
-    "\b\nFor example:\n"
+    "\b\nExamples:\n"
     "  dios sched simulate --synthetic google --machines 200 --blocks\n"
     "  dios sched simulate --synthetic mix-srg --model coco --out results --plots\n"
     "  dios sched simulate --trace clusterdata-2011-2 --machines 500 --hours 2 --json"
