@@ -299,6 +299,8 @@ FLOW_UNBOUNDED: Final = 2**62
 FLOW_VOLUME_MAX: Final = 2**58
 FLOW_PRICE_MAX: Final = 2**60
 FLOW_LINE_CHARS_MAX: Final = 4_096
+FLOW_RACERS_MAX: Final = 8
+FLOW_TIMINGS_KEPT: Final = 1_000
 
 # -- machines and profiles ------------------------------------------------------------------------
 TOPOLOGY_CPUS_MAX: Final = 4_096
@@ -341,6 +343,7 @@ SUBMISSIONS_MAX: Final = 65_536
 SCHEDULER_PATIENCE_MS: Final = 15_000  # for the answer to a question
 ADVICE_BYTES_MAX: Final = 128 * KIB
 NODE_LABELS_MAX: Final = 32
+GANG_TASKS_MAX: Final = 64  # of one `dios run`
 DELEGATION_MS: Final = 2_000  # a rack has its own runs so long, before those above it look for a place
 PROFILED_TASKS_MAX: Final = 256
 PROFILED_BESIDE_MAX: Final = 16

@@ -21,8 +21,10 @@ from dios.cli import (
     objects,
     quotas,
     replicas,
+    run,
     sched,
     shell,
+    solve,
     tasks,
 )
 
@@ -42,8 +44,9 @@ app.add_typer(log.app, name="log")
 app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
 app.add_typer(sched.app, name="sched")
-for family in (cluster, objects, replicas, tasks, describe, debug, doctor, shell):
+for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve):
     app.add_typer(family.app)
+app.add_typer(sched.explain_app)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so

@@ -1,6 +1,6 @@
-"""``dios run``, ``ps``, ``logs``, ``pause``, ``resume`` and ``kill``: programs as tasks.
+"""``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``: what tasks there are, and what becomes of them.
 
-Not for: how an end is worded (``dios.cli.endings``).
+Not for: starting them (``dios.cli.run``), or how an end is worded (``dios.cli.endings``).
 """
 
 from __future__ import annotations
@@ -8,20 +8,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from dios import limits
-from dios.cli.endings import cause_text, explain
+from dios.cli.endings import cause_text
 from dios.cli.nodes import silent
 from dios.cli.output import (
     FAILED,
-    INTERRUPTED,
     JsonOption,
     NodeOption,
-    facts,
     plain,
     reporting,
     say,
@@ -32,22 +28,15 @@ from dios.cli.output import (
     write_json,
 )
 from dios.cli.place import opened
-from dios.cli.stopping import Stopped, stopped_by_signals
-from dios.client.blocking import Console, Task
+from dios.client.blocking import Console
 from dios.client.status import Status
 from dios.errors import (
-    DiosError,
     EndOfStreamError,
     InvalidError,
     NoSuchTaskError,
     TimeLimitError,
     UnreachableError,
 )
-from dios.node.budgets import limits_of_run, parse_size
-from dios.wire.nametext import format_name
-from dios.wire.types import Brand
-
-RUN_FAILED: Final = 125
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -55,135 +44,8 @@ TaskArgument = Annotated[
     str, typer.Argument(metavar="TASK", help="A fingerprint's beginning, a label, or a name.")
 ]
 
-GroupOption = Annotated[
-    list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group it is a member of.")
-]
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option("--input", "-i", metavar="NAME", help="An object it may read: node.inputs."),
-]
-LimitOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit", metavar="WORD=VALUE", help="At most this for it and all it starts: tasks=10, cpu=5min."
-    ),
-]
-HostOption = Annotated[
-    str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: where there is room.")
-]
 
-
-@app.command(
-    epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
-    "  dios run job.py --group analytics --input a.txt --input b.txt\n"
-    "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
-    "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
-    "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
-    "  dios run job.py --host n2         (--local: on the node that is asked)\n\n"
-    "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
-    "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
-)
-def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program in one file.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
-    ] = None,
-    *,
-    group: GroupOption = None,
-    inputs: InputOption = None,
-    limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it runs on.")] = False,
-    label: Annotated[
-        str, typer.Option("--label", metavar="TEXT", help="What `dios ps` calls it; default: FILE.")
-    ] = "",
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
-    ] = "",
-    cpu_seconds: Annotated[
-        float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")
-    ] = 0.0,
-    limit: LimitOption = None,
-    host: HostOption = "",
-    local: Annotated[bool, typer.Option("--local", help="Run it on the node that is asked.")] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run a Python program as a task; its console is streamed, its exit status is passed on.
-
-    A task is pure unless you say --limbo: it has its inputs, its groups and its memory, and no files, network
-    or other programs. Its standard input is empty in either case. Ctrl-C kills it, and so does the end of
-    this command by SIGTERM or a closed terminal; one started with --detach goes on.
-    """
-    with reporting("dios run", as_json=as_json, status=RUN_FAILED), opened(node, group or ()) as place:
-        if host and local:
-            raise InvalidError("say one of --host and --local: where it runs")
-        task = place.node.run(
-            file,
-            groups=[place.group(alias) for alias in group or ()],
-            inputs=[place.object(text).restrict("read", "delegate", label=text) for text in inputs or ()],
-            args=arguments or (),
-            label=label or file.name,
-            brand=Brand.LIMBO if limbo else Brand.PURE,
-            limits=limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000)),
-            host=host,
-            local=local,
-        )
-        if detach:
-            _show_started(task, label or file.name, as_json=as_json)
-            return
-        # With --json the result alone goes to the standard output.
-        ended = _attend(task, sys.stderr.buffer if as_json else sys.stdout.buffer)
-        if as_json:
-            write_json(described(ended))
-        else:
-            for line in explain(ended):
-                say(line)
-        raise typer.Exit(ended.exit_status)
-
-
-def _memory(text: str) -> int:
-    if not text:
-        return 0
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise InvalidError(f"--memory must be {error}, not {text!r}") from None
-    least, most = limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX
-    if not least <= size <= most:
-        raise InvalidError(f"--memory must be from {size_text(least)} to {size_text(most)}, not {text!r}")
-    return size
-
-
-def _show_started(task: Task, label: str, *, as_json: bool) -> None:
-    if as_json:
-        name = format_name(task.name) if task.name else None
-        write_json({"fingerprint": task.fingerprint, "label": label, "name": name, "node": task.node})
-    else:
-        where = [("node", task.node)] if task.node else []
-        facts([("task", task.fingerprint), ("label", label), *where])
-        say(f"next: dios logs {task.fingerprint} --follow")
-
-
-def _attend(task: Task, output: BinaryIO) -> Status:
-    """Stream the console until the task has ended; what ends this command kills it first."""
-    try:
-        with stopped_by_signals():
-            # When its node dies, its status says so; the console only that nobody answers.
-            with contextlib.suppress(UnreachableError):
-                _pour(task.console(), output)
-            return task.wait()
-    except (KeyboardInterrupt, Stopped, OSError) as stopped:
-        with contextlib.suppress(OSError):
-            say(f"killing task {task.fingerprint}")
-        with contextlib.suppress(DiosError):
-            task.kill()
-        if isinstance(stopped, OSError):
-            raise
-        status = stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
-        raise typer.Exit(status) from None
-
-
-def _pour(console: Console, output: BinaryIO) -> None:
+def pour(console: Console, output: BinaryIO) -> None:
     """Everything from a console to a stream of ours, until it is closed."""
     poured = 0
     with contextlib.suppress(EndOfStreamError):
@@ -287,7 +149,7 @@ def logs(
             _print_kept(task, kept, as_json=as_json)
             return
         if follow and not as_json:
-            _pour(console, sys.stdout.buffer)
+            pour(console, sys.stdout.buffer)
             return
         parts: list[bytes] = []
         with contextlib.suppress(EndOfStreamError, TimeLimitError):

@@ -228,8 +228,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         """
         if program is None and like is None:
             raise InvalidError("say which program to run, or which task to repeat", call="run")
-        own = 0
-        executable = program.ref if isinstance(program, Handle) else 0
+        own, executable = 0, program.ref if isinstance(program, Handle) else 0
         if program is not None and not isinstance(program, Handle):
             made = yield from self.create_program_op(program, modules=modules)
             executable = own = made.ref

@@ -51,14 +51,8 @@ def work(
     tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd", with a "?"
     before those that are only wished for. Raises InvalidError naming the field.
     """
-    for name, value in (
-        ("cpus", cpus),
-        ("memory", memory),
-        ("disk_io", disk_io),
-        ("network", network),
-        ("priority", priority),
-        ("deadline", deadline),
-    ):
+    amounts = {"cpus": cpus, "memory": memory, "disk_io": disk_io, "network": network}
+    for name, value in (amounts | {"priority": priority, "deadline": deadline}).items():
         if not 0 <= value < 2**53:
             raise InvalidError(f"{name} must be 0 or more, not {value}", call="run")
     k, n = gang or (0, 0)

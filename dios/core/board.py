@@ -14,9 +14,10 @@ from msgspec import Struct
 from dios import limits
 from dios.core.pending import Pending
 from dios.errors import WouldBlockError
-from dios.ids import Name, TaskId
+from dios.ids import Name, Principal, TaskId
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
+from dios.wire.types import Cause, TaskState
 
 if TYPE_CHECKING:
     from dios.core.state import State
@@ -141,6 +142,31 @@ def require_fit(step: Step, work: messages.Work) -> None:
             f"node {here.name} has {here.cpus} processors and {here.memory_bytes} bytes of memory; with "
             f"this task {cpus / 1000:g} and {memory} would be set aside"
         )
+
+
+def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, ...]:
+    """The runs of a principal that wait here, as `dios ps` shows them."""
+    return tuple(
+        messages.TaskRow(
+            None,
+            one.fingerprint,
+            one.call.label,
+            TaskState.WAITING,
+            one.call.brand,
+            principal,
+            0,
+            one.since,
+            0,
+            Cause.NONE,
+            0,
+            0,
+            "",
+            one.row.task.object.fingerprint,
+            state.place,
+        )
+        for one in state.board.waiting.values()
+        if one.row.task.principal == principal and state.pending.has(one.row)
+    )
 
 
 def note_end(step: Step, task: Task) -> None:

@@ -33,6 +33,10 @@ from dios.wire import dcp, messages
 from dios.wire.types import Cause, Flag
 
 _MS: Final = 1_000_000
+_NOBODY: Final = (
+    "nobody schedules for this node: does some node of the cluster have the extra 'cluster' installed, and "
+    'coordinator = "on"?'
+)
 _ROW_BYTES: Final = 96
 """About what a row takes beside its texts."""
 
@@ -50,20 +54,17 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
     """Whether a run waits for whoever schedules; otherwise it is placed at once.
 
     Raises:
-        UnreachableError: it asks for what only a scheduler can give, and none attends here.
+        UnreachableError: it asks for what only a scheduler can give, and there is none.
     """
-    flags = Flag(call.flags)
-    free = not (call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None)
-    if not free or step.state.cluster is None:
+    flags, cluster = Flag(call.flags), step.state.cluster
+    if cluster is None or call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
         return False
-    if step.state.board.attended(step.now):
-        return not flags & Flag.NON_BLOCKING or call.work.particular
-    if call.work.particular:
-        raise UnreachableError(
-            "nobody schedules for this node, so that nothing can be set aside: is the extra 'cluster' "
-            'installed, and coordinator = "on"? `dios sched status`; or say where it runs with a host'
-        )
-    return False
+    attended = step.state.board.attended(step.now)
+    if not call.work.particular:
+        return attended and not flags & Flag.NON_BLOCKING
+    if not attended and not cluster.here.coordinator:
+        raise UnreachableError(f"{_NOBODY}; or say where it runs with a host, and set nothing aside")
+    return True
 
 
 def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
@@ -251,10 +252,8 @@ def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
     if step.state.cluster is None:
         raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
     if not table.attended(step.now):
-        raise UnreachableError(
-            "nobody schedules for this node: is the extra 'cluster' installed, and coordinator = \"on\"? "
-            "The node's log says more"
-        )
+        soon = " Its coordinator starts just now; try again in a moment." if _starts(step) else ""
+        raise UnreachableError(f"{_NOBODY}{soon}")
     table.tidy(step.state)
     if len(table.questions) >= limits.BOARD_QUESTIONS_MAX:
         raise LimitError("too many questions wait for whoever schedules; try again later")
@@ -266,6 +265,11 @@ def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
     asked = messages.Asked(number, task.principal, ruler, call.question)
     table.questions[number] = Question(row, asked)
     board.changed(step)
+
+
+def _starts(step: Step) -> bool:
+    cluster = step.state.cluster
+    return cluster is not None and cluster.here.coordinator
 
 
 def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:

@@ -5,7 +5,7 @@ Not for: use and limits of resources (``dios.core.limit_calls``).
 
 from __future__ import annotations
 
-from dios.core import access, away_calls, delegation, effects
+from dios.core import access, away_calls, board, delegation, effects
 from dios.core.references import Provenance
 from dios.core.run_calls import not_repeatable
 from dios.core.step import Step
@@ -37,6 +37,7 @@ def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> No
         for other in step.state.tasks.values()
         if other.principal == task.principal and not other.is_session
     )
+    rows += board.waiting_rows(step.state, task.principal)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
     else:

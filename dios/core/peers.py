@@ -34,7 +34,8 @@ Then: TypeAlias = "Callable[[Step, dcp.Answer], None]"
 
 class Here(Struct, frozen=True):
     """This node; a lone one has no id. ``secret`` is the cluster's, ``cpus`` and ``memory_bytes`` what it
-    has for tasks, of which ``slots`` may run; ``labels`` are what constraints look at.
+    has for tasks, of which ``slots`` may run; ``labels`` are what constraints look at;
+    ``coordinator`` says that one runs here, or soon will.
     """
 
     node: NodeId = NodeId(0)
@@ -47,6 +48,7 @@ class Here(Struct, frozen=True):
     memory_bytes: int = 0
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
+    coordinator: bool = False
 
 
 class Question:

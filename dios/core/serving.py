@@ -12,6 +12,7 @@ from typing import Final, Never, TypeAlias, cast
 from dios import limits
 from dios.core import (
     away_run,
+    board,
     claims,
     coordination,
     delegation,
@@ -188,6 +189,7 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
         for task in step.state.tasks.values()
         if task.principal == body.caller.principal and not task.is_session
     )
+    rows += board.waiting_rows(step.state, Principal(body.caller.principal))
     coordination.reply(step, peer, number, messages.Tasks(rows))
 
 

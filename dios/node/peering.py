@@ -21,7 +21,7 @@ from dios.host.peers.line import Line, Myself, Network
 from dios.host.peers.links import Links
 from dios.host.peers.reading import Guard
 from dios.ids import NodeId, Principal
-from dios.node import announcing, machine, seeds
+from dios.node import announcing, coordinating, machine, seeds
 from dios.node.settings import Settings
 from dios.transport import identity, joining
 from dios.transport.announce import Voice
@@ -55,6 +55,7 @@ class Membership(NamedTuple):
     guard: Guard
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
+    coordinator: bool = False
 
     @property
     def here(self) -> Here:
@@ -71,6 +72,7 @@ class Membership(NamedTuple):
             machine.memory_bytes(),
             self.slots,
             self.labels,
+            self.coordinator,
         )
 
     def __repr__(self) -> str:
@@ -110,7 +112,14 @@ async def open_port(
     forgotten = tuple(sorted(found.revoked))
     network = Dialer(found, nursery)
     membership = Membership(
-        me, found.secret, forgotten, network, found.trust, settings.tasks_max, settings.labels
+        me,
+        found.secret,
+        forgotten,
+        network,
+        found.trust,
+        settings.tasks_max,
+        settings.labels,
+        coordinating.wanted(settings),
     )
     return Port(membership, found, listener, denied)
 

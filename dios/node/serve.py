@@ -105,7 +105,7 @@ async def _serve(
                 _log.info("the node serves", extra={"objects": len(records), "socket": str(settings.socket)})
                 _calm_collector()
                 started()
-                if port is not None and coordinating.wanted(settings):
+                if port is not None and port.membership.coordinator:
                     nursery.start_soon(coordinating.keep_coordinator, settings)
                 await host.stopping.wait()
             _log.info("the node stops")

@@ -42,18 +42,20 @@ class Desk:
     def answer(self, asked: Asked) -> bytes:
         """The answer to one question; never raises for what a person may have got wrong."""
         try:
-            question = json.loads(asked.question)
-            word = question.get("ask") if isinstance(question, dict) else None
-            handler = self._handlers().get(str(word))
-            if handler is None:
-                raise InvalidError(f"no such question: {word!r}; known: {', '.join(self._handlers())}")
-            found = handler(asked, question)
+            found = self._answered(asked, json.loads(asked.question))
         except (DiosError, ValueError) as error:
             found = {"ok": False, "error": str(error)}
         except Exception as error:  # noqa: BLE001 - a mistake in an answer must not end the scheduling
             found = {"ok": False, "error": f"the coordinator could not answer: {error!r}; its log has more"}
             traceback.print_exc()
         return json.dumps(found).encode()
+
+    def _answered(self, asked: Asked, question: object) -> dict[str, object]:
+        told = question if isinstance(question, dict) else {}
+        handler = self._handlers().get(str(told.get("ask")))
+        if handler is None:
+            raise InvalidError(f"no such question: {question!r}; known: {', '.join(self._handlers())}")
+        return handler(asked, told)
 
     def _handlers(self) -> dict[str, Callable[[Asked, dict[str, object]], dict[str, object]]]:
         return {
@@ -151,7 +153,9 @@ class Desk:
             text = f"it waits for its gang: {here} of {wanted} tasks were submitted so far"
             return {**found, "lines": [text], "explanation": None}
         explanation = self._scheduler.explain(task)
-        return {**found, "lines": explanation.lines(), "explanation": explanation.to_json()}
+        # People know the task by its fingerprint, not by its number.
+        lines = [line.replace(f"{task}", row.fingerprint) for line in explanation.lines()]
+        return {**found, "lines": lines, "explanation": explanation.to_json()}
 
     def _found(self, asked: Asked, word: str) -> tuple[int, Entry]:
         known = {
