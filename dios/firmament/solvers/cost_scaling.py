@@ -21,10 +21,11 @@ import numpy as np
 from dios.firmament.compiled import compiled
 from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.errors import StoppedError
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
 from dios.firmament.solvers.price_update import Ranks, lower_by_rank, new_ranks
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
 
 ALPHA: Final = 12
 """Epsilon is divided by this; between 5 and 20 little changes."""
@@ -38,7 +39,7 @@ PRICE_LOW: Final = -(2**61)
 SCALED_MAX: Final = 2**58
 """Scaled costs from here on leave prices no room."""
 
-DONE, STUCK, OVERFLOWED = 0, 1, 2
+DONE, STUCK, OVERFLOWED, STOPPED = 0, 1, 2, 3
 BEGIN, WAITING, RELABELS, OVERFLOWS = 0, 1, 2, 3
 
 
@@ -122,8 +123,10 @@ def _discharge(
 
 
 @compiled
-def _refine(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int) -> int:
-    """Turn the flow and prices into ones that are right up to ``epsilon``; DONE, STUCK or OVERFLOWED."""
+def _refine(
+    graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int, stop: Ints
+) -> int:
+    """Turn the flow and prices into ones that are right up to ``epsilon``, or say why not."""
     vertices = len(price)
     saturate(graph, price, excess)
     queue, queued, counts = np.empty(vertices, np.int64), np.zeros(vertices, np.int64), np.zeros(4, np.int64)
@@ -134,6 +137,8 @@ def _refine(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Int
     if counts[WAITING] and not lower_by_rank(graph, price, excess, ranks, current, epsilon):
         return STUCK
     while counts[WAITING]:
+        if stop[0]:
+            return STOPPED
         vertex = queue[counts[BEGIN]]
         counts[BEGIN] = counts[BEGIN] + 1 if counts[BEGIN] + 1 < vertices else 0
         counts[WAITING] -= 1
@@ -180,7 +185,9 @@ def core(standard: Standard) -> Outcome:
     epsilon = max(dearest * factor, 1)
     while True:
         epsilon = max(epsilon // ALPHA, 1)
-        ended = _refine(graph, price, excess, ranks, current, epsilon)
+        ended = _refine(graph, price, excess, ranks, current, epsilon, standard.stop)
+        if ended == STOPPED:
+            raise StoppedError("cost scaling was stopped")
         if ended == STUCK:
             return successive_shortest.shortage(standard)
         if ended == OVERFLOWED:
@@ -189,6 +196,6 @@ def core(standard: Standard) -> Outcome:
             return Outcome(standard.room - graph.room[place], _whole_prices(price, factor), NO_VERTICES)
 
 
-def run(problem: FlowProblem) -> FlowSolution:
-    """The solution by cost scaling."""
-    return solve_by(core, problem, "cost_scaling")
+def run(problem: FlowProblem, stop: Ints = NEVER) -> FlowSolution:
+    """The solution by cost scaling; ``stop`` (1,) ends it early."""
+    return solve_by(core, problem, "cost_scaling", stop)

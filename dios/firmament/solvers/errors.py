@@ -24,6 +24,10 @@ class OutOfRangeError(NotSupportedError):
     """The numbers are too large for this algorithm; the message names one that can."""
 
 
+class StoppedError(DiosError):
+    """The answer is not wanted any more: another algorithm was first."""
+
+
 class CertificateError(DiosError):
     """The solution is none: the message names the arc or the vertex at fault, and so do the attributes."""
 

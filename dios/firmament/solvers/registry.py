@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dios.firmament.solvers import auction, cost_scaling, reference, relaxation, successive_shortest
+from dios.firmament.solvers import auction, cost_scaling, portfolio, reference, relaxation, successive_shortest
 from dios.firmament.solvers.errors import UnknownAlgorithmError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 
@@ -16,6 +16,7 @@ ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
     "cost_scaling": cost_scaling.run,
     "relaxation": relaxation.run,
     "successive_shortest": successive_shortest.run,
+    "race": portfolio.run,
     "auction": auction.run,
     "ortools": reference.run,
 }

@@ -20,9 +20,11 @@ import numpy as np
 from dios.firmament.compiled import compiled
 from dios.firmament.solvers import cost_scaling, successive_shortest
 from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.errors import StoppedError
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
+from dios.firmament.solvers.open_halves import Open, open_halves, push
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
 
 WORK_MAX: Final = 200
 """So many times the number of half arcs may be looked at; an easy network takes some dozens of times."""
@@ -30,7 +32,7 @@ WORK_MAX: Final = 200
 WORK_LEAST: Final = 1_000_000
 """Small networks are never worth handing over before this."""
 
-DONE, STUCK, TIRED = 0, 1, 2
+DONE, STUCK, TIRED, STOPPED = 0, 1, 2, 3
 BEGIN, WAITING, WORK, SIZE, ROUND = 0, 1, 2, 3, 4
 
 
@@ -38,20 +40,24 @@ class Growth(NamedTuple):
     """The columns of a growing set, each (V,) but ``counts``, which are five numbers: BEGIN to ROUND.
 
     ``members`` stand in order; ``inside`` is the round in which a vertex joined, ``via`` the half arc by
-    which, and ``current`` where it looks next. ``queue`` has the vertices with excess, each once (``queued``).
+    which, and ``current`` where it looks next. ``offered`` is what the set's free arcs to an outer vertex
+    can take, if that was ``seen`` in this round. ``queue`` has the vertices with excess, each once
+    (``queued``).
     """
 
     members: Ints
     inside: Ints
     via: Ints
     current: Ints
+    offered: Ints
+    seen: Ints
     queue: Ints
     queued: Ints
     counts: Ints
 
 
 def _new_growth(vertices: int) -> Growth:
-    sizes = (*[vertices] * 6, 5)
+    sizes = (*[vertices] * 8, 5)
     return Growth(*(np.zeros(size, np.int64) for size in sizes))
 
 
@@ -67,57 +73,60 @@ def _wait(growth: Growth, excess: Ints, vertex: int) -> None:
 
 
 @compiled
-def _join(graph: Halves, price: Ints, growth: Growth, vertex: int, via: int) -> int:
+def _join(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int, via: int) -> int:
     """Take a vertex into the set; by how much the room on free arcs out of the set grows."""
+    number = growth.counts[ROUND]
     growth.members[growth.counts[SIZE]] = vertex
     growth.counts[SIZE] += 1
-    growth.inside[vertex] = growth.counts[ROUND]
+    growth.inside[vertex] = number
     growth.via[vertex] = via
     growth.current[vertex] = graph.first[vertex]
-    growth.counts[WORK] += graph.first[vertex + 1] - graph.first[vertex]
-    free = 0
-    for half in range(graph.first[vertex], graph.first[vertex + 1]):
+    growth.counts[WORK] += opened.end[vertex] - graph.first[vertex] + 1
+    free = -growth.offered[vertex] if growth.seen[vertex] == number else 0
+    for place in range(graph.first[vertex], opened.end[vertex]):
+        half = opened.order[place]
         other = graph.target[half]
-        if graph.cost[half] + price[vertex] != price[other]:
+        if growth.inside[other] == number or graph.cost[half] + price[vertex] != price[other]:
             continue
-        if growth.inside[other] == growth.counts[ROUND]:
-            free -= graph.room[graph.mate[half]]
-        else:
-            free += graph.room[half]
+        if growth.seen[other] != number:
+            growth.seen[other] = number
+            growth.offered[other] = 0
+        growth.offered[other] += graph.room[half]
+        free += graph.room[half]
     return free
 
 
 @compiled
-def _ascend(graph: Halves, price: Ints, excess: Ints, growth: Growth) -> int:
+def _ascend(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth) -> int:
     """Fill the free arcs out of the set, lower its prices until the next is free; by how much, or 0."""
     step = 0
-    for place in range(growth.counts[SIZE]):
-        vertex = growth.members[place]
-        growth.counts[WORK] += graph.first[vertex + 1] - graph.first[vertex]
-        for half in range(graph.first[vertex], graph.first[vertex + 1]):
+    for member in range(growth.counts[SIZE]):
+        vertex = growth.members[member]
+        growth.counts[WORK] += opened.end[vertex] - graph.first[vertex] + 1
+        # From the end, since a half arc that is filled changes places with the last one.
+        for place in range(opened.end[vertex] - 1, graph.first[vertex] - 1, -1):
+            half = opened.order[place]
             other = graph.target[half]
-            room = graph.room[half]
-            if room <= 0 or growth.inside[other] == growth.counts[ROUND]:
+            if growth.inside[other] == growth.counts[ROUND]:
                 continue
             reduced = graph.cost[half] + price[vertex] - price[other]
             if reduced > 0:
                 step = min(step, reduced) if step else reduced
                 continue
-            graph.room[half] = 0
-            graph.room[graph.mate[half]] += room
+            room = graph.room[half]
+            push(graph, opened, half, room)
             excess[vertex] -= room
             excess[other] += room
             _wait(growth, excess, other)
-    for place in range(growth.counts[SIZE]):
-        vertex = growth.members[place]
+    for member in range(growth.counts[SIZE]):
+        vertex = growth.members[member]
         price[vertex] -= step
-        growth.current[vertex] = graph.first[vertex]
         _wait(growth, excess, vertex)
     return step
 
 
 @compiled
-def _augment(graph: Halves, excess: Ints, growth: Growth, root: int, end: int) -> None:
+def _augment(graph: Halves, opened: Open, excess: Ints, growth: Growth, root: int, end: int) -> None:
     """Send what fits from root to end along the arcs by which the set grew."""
     amount = min(excess[root], -excess[end])
     vertex = end
@@ -128,59 +137,61 @@ def _augment(graph: Halves, excess: Ints, growth: Growth, root: int, end: int) -
     vertex = end
     while vertex != root:
         half = growth.via[vertex]
-        graph.room[half] -= amount
-        graph.room[graph.mate[half]] += amount
+        push(graph, opened, half, amount)
         vertex = graph.target[graph.mate[half]]
     excess[root] -= amount
     excess[end] += amount
 
 
 @compiled
-def _next_free(graph: Halves, price: Ints, growth: Growth, at: int) -> tuple[int, int]:
-    """The next free half arc out of the set, looking from its member number ``at`` on; and where it was."""
-    while at < growth.counts[SIZE]:
-        vertex = growth.members[at]
-        half = growth.current[vertex]
-        while half < graph.first[vertex + 1]:
+def _next_free(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int) -> int:
+    """The next free half arc out of the set, looking from a member back along the way it joined; or -1.
+
+    Depth first: a deficit is seldom next door, and often a few arcs away in any direction.
+    """
+    while True:
+        for place in range(growth.current[vertex], opened.end[vertex]):
+            half = opened.order[place]
             other = graph.target[half]
             if (
-                graph.room[half] > 0
-                and growth.inside[other] != growth.counts[ROUND]
+                growth.inside[other] != growth.counts[ROUND]
                 and graph.cost[half] + price[vertex] == price[other]
             ):
-                growth.current[vertex] = half
-                return half, at
-            half += 1
-        growth.current[vertex] = half
-        at += 1
-    return -1, at
+                growth.current[vertex] = place
+                return int(half)
+        growth.current[vertex] = opened.end[vertex]
+        if growth.via[vertex] < 0:
+            return -1
+        vertex = graph.target[graph.mate[growth.via[vertex]]]
 
 
 @compiled
-def _relieve(graph: Halves, price: Ints, excess: Ints, growth: Growth, root: int) -> bool:
+def _relieve(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth, root: int) -> bool:
     """Send some of the root's excess, or raise the dual cost once; False where neither is possible."""
     growth.counts[ROUND] += 1
     growth.counts[SIZE] = 0
-    free = _join(graph, price, growth, root, -1)
-    gathered, at = excess[root], 0
+    free = _join(graph, opened, price, growth, root, -1)
+    gathered, newest = excess[root], root
     while True:
         if gathered > free:
-            return _ascend(graph, price, excess, growth) > 0
-        half, at = _next_free(graph, price, growth, at)
+            return _ascend(graph, opened, price, excess, growth) > 0
+        half = _next_free(graph, opened, price, growth, newest)
         if half < 0:
-            return _ascend(graph, price, excess, growth) > 0
-        other = graph.target[half]
+            return _ascend(graph, opened, price, excess, growth) > 0
+        other = newest = graph.target[half]
         if excess[other] < 0:
             growth.via[other] = half
-            _augment(graph, excess, growth, root, other)
+            _augment(graph, opened, excess, growth, root, other)
             return True
         gathered += excess[other]
-        free += _join(graph, price, growth, other, half)
+        free += _join(graph, opened, price, growth, other, half)
 
 
 @compiled
-def _relax(graph: Halves, price: Ints, excess: Ints, growth: Growth, work_max: int) -> int:
-    """Relieve every vertex with excess in turn; DONE, STUCK or TIRED."""
+def _relax(
+    graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth, work_max: int, stop: Ints
+) -> int:
+    """Relieve every vertex with excess in turn; DONE, STUCK, TIRED or STOPPED."""
     for vertex in range(len(excess)):
         _wait(growth, excess, vertex)
     while growth.counts[WAITING]:
@@ -189,10 +200,12 @@ def _relax(graph: Halves, price: Ints, excess: Ints, growth: Growth, work_max: i
         growth.counts[WAITING] -= 1
         growth.queued[root] = 0
         while excess[root] > 0:
-            if not _relieve(graph, price, excess, growth, root):
+            if not _relieve(graph, opened, price, excess, growth, root):
                 return STUCK
             if growth.counts[WORK] > work_max:
                 return TIRED
+            if stop[0]:
+                return STOPPED
     return DONE
 
 
@@ -202,14 +215,17 @@ def core(standard: Standard) -> Outcome:
     price, excess = np.zeros(len(standard.supply), np.int64), standard.supply.copy()
     saturate(graph, price, excess)
     work_max = max(WORK_MAX * len(graph.target), WORK_LEAST)
-    ended = _relax(graph, price, excess, _new_growth(len(excess)), work_max)
+    opened = Open(*open_halves(graph))
+    ended = _relax(graph, opened, price, excess, _new_growth(len(excess)), work_max, standard.stop)
     if ended == TIRED:
         return replace(cost_scaling.core(standard), note="a contended network: handed over to cost_scaling")
+    if ended == STOPPED:
+        raise StoppedError("relaxation was stopped")
     if ended == STUCK:
         return successive_shortest.shortage(standard)
     return Outcome(standard.room - graph.room[place], price, NO_VERTICES)
 
 
-def run(problem: FlowProblem) -> FlowSolution:
-    """The solution by relaxation."""
-    return solve_by(core, problem, "relaxation")
+def run(problem: FlowProblem, stop: Ints = NEVER) -> FlowSolution:
+    """The solution by relaxation; ``stop`` (1,) ends it early."""
+    return solve_by(core, problem, "relaxation", stop)

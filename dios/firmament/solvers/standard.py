@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,13 +27,17 @@ WITNESSES_NAMED = 5
 EXCESS_MAX = 2**61
 """No vertex may see more flow than this while an algorithm works, so that sums of it fit 64 bits."""
 
+NEVER: Ints = np.zeros(1, np.int64)
+"""What ``stop`` is where nobody will ask for it. Nobody writes to it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Standard:
     """A problem without lower bounds, loops or endless capacities; vertices are those of the problem.
 
     ``supply`` is (V,) and adds up to 0. ``tail``, ``head``, ``room`` (capacity) and ``cost`` are (K,), and
-    ``kept`` (K,) says which of the problem's arcs they are.
+    ``kept`` (K,) says which of the problem's arcs they are. ``stop`` (1,) is not 0 once nobody wants the
+    answer any more: who works long looks at it now and then, and raises :class:`StoppedError`.
     """
 
     supply: Ints
@@ -42,6 +46,7 @@ class Standard:
     head: Ints
     room: Ints
     cost: Ints
+    stop: Ints = field(default_factory=lambda: NEVER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,15 +151,18 @@ def infeasible(problem: FlowProblem, stuck: Ints, *, algorithm: str, seconds: fl
     return FlowSolution(zeros[0], 0, zeros[1], "infeasible", algorithm, seconds, reason, stuck)
 
 
-def solve_by(core: Core, problem: FlowProblem, algorithm: str) -> FlowSolution:
-    """The problem's solution by an algorithm for standard problems; ``algorithm`` is its name."""
+def solve_by(core: Core, problem: FlowProblem, algorithm: str, stop: Ints = NEVER) -> FlowSolution:
+    """The problem's solution by an algorithm for standard problems; ``algorithm`` is its name.
+
+    ``stop`` (1,) is as in :class:`Standard`.
+    """
     began = time.perf_counter()
     if exact_sum(problem.supply):
         return infeasible(problem, NO_VERTICES, algorithm=algorithm, seconds=time.perf_counter() - began)
     cycle = _endless_cycle(problem)
     # Without end or not is only a question where a flow exists at all: costs of 0 show whether one does.
     standard = _standard(problem, np.zeros_like(problem.cost) if cycle.size else problem.cost)
-    outcome = core(standard)
+    outcome = core(replace(standard, stop=stop))
     if outcome.stuck.size:
         return infeasible(problem, outcome.stuck, algorithm=algorithm, seconds=time.perf_counter() - began)
     flow = _flow(problem, standard, outcome.flow)
