@@ -164,6 +164,16 @@ def test_explanations_are_text(name: str) -> None:
             assert "nan" not in text
 
 
+@pytest.mark.parametrize("name", ["trivial", "random-fit", "delay", "late", "apollo", "sparrow", "choosy"])
+def test_of_a_running_task_that_stays_the_models_say_so(name: str) -> None:
+    """Models that move nobody speak of no other cost for those who run."""
+    state = a_cluster("all run", 4)
+    model = told(name, state)
+    answers(model, state)
+    for task in state.tasks.all()[state.tasks.status[state.tasks.all()] == RUNNING].tolist():
+        assert "stops nobody" in model.explain(state, task, int(state.tasks.machine[task]))
+
+
 @every_model
 def test_a_task_that_came_after_the_round_can_be_explained(name: str) -> None:
     """An explanation needs no round in between."""

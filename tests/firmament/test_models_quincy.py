@@ -176,6 +176,14 @@ def test_arcs_are_few_and_the_best() -> None:
     assert set(found) == {state.cluster, *(machine(state, number) for number in (6, 7, 8))}
 
 
+def test_racks_that_save_nothing_get_no_arc() -> None:
+    """Where the rack is as far away as all else, X is the only way beside the machine itself."""
+    state = cluster(2, 1)
+    row = small.add_task(state, task(block(4, 0)))
+    found = options(QuincyModel(psi=10, xi=10), state, row)
+    assert found == {machine(state, 0): 0, state.cluster: 40}
+
+
 def test_a_task_without_data_may_go_anywhere_for_nothing() -> None:
     """No blocks, one arc to X, no cost."""
     state = cluster(2, 2)

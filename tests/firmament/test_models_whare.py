@@ -201,6 +201,16 @@ def test_a_task_is_not_its_own_neighbour() -> None:
     assert model.task_continuation(state, rows(row, other)).tolist() == [800, 800]
 
 
+def test_a_task_does_not_disturb_itself_among_others() -> None:
+    """Beside b alone, a class that is harmed by its own kind is harmed by b only."""
+    base = known_base()
+    measured(base, "a", "fast", 800, "a")
+    state = two_types(base)
+    row = add(state, "a", 1, at=0)
+    add(state, "b", 2, at=0)
+    assert WhareMCs(theta=0).task_continuation(state, rows(row)).tolist() == [400]
+
+
 def test_whare_c_cannot_tell_types_apart() -> None:
     """§7.2, 1: empty machines of both types cost the same, one with b on it more."""
     state = two_types(known_base())
@@ -213,6 +223,18 @@ def test_whare_c_cannot_tell_types_apart() -> None:
     costs = [found[machine(state, number)][0] for number in (1, 2, 3)]
     assert costs == [600, 600, 600]
     assert found[machine(state, 0)][0] == 700
+
+
+def test_whare_c_takes_the_mean_of_what_a_neighbour_does_on_each_type() -> None:
+    """§7.2, 1: 100 more on a fast machine and 900 on a slow one are 500 more on any."""
+    base = known_base()
+    measured(base, "a", "slow", 1800, "b")
+    state = two_types(base)
+    add(state, "b", 1, at=0)
+    for number in (2, 3, 4, 5):
+        add(state, "a", number)
+    found = by_target(WhareC().class_to_resources(state, task_class(state, "a")))
+    assert found[machine(state, 0)][0] == 600 + 500
 
 
 def test_whare_cs_knows_what_a_neighbour_does_on_each_type() -> None:

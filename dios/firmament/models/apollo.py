@@ -32,6 +32,7 @@ from dios.firmament.models.terms import (
     running_tasks,
     stay,
     stop_nobody,
+    unmoved,
     waiting_tasks,
     whole,
 )
@@ -202,12 +203,18 @@ class ApolloModel(QuincyModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """I, W and R at a machine."""
+        if running := unmoved(state, task):
+            return running
+        # The task may have come after the last round.
+        self.begin(state)
         plan = self.plan(state, int(state.tasks.equivalence[task]))
+        data = self.explain_data(state, task, resource)
         place = np.flatnonzero(plan.machines == resource)
-        text = super().explain(state, task, resource)
         if len(place) == 0:
-            return text
-        return f"W = {plan.wait[place[0]]:.1f} s, R = {plan.run[place[0]]:.1f} s; I: {text}"
+            return f"I in ms: {data}"
+        wait, run = float(plan.wait[place[0]]), float(plan.run[place[0]])
+        ready = "now" if wait == 0 else f"in {wait:.1f} s" if np.isfinite(wait) else "never"
+        return f"there is room {ready}, then it runs for {run:.1f} s; I in ms: {data}"
 
 
 def _waits(state: ClusterState, machines: Ints, demand: Floats, releases: tuple[Ints, Floats]) -> Floats:

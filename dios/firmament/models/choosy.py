@@ -18,7 +18,7 @@ from dios.firmament.columns import Flags, Ints
 from dios.firmament.descriptors import Constraint, Level
 from dios.firmament.models.admission import DominantShares, Pools, Shares, SlotShares, Waiting, fill
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import not_negative, running_tasks, waiting_tasks
+from dios.firmament.models.terms import not_negative, running_tasks, unmoved, waiting_tasks
 from dios.firmament.models.trivial import TrivialModel
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.state import ClusterState
@@ -79,10 +79,12 @@ class ChoosyModel(TrivialModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Whether it was its principal's turn."""
+        if running := unmoved(state, task):
+            return running
         who = _principal(state, task) or "nobody"
         admitted = task < len(self._admitted) and self._admitted[task]
         turn = "was admitted" if admitted else "was not admitted in the last round"
-        return f"a task of {who}, which {turn}; {super().explain(state, task, resource)}"
+        return f"a task of {who}, and it {turn}; {super().explain(state, task, resource)}"
 
 
 class HdrfModel(ChoosyModel):

@@ -14,7 +14,7 @@ import numpy as np
 from dios.firmament.columns import Ints
 from dios.firmament.models.data_model import DataCosts, DataModel
 from dios.firmament.models.locality import Holdings
-from dios.firmament.models.terms import BadModelError, not_negative, stay, stop_nobody, whole
+from dios.firmament.models.terms import BadModelError, not_negative, stay, stop_nobody, unmoved, whole
 from dios.firmament.state import ClusterState
 
 RACK = 2_000
@@ -80,6 +80,10 @@ class DelayModel(DataModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """How long it waits for what."""
+        if running := unmoved(state, task):
+            return running
+        if not any(block.size for block in state.tasks.descriptors[task].blocks):
+            return "it has no input, so every place is as good"
         waited = float(state.tasks.waiting_time(np.array([task]), state.now)[0])
         return (
             f"waited {waited:.1f} s: a machine with its data only for {self.machine_wait:g} s, "

@@ -17,7 +17,14 @@ import numpy as np
 from dios.firmament.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.descriptors import Level
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import BadModelError, not_negative, roomy, running_tasks, waiting_tasks
+from dios.firmament.models.terms import (
+    BadModelError,
+    not_negative,
+    roomy,
+    running_tasks,
+    unmoved,
+    waiting_tasks,
+)
 from dios.firmament.models.trivial import TrivialModel
 from dios.firmament.state import ClusterState
 
@@ -175,4 +182,5 @@ class LateModel(TrivialModel):
         original = self._original.get(int(state.tasks.id[task]))
         if original is None:
             return super().explain(state, task, resource)
-        return f"a copy of task {original}: a fast machine costs {COPY}, waiting {COPY_WAITING}"
+        costs = unmoved(state, task) or f"a fast machine costs {COPY}, waiting {COPY_WAITING}"
+        return f"a copy of task {original}; {costs}"

@@ -14,7 +14,7 @@ from dios.firmament.columns import ABSENT, Ints
 from dios.firmament.models.data_model import DataCosts, DataModel
 from dios.firmament.models.locality import Holdings, held_at, holdings
 from dios.firmament.models.protocol import COST_MAX
-from dios.firmament.models.terms import BadModelError, not_negative, waiting_cost, whole
+from dios.firmament.models.terms import BadModelError, gigabytes, not_negative, waiting_cost, whole
 from dios.firmament.state import ClusterState
 
 GIGABYTE = 10**9
@@ -121,22 +121,30 @@ class QuincyModel(DataModel):
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """The bytes and what they cost, and the discount where it runs."""
         row = np.array([task])
-        found = holdings(state, row)
+        wait = f"waiting costs {int(self.task_to_unscheduled(state, row)[0])}"
+        here = int(state.tasks.machine[task])
+        if here != ABSENT and here == state.resources.machine[resource]:
+            cost = int(self.task_continuation(state, row)[0])
+            ran = float(state.tasks.running_time(row, state.now)[0])
+            return f"{self.explain_data(state, task, resource)}, less {ran:.0f} s of work done: {cost}"
+        return f"{self.explain_data(state, task, resource)}; {wait}"
+
+    def explain_data(self, state: ClusterState, task: int, resource: int) -> str:
+        """The data term at a resource in words."""
+        found = holdings(state, np.array([task]))
         total = int(found.total[0])
-        wait = int(self.task_to_unscheduled(state, row)[0])
+        if total == 0:
+            return "there is no input to move"
         if state.resources.machine[resource] == ABSENT:
             costs = self.data_costs(state, found)
             at_rack = costs.rack[found.rack == resource]
             cost = int(at_rack[0] if len(at_rack) else costs.worst[0])
-            return f"at the worst {cost} for moving {total} bytes of input; waiting costs {wait}"
+            return f"moving {gigabytes(total)} of input costs {cost} at the worst place there"
         machine = state.resources.machine[[resource]]
         on_machine, in_rack = (int(each[0]) for each in held_at(state, found, machine))
-        far = total - in_rack
-        cost = int(self.moving(np.array(in_rack - on_machine), np.array(far)))
-        text = (
-            f"of {total} bytes of input {on_machine} are there, {in_rack - on_machine} in its rack "
-            f"({self.psi} for 1 GB) and {far} elsewhere ({self.xi} for 1 GB): {cost}"
+        cost = int(self.moving(np.array(in_rack - on_machine), np.array(total - in_rack)))
+        return (
+            f"of {gigabytes(total)} of input {gigabytes(on_machine)} are there, "
+            f"{gigabytes(in_rack - on_machine)} in its rack ({self.psi} each) "
+            f"and {gigabytes(total - in_rack)} elsewhere ({self.xi} each): {cost}"
         )
-        if state.tasks.machine[task] == machine[0]:
-            return f"{text}, less the work done so far: {int(self.task_continuation(state, row)[0])}"
-        return f"{text}; waiting costs {wait}"

@@ -12,7 +12,7 @@ import numpy as np
 from dios.firmament.columns import Flags, Ints
 from dios.firmament.descriptors import Level
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import draws, not_negative, roomy, waiting_tasks
+from dios.firmament.models.terms import draws, not_negative, roomy, unmoved, waiting_tasks
 from dios.firmament.models.trivial import TrivialModel
 from dios.firmament.state import ClusterState
 
@@ -53,6 +53,8 @@ class RandomFitModel(TrivialModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """That there is no reason."""
+        if running := unmoved(state, task):
+            return f"drawn at random when it was placed; {running}"
         wait = int(self.task_to_unscheduled(state, np.array([task]))[0])
         return f"drawn at random from the machines with room (seed {self.seed}); waiting costs {wait}"
 

@@ -23,6 +23,7 @@ from dios.firmament.models.terms import (
     class_numbers,
     draws,
     not_negative,
+    unmoved,
     waiting_tasks,
 )
 from dios.firmament.models.trivial import TrivialModel
@@ -96,5 +97,7 @@ class SparrowModel(TrivialModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """How loaded the probed machine is."""
+        if stays := unmoved(state, task):
+            return stays
         running = int(state.resources.running[resource])
         return f"one of {self.probes} probes for each task; {running} tasks there cost {LOAD * running}"

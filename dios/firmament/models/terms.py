@@ -50,6 +50,18 @@ def stop_nobody(tasks: Ints) -> Ints:
     return np.full(len(tasks), NEVER)
 
 
+def unmoved(state: ClusterState, task: int) -> str:
+    """What a model that stops and moves nobody says of a running task; nothing of a waiting one."""
+    if state.tasks.status[task] != RUNNING:
+        return ""
+    return "it runs; this model stops nobody and moves nobody"
+
+
+def gigabytes(size: float) -> str:
+    """Bytes for people."""
+    return f"{size / 10**9:.3g} GB"
+
+
 def not_negative(model: str, **values: float) -> None:
     """Refuse parameters below 0, or that are no numbers.
 

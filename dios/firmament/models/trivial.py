@@ -11,7 +11,7 @@ import numpy as np
 from dios.firmament.columns import Ints
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import not_negative, stay, stop_nobody, waiting_cost
+from dios.firmament.models.terms import not_negative, stay, stop_nobody, unmoved, waiting_cost
 from dios.firmament.state import ClusterState
 
 
@@ -49,5 +49,7 @@ class TrivialModel(BaseModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """The two costs."""
+        if running := unmoved(state, task):
+            return running
         wait = int(self.task_to_unscheduled(state, np.array([task]))[0])
         return f"every place costs 0, waiting {wait} ({self.waiting} and {self.per_second} a second)"
