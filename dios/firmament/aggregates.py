@@ -97,8 +97,9 @@ class Moments:
         found.count, found.least, found.most = packed.count, packed.least, packed.most
         found.total = int.from_bytes(packed.total, "little")
         found.squares = int.from_bytes(packed.squares, "little")
-        possible = found.total**2 <= found.count * found.squares and 0 <= found.least <= found.most
-        if found.count < 1 or not possible or not found.least <= found.mean <= found.most:
+        # In integers: a mean in floating point may be rounded to beyond the greatest value.
+        bounded = 0 <= found.least * found.count <= found.total <= found.most * found.count
+        if found.count < 1 or not bounded or found.total**2 > found.count * found.squares:
             raise InvalidError("count, sums and bounds of a profile do not go together")
         return found
 

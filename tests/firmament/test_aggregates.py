@@ -42,7 +42,7 @@ def test_huge_values_do_not_lose_a_bit() -> None:
 def test_aggregates_do_not_know_the_order(seed: int) -> None:
     """Split, shuffled and merged in any way, the packed aggregate is the same, buckets and level included."""
     rng = chances(seed)
-    values = [rng.randrange(1 << rng.randrange(1, 63)) for _ in range(400)]
+    values = [rng.randrange(1 << rng.randrange(1, 63)) for _ in range(1_500)]
     whole = Aggregate()
     for value in values:
         whole.add(value)
@@ -52,8 +52,8 @@ def test_aggregates_do_not_know_the_order(seed: int) -> None:
         rng.choice(parts).add(value)
     merged = Aggregate()
     for part in parts:
-        if part.moments.count:
-            merged.merge(Aggregate.unpack(part.pack()))
+        assert part.level > 0, seed
+        merged.merge(Aggregate.unpack(part.pack()))
     assert merged.pack() == whole.pack(), seed
     assert 1 < len(merged.buckets) <= limits.PROFILE_BUCKETS_MAX, seed
     assert merged.level > 0, seed
@@ -65,6 +65,18 @@ def test_small_values_are_exact() -> None:
     for value in range(32):
         found.add(value)
     assert [found.quantile((value + 1) / 32) for value in range(32)] == list(range(32))
+
+
+@pytest.mark.parametrize("values", [(0,), (7, 7, 7), (2**63 - 1,) * 2, (0, 2**63 - 1)])
+def test_what_is_packed_comes_back(values: tuple[int, ...]) -> None:
+    """Also values without variance, and the least and greatest that there may be."""
+    found = Aggregate()
+    for value in values:
+        found.add(value)
+    again = Aggregate.unpack(found.pack())
+    assert again.pack() == found.pack()
+    assert (again.quantile(0), again.quantile(1)) == (min(values), max(values))
+    assert again.moments.variance == pytest.approx(statistics.variance(values) if len(values) > 1 else 0)
 
 
 def test_nothing_has_no_mean() -> None:

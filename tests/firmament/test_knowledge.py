@@ -66,6 +66,15 @@ def test_a_sample_that_cannot_be_meant_is_refused(field: str, bad: Sample) -> No
     assert answers(base) == answers(KnowledgeBase("n", 1))
 
 
+def test_a_sample_as_large_as_it_may_be_is_taken() -> None:
+    """As many co-runners, values and letters as the bounds allow."""
+    base = KnowledgeBase("n", 1)
+    beside = tuple(f"b{number}" for number in range(limits.PROFILE_BESIDE_MAX))
+    text = "x" * limits.PROFILE_TEXT_BYTES_MAX
+    base.add(Sample(text, text, text, 0, dict.fromkeys(range(2 * len(Metric)), 2**63 - 1), beside))
+    assert len(base.pairs) == len(beside)
+
+
 def test_a_profile_is_of_a_class_on_a_type_of_machine() -> None:
     """Samples meet in the profile of their class and type; asked without a type, all types count."""
     base = KnowledgeBase("n", 1)

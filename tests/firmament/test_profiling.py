@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,14 @@ def test_a_task_of_too_many_processes_is_cut_and_not_counted_twice(
     assert TaskProbe(tmp_path).look(1, [10, 20, 30]).cpu_ns == 300
 
 
+def test_a_process_of_too_many_threads_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the bound not all threads are looked at, which is said."""
+    made.show(tmp_path, Shown(10, threads=(Thread(100),) * 3))
+    monkeypatch.setattr(limits, "PROFILE_THREADS_MAX", 2)
+    cut = TaskProbe(tmp_path).look(1, [10])
+    assert (cut.threads, cut.cpu_ns, len(cut.missing)) == (2, 200, 1)
+
+
 def test_a_group_of_too_many_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The members of a control group are bounded like those that are told, and the reading says so."""
     write(tmp_path / "group/cgroup.procs", "10\n20\n30")
@@ -209,17 +218,27 @@ def reading(at_ns: int, **changed: int) -> TaskReading:
 
 def test_two_looks_make_rates() -> None:
     """Counts are those between the looks, rates are by the time between, sizes are the last ones."""
-    found = values(
-        reading(SECOND, cpu_ns=SECOND, read=100, yields=3),
-        reading(3 * SECOND, cpu_ns=2 * SECOND, wait_ns=SECOND, read=1100, written=10, yields=5),
+    before = reading(SECOND, cpu_ns=SECOND, wait_ns=7, minor_faults=5, major_faults=2, read=100, written=90)
+    before = replace(before, yields=3, preemptions=8, virtual=1, resident=2)
+    after = reading(
+        3 * SECOND, cpu_ns=2 * SECOND, wait_ns=SECOND + 7, minor_faults=9, major_faults=3, read=1100
     )
-    assert found[Metric.CPU_MILLI] == 500
-    assert found[Metric.CPU_NS] == SECOND
-    assert found[Metric.STRETCH_MILLI] == 2000
-    assert (found[Metric.READ_S], found[Metric.WRITTEN_S], found[Metric.YIELDS]) == (500, 5, 2)
-    assert (found[Metric.VIRTUAL], found[Metric.RESIDENT]) == (9, 8)
-    assert Metric.PROPORTIONAL not in found
-    assert Metric.PS_PER_INSTRUCTION not in found
+    after = replace(after, written=100, yields=5, preemptions=11)
+    assert values(before, after) == {
+        Metric.CPU_NS: SECOND,
+        Metric.CPU_MILLI: 500,
+        Metric.WAIT_NS: SECOND,
+        Metric.STRETCH_MILLI: 2000,
+        Metric.VIRTUAL: 9,
+        Metric.RESIDENT: 8,
+        Metric.MINOR_FAULTS: 4,
+        Metric.MAJOR_FAULTS: 1,
+        Metric.READ_S: 500,
+        Metric.WRITTEN_S: 5,
+        Metric.YIELDS: 2,
+        Metric.PREEMPTIONS: 3,
+    }
+    assert values(before, replace(after, proportional=6))[Metric.PROPORTIONAL] == 6
 
 
 def test_counters_have_the_last_word() -> None:
