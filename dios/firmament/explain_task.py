@@ -17,7 +17,8 @@ from dios.firmament.explain_excluded import excluded_machines
 from dios.firmament.explain_network import FAR, WhatIf, ways_from
 from dios.firmament.network_export import VertexNames
 from dios.firmament.network_rows import CONTINUE, UNSCHEDULED
-from dios.firmament.network_vertices import SINK, VertexKind
+from dios.firmament.network_trace import trace
+from dios.firmament.network_vertices import SINK, VertexKind, Vertices
 from dios.firmament.policies.gangs import GangBook, needed
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.scheduler_rounds import Outcome
@@ -37,6 +38,7 @@ class Subject:
     state: ClusterState
     restrictions: Restrictions
     outcome: Outcome
+    vertices: Vertices
     names: VertexNames
     task: int
     """Row."""
@@ -185,7 +187,9 @@ class _Explainer:
         places = self.places(open_machines, ABSENT)
         target = int(self.outcome.leaf[self.index])
         enough: list[Enough] = []
-        if self.outcome.held[self.index]:
+        if not places:
+            reason = "no machine is left that it may use"
+        elif self.outcome.held[self.index]:
             reason = "the cheapest place was given to tasks before it, or lacks resources other than slots"
         elif target != ABSENT:
             reason = (
@@ -224,8 +228,6 @@ class _Explainer:
         return tree.names[int(tree.machine[leaf])]
 
     def _reason(self, places: list[Place], enough: list[Enough]) -> str:
-        if not places:
-            return "no machine is left that it may use"
         best = places[0]
         if best.cost > self.cost:
             return f"waiting costs {self.cost}, and the best place, {best.name}, costs {best.cost}"
@@ -329,13 +331,29 @@ class _Explainer:
         text = f"enough: that its waiting costs more than {bound} (now {bound - gap}){when}"
         return Enough("waiting cost", None, bound, gap, seconds, text)
 
+    def _returns(self, flow: Ints) -> bool:
+        """Whether the task comes back to its machine by way of an aggregate."""
+        rows, tasks = self.network.rows, self.outcome.plan.tasks
+        arcs = len(rows.target)
+        leaf = trace(
+            self.state.resources,
+            self.subject.vertices,
+            self.network.upper,
+            flow[arcs:],
+            rows.target[np.flatnonzero(flow[:arcs])],
+            self.state.tasks.leaf[tasks],
+        )
+        place = int(leaf[self.index])
+        tree = self.state.resources
+        return place != ABSENT and tree.machine[place] == self.state.tasks.machine[self.subject.task]
+
     def _leaving(self, name: str) -> list[Enough]:
         rows = self.network.rows
         stay = self.options[rows.kind[self.options] == CONTINUE]
         if not len(stay) or self.chosen != stay[0]:
             return []
         solution = self.try_out.without(int(stay[0]))
-        if solution.status != "optimal":
+        if solution.status != "optimal" or self._returns(solution.flow):
             return []
         gap = solution.cost - self.outcome.solved.cost
         bound = int(rows.cost[stay[0]]) + gap

@@ -14,10 +14,18 @@ from functools import cached_property
 import numpy as np
 
 from dios.firmament.columns import ABSENT, Flags, Ints
+from dios.firmament.models.protocol import Options
 from dios.firmament.network_answers import Answers, Questions
 from dios.firmament.network_options import OptionPool
 from dios.firmament.network_rows import RowRules, TaskRows, make_rows
-from dios.firmament.network_upper import Bounds, UpperArcs, class_columns, closed_vertices, upper_arcs
+from dios.firmament.network_upper import (
+    Bounds,
+    UpperArcs,
+    class_columns,
+    closed_vertices,
+    machine_of,
+    upper_arcs,
+)
 from dios.firmament.network_vertices import SINK, VertexKind, Vertices
 from dios.firmament.network_warm import Feed, WarmNetwork
 from dios.firmament.policies.filters import Filter, Narrowing
@@ -187,20 +195,30 @@ class FlowNetwork:
             self.vertices.keep_classes(VertexKind.CLASS, wanted)
 
     def _keep_options(self, answers: Answers) -> None:
+        options = self._possible(answers)
         count = np.zeros(len(answers.asked), np.int64)
-        for part in (answers.options, answers.classes):
+        for part in (options, answers.classes):
             count += np.bincount(part.task, minlength=len(count))
-        owner = np.concatenate([answers.options.task, answers.classes.task])
+        owner = np.concatenate([options.task, answers.classes.task])
         target = np.concatenate(
             [
-                self.vertices.resources(answers.options.target),
+                self.vertices.resources(options.target),
                 self.vertices.classes(answers.classes.target),
             ]
         )
-        cost = np.concatenate([answers.options.cost, answers.classes.cost])
+        cost = np.concatenate([options.cost, answers.classes.cost])
         order = np.argsort(owner, kind="stable")
         self.pool.replace(answers.asked, count, target[order], cost[order])
         self._touch(answers.asked)
+
+    def _possible(self, answers: Answers) -> Options:
+        """The model's options without those to machines that are too small even when they are empty."""
+        tree, options = self._state.resources, answers.options
+        machine = tree.machine[options.target]
+        demand = self._state.tasks.demand[answers.asked[options.task]]
+        capacity = tree.capacity[machine]
+        fits = (machine == ABSENT) | np.all((demand <= capacity) | (capacity == 0), axis=1)
+        return options if fits.all() else Options(*(column[fits] for column in options))
 
     def _rules(self, answers: Answers, plan: Plan) -> RowRules:
         state, settings, vertices = self._state, self._settings, self.vertices
@@ -219,11 +237,13 @@ class FlowNetwork:
             movable=~running | (~stays & settings.migration),
             running=running,
             leaf=leaf,
+            machine=state.tasks.machine[tasks],
             stay_cost=stay,
             may_wait=~plan.fixed,
             waiting_vertex=vertices.jobs(state.tasks.job[tasks]),
             waiting_cost=wait,
             filters=plan.filter_of,
+            machine_of=machine_of(state, vertices),
             closed=closed_vertices(state, vertices),
             migration_hysteresis=settings.migration_hysteresis,
         )

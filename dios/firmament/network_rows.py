@@ -57,6 +57,8 @@ class RowRules:
     running: Flags
     leaf: Ints
     """The vertex of the leaf where it runs; ABSENT while it waits."""
+    machine: Ints
+    """The row of the machine where it runs; ABSENT while it waits."""
     stay_cost: Ints
     may_wait: Flags
     """Whether it has an arc to its unscheduled aggregator."""
@@ -64,6 +66,8 @@ class RowRules:
     waiting_cost: Ints
     filters: Ints
     """Number of the filter that narrows its options; 0: none."""
+    machine_of: Ints
+    """(vertices,): the row of the machine that a vertex is or belongs to; ABSENT of all others."""
     closed: Flags
     """(vertices,): where nothing new may go, as at a drained machine."""
     migration_hysteresis: int
@@ -76,6 +80,7 @@ class RowRules:
             movable=self.movable[which],
             running=self.running[which],
             leaf=self.leaf[which],
+            machine=self.machine[which],
             stay_cost=self.stay_cost[which],
             may_wait=self.may_wait[which],
             waiting_vertex=self.waiting_vertex[which],
@@ -88,6 +93,8 @@ def make_rows(pool: OptionPool, rules: RowRules, narrow: Narrow) -> TaskRows:
     """The rows of tasks in this round."""
     owner, target, cost = pool.gather(rules.tasks)
     keep = rules.movable[owner] & ~rules.closed[target]
+    # Where it runs already, the arc for continuing is the only one: it says what staying costs.
+    keep &= (rules.machine[owner] != rules.machine_of[target]) | (rules.machine[owner] == ABSENT)
     if not keep.all():
         owner, target, cost = owner[keep], target[keep], cost[keep]
     if rules.running.any() and rules.migration_hysteresis:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dios.firmament.columns import Flags, Ints
+from dios.firmament.columns import ABSENT, Flags, Ints
 from dios.firmament.descriptors import Level
 from dios.firmament.network_answers import Answers, Questions
 from dios.firmament.network_vertices import SINK, VertexKind, Vertices
@@ -54,14 +54,18 @@ def tree_arcs(state: ClusterState, questions: Questions, answers: Answers) -> Tr
     return TreeArcs(cost, capacity)
 
 
+def machine_of(state: ClusterState, vertices: Vertices) -> Ints:
+    """(vertices,): the row of the machine that a vertex is or belongs to; ABSENT of all others."""
+    found = np.full(vertices.used, ABSENT, np.int64)
+    resources = vertices.all_of(VertexKind.RESOURCE)
+    found[resources] = state.resources.machine[vertices.row[resources]]
+    return found
+
+
 def closed_vertices(state: ClusterState, vertices: Vertices) -> Flags:
     """(vertices,): resources of drained machines, where no new arc leads."""
-    tree = state.resources
-    closed = np.zeros(vertices.used, np.bool_)
-    found = vertices.all_of(VertexKind.RESOURCE)
-    machine = tree.machine[vertices.row[found]]
-    closed[found] = (machine >= 0) & ~tree.usable[machine]
-    return closed
+    machine = machine_of(state, vertices)
+    return (machine != ABSENT) & ~state.resources.usable[machine]
 
 
 def class_columns(answers: Answers, vertices: Vertices, closed: Flags) -> tuple[Ints, Ints, Ints, Ints]:

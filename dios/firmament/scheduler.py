@@ -30,6 +30,7 @@ from dios.firmament.explain import Explanation
 from dios.firmament.explain_task import Subject, explain_task, left_out
 from dios.firmament.guard import ModelError, ModelGuard
 from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.network import FlowNetwork
 from dios.firmament.network_export import NamedProblem, VertexNames, named_problem
@@ -124,7 +125,7 @@ class FlowScheduler:
         self._tell("remove_task", lambda: self.model.remove_task(self.state, row))
         table = self.state.tasks
         if table.status[row] == RUNNING:
-            tables.stop(self.state, np.array([row]))
+            tables.stop_one(self.state, row)
         job = int(table.job[row])
         tables.remove_task(self.state, row, completed=report is None or report.completed)
         self._fresh.discard(row)
@@ -153,7 +154,7 @@ class FlowScheduler:
             raise BadDescriptorError(f"task {task} waits: there is no placement to reject")
         self.state.now = now
         machine = self.state.machine_ids[int(table.machine[row])]
-        tables.stop(self.state, np.array([row]))
+        tables.stop_one(self.state, row)
         self._restrictions.refused(row, machine, now)
 
     def measured(self, task: int, usage: Resources) -> None:
@@ -208,6 +209,7 @@ class FlowScheduler:
             self.state,
             self._restrictions,
             outcome,
+            self._network.vertices,
             names,
             row,
             number,
@@ -240,7 +242,12 @@ class FlowScheduler:
     # Parts ------------------------------------------------------------------------------------------
 
     def _tell(self, what: str, call: Callable[[], None]) -> None:
-        """Tell the model of an event; its errors are reported with the next round."""
+        """Tell the model of an event; its errors are reported with the next round.
+
+        Most models do not listen to most events, and asking behind the guard costs more than the event.
+        """
+        if getattr(type(self.model), what, None) is getattr(BaseModel, what):
+            return
         try:
             self._guard.call(call)
         except ModelError as error:

@@ -64,16 +64,14 @@ class RoundMaker:
         """Whether E_j of some job was missed in the last round, so that asking for it again is in vain."""
 
     def rehearse(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> Outcome:
-        """What a round would decide now; nothing changes. The errors of models and solvers come through."""
+        """What a round would decide now; the schedule stays. Errors of models and solvers come through."""
         choice = self._gangs.choose(self._state, self._state.now)
         plan = self._plan(choice)
         questions = self._questions(plan, fresh)
         answers = guard.call(lambda: ask(model, self._state, questions))
-        network = self._network.build(questions, answers, plan, warm=False)
-        solved = self._chain.from_scratch(network, [], check=False)
-        if not solved.optimal:
-            raise NoSolverError(solved.reason)
-        leaf, held = self._places(plan, network, solved)
+        tried = Round(0, self._state.now, model.name, "")
+        plan, network, solved = self._solve(choice, plan, questions, answers, tried, record=False)
+        leaf, held = self._places(plan, network, solved, record=False)
         return Outcome(plan, network, solved, leaf, held)
 
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
@@ -159,10 +157,17 @@ class RoundMaker:
     # Solving ----------------------------------------------------------------------------------------
 
     def _solve(
-        self, choice: GangChoice, plan: Plan, questions: Questions, answers: Answers, found: Round
+        self,
+        choice: GangChoice,
+        plan: Plan,
+        questions: Questions,
+        answers: Answers,
+        found: Round,
+        *,
+        record: bool = True,
     ) -> tuple[Plan, RoundNetwork, Solved]:
         """Solve; while that is infeasible, leave out gangs, then let E_j be missed, at last also of gangs."""
-        for attempt in self._attempts(choice, plan):
+        for attempt in self._attempts(choice, plan, record=record):
             tried = attempt()
             network = self._network.build(questions, _only(answers, questions, tried), tried, warm=True)
             solved = self._chain.solve(network, self._network, found.faults)
@@ -171,12 +176,12 @@ class RoundMaker:
                 return tried, network, solved
         raise NoSolverError(solved.reason)
 
-    def _attempts(self, choice: GangChoice, plan: Plan) -> list[Callable[[], Plan]]:
+    def _attempts(self, choice: GangChoice, plan: Plan, *, record: bool) -> list[Callable[[], Plan]]:
         now = self._state.now
         gang = self._state.jobs.gang > 0
 
         def with_gangs(count: int) -> Plan:
-            for job in choice.tried[count:].tolist():
+            for job in choice.tried[count:].tolist() if record else ():
                 self._gangs.failed(job, now)
             left = np.concatenate([choice.left_out, choice.tried[count:]])
             return self._plan(GangChoice(choice.complete, choice.tried[:count], left))
@@ -199,7 +204,7 @@ class RoundMaker:
     # After ------------------------------------------------------------------------------------------
 
     def _apply(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
-        leaf, held = self._places(plan, network, solved)
+        leaf, held = self._places(plan, network, solved, record=True)
         self.last = Outcome(plan, network, solved, leaf, held)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
@@ -207,7 +212,9 @@ class RoundMaker:
         self._short_of_room = bool(shortfalls)
         found.faults.extend(shortfalls)
 
-    def _places(self, plan: Plan, network: RoundNetwork, solved: Solved) -> tuple[Ints, Flags]:
+    def _places(
+        self, plan: Plan, network: RoundNetwork, solved: Solved, *, record: bool
+    ) -> tuple[Ints, Flags]:
         """Where each task is to be, and which arrivals are held back."""
         state, tasks = self._state, plan.tasks
         leaf = trace(
@@ -219,23 +226,25 @@ class RoundMaker:
             state.tasks.leaf[tasks],
         )
         held = hold_back(state, tasks, leaf, check_fit=self._settings.fit)
-        short = self._short_gangs(tasks, leaf, held)
+        short = self._short_gangs(tasks, leaf, held, record=record)
         held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
         stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)
         held &= ~stopped
         leaf[stopped] = ABSENT
         return leaf, held
 
-    def _short_gangs(self, tasks: Ints, leaf: Ints, held: Flags) -> Flags:
+    def _short_gangs(self, tasks: Ints, leaf: Ints, held: Flags, *, record: bool) -> Flags:
         """The tasks of gangs of which too few would run after what was held back; none of them may run."""
         state = self._state
+        gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
+        if not len(gangs):
+            return np.zeros(len(tasks), np.bool_)
         job = state.tasks.job[tasks]
         runs = np.where(held, state.tasks.leaf[tasks], leaf) != ABSENT
         running = np.bincount(job[runs], minlength=len(state.jobs.alive))
-        gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
         short = np.zeros(len(state.jobs.alive), np.bool_)
         short[gangs] = running[gangs] < needed(state, gangs)
-        for row in gangs[short[gangs]].tolist():
+        for row in gangs[short[gangs]].tolist() if record else ():
             self._gangs.failed(row, state.now)
         return short[job]
 

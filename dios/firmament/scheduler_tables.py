@@ -90,6 +90,24 @@ def stop(state: ClusterState, rows: Ints) -> None:
     _count(state, rows, leaves, -1)
 
 
+def stop_one(state: ClusterState, row: int) -> None:
+    """The same for one running task: events come one by one, and columns of one entry are slow."""
+    table, tree = state.tasks, state.resources
+    table.ran[row] += state.now - table.since[row]
+    table.status[row], table.since[row] = WAITING, state.now
+    at = int(table.leaf[row])
+    table.leaf[row] = table.machine[row] = ABSENT
+    table.usage[row] = 0
+    state.jobs.running[table.job[row]] -= 1
+    demand = table.demand[row]
+    while at != ABSENT:
+        tree.running[at] -= 1
+        tree.reserved[at] -= demand
+        if tree.running[at] == 0:
+            tree.reserved[at] = 0
+        at = int(tree.parent[at])
+
+
 def shift(state: ClusterState, rows: Ints, leaves: Ints) -> None:
     """Running tasks go to other leaves of their machines, without being stopped."""
     _count(state, rows, state.tasks.leaf[rows], -1)
