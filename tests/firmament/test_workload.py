@@ -12,6 +12,7 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Kind, Level
+from dios.firmament.simulate import workload as workload_module
 from dios.firmament.simulate.blocks import BLOCK_BYTES, FILE_BYTES_MAX, BlockMap, file_size
 from dios.firmament.simulate.command import MIXES
 from dios.firmament.simulate.events import Happening, MachineUp, Submission
@@ -98,6 +99,21 @@ def test_jobs_and_runtimes_have_heavy_tails() -> None:
     runtimes = np.array([each.tasks[0].work for each in jobs if each.job.kind is Kind.BATCH])
     assert 200 < np.median(runtimes) < 900, f"seed {SEED}"
     assert runtimes.mean() > 3 * np.median(runtimes), f"seed {SEED}"
+
+
+@pytest.mark.parametrize("service", [False, True])
+def test_what_runs_at_the_beginning_is_in_balance_with_what_comes(
+    service: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Weighted by length, runtimes have the plain ones' mean as harmonic mean: as many end as come."""
+    random = np.random.default_rng(SEED)
+    plain, weighted = (
+        np.array([draw(random.random(), random.normal(), service=service) for _ in range(40_000)])
+        for draw in (workload_module._runtime, workload_module._running_runtime)
+    )
+    mean = workload_module._mean_runtime(service=service)
+    assert plain.mean() == pytest.approx(mean, rel=0.1), f"seed {SEED}"
+    assert 1 / np.mean(1 / weighted) == pytest.approx(mean, rel=0.1), f"seed {SEED}"
 
 
 def test_submissions_go_up_and_down_over_the_day() -> None:

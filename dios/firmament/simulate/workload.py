@@ -157,7 +157,7 @@ class GoogleWorkload:
             while there < target:
                 size = min(self._size(), math.ceil(target - there), INITIAL_CHUNK_TASKS)
                 there += size
-                yield self._make(_Job(0.0, service, size, self._median_of_running(service=service), True))
+                yield self._make(_Job(0.0, service, size, self._runtime_of_running(service=service), True))
 
     def _arrivals(self, *, service: bool) -> Iterator[Submission]:
         """Jobs at random times, at such a rate that on average the target runs (Little's law)."""
@@ -178,11 +178,8 @@ class GoogleWorkload:
     def _size(self) -> int:
         return min(_size_at(self._random.random()), self._job_tasks_max)
 
-    def _median_of_running(self, *, service: bool) -> float:
-        """A runtime as likely as it is long: the best of the body's and the tail's shares, by rejection."""
-        choices = [_runtime(self._random.random(), self._random.normal(), service=service) for _ in range(64)]
-        weights = np.array(choices) / sum(choices)
-        return choices[int(self._random.choice(len(choices), p=weights))]
+    def _runtime_of_running(self, *, service: bool) -> float:
+        return _running_runtime(self._random.random(), self._random.normal(), service=service)
 
     # Tasks ------------------------------------------------------------------------------------------
 
@@ -270,11 +267,36 @@ def _runtime(uniform: float, normal: float, *, service: bool) -> float:
     return BATCH_MEDIAN_S * math.exp(BATCH_SPREAD * normal)
 
 
+def _running_runtime(uniform: float, normal: float, *, service: bool) -> float:
+    """The runtime of a job that is met at some moment: as likely as it is long, besides ``_runtime``.
+
+    A log-normal weighted by its value is one whose middle is higher by the square of its spread; a Pareto
+    tail is one with an exponent less by 1, and what was cut off at the end.
+    """
+    if service:
+        return SERVICE_MEDIAN_S * math.exp(SERVICE_SPREAD**2 + SERVICE_SPREAD * normal)
+    body, tail, cut = _batch_parts()
+    at = uniform * (body + tail + cut)
+    if at < body:
+        return BATCH_MEDIAN_S * math.exp(BATCH_SPREAD**2 + BATCH_SPREAD * normal)
+    if at >= body + tail:
+        return TAIL_MAX_S
+    over = TAIL_EXPONENT - 1
+    least = math.pow(TAIL_FROM_S / TAIL_MAX_S, over)
+    return TAIL_FROM_S * math.pow(1 - (at - body) / tail * (1 - least), -1 / over)
+
+
+def _batch_parts() -> tuple[float, float, float]:
+    """What the body, the tail and its cut-off end give to the mean runtime of batch jobs, in seconds."""
+    over = TAIL_EXPONENT - 1
+    least = math.pow(TAIL_FROM_S / TAIL_MAX_S, over)
+    body = (1 - TAIL_SHARE) * BATCH_MEDIAN_S * math.exp(BATCH_SPREAD**2 / 2)
+    tail = TAIL_SHARE * TAIL_FROM_S * TAIL_EXPONENT / over * (1 - least)
+    return body, tail, TAIL_SHARE * TAIL_FROM_S * least
+
+
 def _mean_runtime(*, service: bool) -> float:
     """The mean of ``_runtime`` in seconds, by the distributions' formulas."""
     if service:
         return SERVICE_MEDIAN_S * math.exp(SERVICE_SPREAD**2 / 2)
-    body = BATCH_MEDIAN_S * math.exp(BATCH_SPREAD**2 / 2)
-    over = TAIL_EXPONENT - 1
-    tail = TAIL_FROM_S * (1 + (1 - math.pow(TAIL_FROM_S / TAIL_MAX_S, over)) / over)
-    return (1 - TAIL_SHARE) * body + TAIL_SHARE * tail
+    return sum(_batch_parts())
