@@ -21,8 +21,9 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.aggregates import Aggregate, Moments
 from dios.firmament.places import Places
-from dios.firmament.profiles import Heard, Profile, Profiles, Recent, keep_newest, newness
+from dios.firmament.profiles import Heard, Profile, Profiles, Recent, by_identity, by_time, keep_newest
 from dios.firmament.samples import (
+    BATCH_HEAD_BYTES,
     METRICS,
     SCORES,
     VERSION,
@@ -34,6 +35,7 @@ from dios.firmament.samples import (
     Placing,
     Sample,
     check_entry,
+    encoded_bytes,
 )
 from dios.firmament.stored import Stored, Table, decode, encode, pack_profile
 
@@ -138,9 +140,8 @@ class KnowledgeBase:
 
     def _take_sample(self, entry: Entry, sample: Sample) -> None:
         self.profiles.at(sample.task_class, sample.machine_type).add(entry, sample)
-        keep_newest(
-            self.latest.touch((sample.task_class, sample.machine), []), entry, limits.KNOWLEDGE_LATEST_MAX
-        )
+        latest = self.latest.touch((sample.task_class, sample.machine), [])
+        keep_newest(latest, entry, limits.KNOWLEDGE_LATEST_MAX, by_identity)
         metrics = sample.metrics
         scores = {m: metrics[m] for m in SCORES if m in metrics and sample.completed}
         for beside in sorted(set(sample.beside)) or [ALONE]:
@@ -150,7 +151,7 @@ class KnowledgeBase:
         if sample.final:
             known = self.reports.get(sample.task)
             # Of two reports of one task, which a race of coordinators may make, the later one stays.
-            if known is None or newness(known) < newness(entry):
+            if known is None or by_time(known) < by_time(entry):
                 self.reports[sample.task] = entry
             self.reports.touch(sample.task, entry)
 
@@ -242,24 +243,35 @@ class KnowledgeBase:
 
     # Forwarding -----------------------------------------------------------------------------------------
 
-    def batch(self, since: Mark | None = None) -> Batch:
+    def batch(self, since: Mark | None = None, bytes_max: int = limits.KNOWLEDGE_BATCH_BYTES) -> Batch:
         """What came after a mark, this coordinator's own and what its children sent: for its parent.
 
         Args:
             since: the ``upto`` of the last batch that the parent has taken; None, or a mark of an earlier
                 start: everything that is still there.
 
+            bytes_max: how large it may be once encoded; one entry it has at least, which may have 32 KiB.
+
         Returns:
             At most ``KNOWLEDGE_BATCH_MAX`` entries; when nothing is new it has none.
+
+        Raises:
+            BadKnowledgeError: the mark is of this start, and beyond all that it ever had.
         """
         first = self.position - len(self.journal)
         begin = since.position if since is not None and since.incarnation == self.incarnation else 0
         if not 0 <= begin <= self.position:
             raise BadKnowledgeError(f"mark {begin} is beyond {self.position}, the last that was forwarded")
         start = max(begin, first)
-        end = min(start + limits.KNOWLEDGE_BATCH_MAX, self.position)
-        entries = tuple(islice(self.journal, start - first, end - first))
-        return Batch(Mark(self.incarnation, end), start - begin, end < self.position, entries)
+        room = bytes_max - BATCH_HEAD_BYTES
+        entries: list[Entry] = []
+        for entry in islice(self.journal, start - first, start - first + limits.KNOWLEDGE_BATCH_MAX):
+            room -= encoded_bytes(entry)
+            if room < 0 and entries:
+                break
+            entries.append(entry)
+        end = start + len(entries)
+        return Batch(Mark(self.incarnation, end), start - begin, end < self.position, tuple(entries))
 
     # Keeping --------------------------------------------------------------------------------------------
 

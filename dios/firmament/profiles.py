@@ -6,12 +6,14 @@ For: the knowledge base (``knowledge``). Not for: what it answers, or what a sam
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from dios import limits
 from dios.firmament.aggregates import Aggregate
 from dios.firmament.samples import SCORES, Entry, Metric, Sample
 
+Order = tuple[int, tuple[int, int, str]]
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -82,7 +84,7 @@ class Profile:
             if aggregate is None:
                 aggregate = self.aggregates[metric] = Aggregate()
             aggregate.add(value)
-        keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX)
+        keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX, by_time)
 
     def merge(self, other: Profile) -> None:
         """Take in all that another profile of the class has seen."""
@@ -91,7 +93,7 @@ class Profile:
         for metric, aggregate in other.aggregates.items():
             self.aggregates.setdefault(metric, Aggregate()).merge(aggregate)
         for entry in other.recent:
-            keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX)
+            keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX, by_time)
 
     def mean(self, metric: Metric) -> float | None:
         """The mean of a metric, in its unit; None when it was never measured."""
@@ -129,16 +131,21 @@ class Profiles(Recent[tuple[str, str], Profile]):
             del self.by_class[key[0]]
 
 
-def keep_newest(entries: list[Entry], entry: Entry, most: int) -> None:
-    """Put an entry into its place by time and identity, and drop the oldest over ``most``."""
+def keep_newest(entries: list[Entry], entry: Entry, most: int, order: Callable[[Entry], Order]) -> None:
+    """Put an entry into its place in the order, and drop the first over ``most``."""
     at = len(entries)
-    while at and newness(entries[at - 1]) > newness(entry):
+    while at and order(entries[at - 1]) > order(entry):
         at -= 1
     entries.insert(at, entry)
     if len(entries) > most:
         del entries[0]
 
 
-def newness(entry: Entry) -> tuple[int, tuple[int, int, str]]:
-    """A total order by time."""
+def by_time(entry: Entry) -> Order:
+    """As the clocks of the machines say, and where they say the same, by identity."""
     return (entry.what.at_ns if isinstance(entry.what, Sample) else 0), entry.identity
+
+
+def by_identity(entry: Entry) -> Order:
+    """As one coordinator measured, whatever its clock did meanwhile."""
+    return 0, entry.identity

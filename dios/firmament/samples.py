@@ -23,6 +23,9 @@ from dios.firmament.descriptors import FinalReport
 VERSION: Final = 1
 """Of batches and of the stored knowledge base."""
 
+BATCH_HEAD_BYTES: Final = 64
+"""At most so much of a batch is not entries."""
+
 _NS: Final = 1_000_000_000
 _PS: Final = 1_000_000_000_000
 
@@ -89,7 +92,10 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
     machine: str
     """The machine's name; its clock is ``at_ns``."""
     at_ns: int
-    """When the time measured ended. Compared only with others of the same machine."""
+    """When the time measured ended: nanoseconds since 1970 by the machine's clock, however wrong that is.
+
+    A clock that begins anew with the machine would make new samples older than stored ones.
+    """
     values: dict[int, int]
     """By ``Metric``; what was not measured is not there."""
     beside: tuple[str, ...] = ()
@@ -212,6 +218,11 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
         for entry in found.entries:
             check_entry(entry)
         return found
+
+
+def encoded_bytes(entry: Entry) -> int:
+    """How large an entry is in a batch."""
+    return len(msgspec.msgpack.encode(entry))
 
 
 def check_entry(entry: Entry) -> None:

@@ -246,8 +246,20 @@ def test_a_profile_keeps_its_newest_samples() -> None:
     assert profile is not None
     kept = [entry.what.at_ns // SECOND for entry in profile.recent if isinstance(entry.what, Sample)]
     assert kept == list(range(200 - limits.PROFILE_SAMPLES_MAX, 200))
-    latest = [e.what.at_ns // SECOND for e in base.latest["sort", "m1"] if isinstance(e.what, Sample)]
-    assert latest == list(range(200 - limits.KNOWLEDGE_LATEST_MAX, 200))
+
+
+def test_the_latest_on_a_machine_are_the_last_that_were_measured() -> None:
+    """A machine's clock may be set back: what was measured last counts all the same, also after a restart."""
+    base = KnowledgeBase("n", 1)
+    for _ in range(20):
+        base.add(sample(at_s=1_000_000, ps_per_instruction=100))
+    again = KnowledgeBase.from_bytes(base.to_bytes(), "n", 2)
+    for at_s in range(limits.KNOWLEDGE_LATEST_MAX):
+        again.add(sample(at_s=at_s, ps_per_instruction=300))
+    found = again.interference("sort", "m1", HOUR)
+    assert found is not None
+    assert found.samples == limits.KNOWLEDGE_LATEST_MAX
+    assert found.slow_down == pytest.approx(3.0, rel=0.04)
 
 
 def test_many_origins_and_gaps_are_bounded() -> None:

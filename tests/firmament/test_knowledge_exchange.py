@@ -60,6 +60,35 @@ def test_a_mark_brings_what_is_new_alone() -> None:
     assert [entry.sequence for entry in base.batch(second.upto).entries] == [base.sequence - 1]
 
 
+@pytest.mark.parametrize("bytes_max", [1, 500, 3_000, 32_768])
+def test_batches_are_as_large_as_they_may_be(bytes_max: int) -> None:
+    """Cut to any size nothing is lost: the next batch begins where the last one ended."""
+    base, parent = noise(2, 60), KnowledgeBase("p", 1)
+    mark, sizes = None, []
+    while parent.position < base.position:
+        batch = base.batch(mark, bytes_max)
+        data = batch.to_bytes()
+        assert len(data) <= bytes_max or len(batch.entries) == 1
+        assert batch.more == (parent.position + len(batch.entries) < base.position)
+        parent.merge(data)
+        mark = batch.upto
+        sizes.append(len(batch.entries))
+    assert answers(parent) == answers(base)
+    assert (len(sizes) == 1) == (bytes_max == 32_768), sizes
+
+
+def test_the_largest_entry_fits_a_small_message() -> None:
+    """A sample with all that it may have still goes inline between nodes."""
+    beside = tuple(
+        f"{number:0{limits.PROFILE_TEXT_BYTES_MAX}}" for number in range(limits.PROFILE_BESIDE_MAX)
+    )
+    text = "x" * limits.PROFILE_TEXT_BYTES_MAX
+    values = dict.fromkeys(range(2 * len(Metric)), 2**63 - 1)
+    base = KnowledgeBase(text, 2**63 - 1)
+    base.add(Sample(text, text, text, 2**63 - 1, values, beside, 2**63 - 1, final=True))
+    assert len(base.batch().to_bytes()) < limits.INLINE_BYTES_MAX
+
+
 def test_what_the_journal_lost_is_said() -> None:
     """A parent that was away too long is told how much it missed, and gets what is left."""
     base = KnowledgeBase("n", 1)
