@@ -91,7 +91,7 @@ def test_help_teaches(person: Person) -> None:
     assert "| `dios solve FILE" in (ROOT / "docs" / "command-line.md").read_text()
 
 
-ENDLESS = """
+ENDLESS = r"""
 import os, numba, numpy
 from dios.cli.main import main
 from dios.firmament.solvers import registry
