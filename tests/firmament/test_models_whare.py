@@ -13,7 +13,7 @@ from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models.protocol import ClassArcs
 from dios.firmament.models.terms import class_numbers
 from dios.firmament.models.whare import MACHINES, TASKS, WhareC, WhareCs, WhareM, WhareMCs, WhareModel
-from dios.firmament.models.whare_scores import beside, neighbours, scores
+from dios.firmament.models.whare_scores import CLASSES_MAX, beside, neighbours, scores
 from dios.firmament.samples import Metric, Sample
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.state import ClusterState
@@ -304,6 +304,38 @@ def test_run_times_do_where_instructions_are_not_counted() -> None:
     assert [cost for cost, _ in found.values()] == [1000, 2500]
 
 
+def test_what_neighbours_do_is_in_the_same_unit_as_the_scores() -> None:
+    """With run times alone 20 ms and 30 ms beside b, a machine with b costs half as much again."""
+    base = KnowledgeBase("n0", 1)
+    measured(base, "a", "fast", 20_000_000, metric=Metric.RUNTIME_NS)
+    measured(base, "a", "fast", 20_000_000, metric=Metric.RUNTIME_NS)
+    measured(base, "a", "fast", 30_000_000, "b", metric=Metric.RUNTIME_NS)
+    measured(base, "b", "fast", 20_000_000, metric=Metric.RUNTIME_NS)
+    state = two_types(base)
+    add(state, "b", 1, at=0)
+    for number in (2, 3):
+        add(state, "a", number)
+    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "a")))
+    # The mean of the class is 23.3 ms, which is 1,000.
+    assert found[machine(state, 1)][0] == 857
+    assert found[machine(state, 0)][0] == 1286
+
+
+def test_classes_with_the_most_tasks_are_scored_when_there_are_too_many() -> None:
+    """Beyond the bound a class counts as unknown, so that the tables stay small."""
+    base = KnowledgeBase("n0", 1)
+    for number in range(CLASSES_MAX + 1):
+        measured(base, f"c{number}", "fast", 300)
+    state = two_types(base)
+    for number in range(CLASSES_MAX + 1):
+        add(state, f"c{number}", 2 * number)
+        if number != 7:
+            add(state, f"c{number}", 2 * number + 1)
+    model = WhareM(unknown=50)
+    assert model.class_to_resources(state, task_class(state, "c7")).cost.tolist() == [50]
+    assert model.class_to_resources(state, task_class(state, "c9")).cost.tolist() == [300]
+
+
 def test_new_scores_are_seen_after_a_while() -> None:
     """What came into the knowledge base counts after ``refresh`` seconds, and not at once."""
     base = known_base()
@@ -341,7 +373,7 @@ def test_tables_agree_with_the_knowledge_base() -> None:
     running = {0: "ab", 1: "c", 2: "abc", 3: ""}
     for name in "abc":
         row = int(made.number[state.equivalences.number(name)])
-        got = beside(made, around, row, np.arange(4), 0)
+        got = beside(made, around, np.full(4, row), np.arange(4), 0)
         for place, others in running.items():
             kind = "fast" if place < 2 else "slow"
             expected = base.score_beside(name, tuple(others), kind)

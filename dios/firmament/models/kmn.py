@@ -5,8 +5,9 @@ For: jobs over a sample of their input. The job is submitted with n tasks and ``
 Not for: withdrawing the rest once k are done, which is up to whoever submitted them.
 
 Which k: those that the solver finds cheapest by data, over all jobs and slots at once. The other n - k
-have a v of ``extra``: they run only where a place costs less than that, so 0 lets none run but beside
-its data, and a larger value buys stragglers' insurance.
+have a v of ``extra``: they run only where a place costs less than that, so 0 lets none run, and a larger
+value buys insurance against stragglers. Who runs beyond the k gives way to others at the same price; the
+k themselves are held by the gang.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from dios.firmament.columns import Ints
 from dios.firmament.models.quincy import QuincyModel
-from dios.firmament.models.terms import not_negative, stop_nobody
+from dios.firmament.models.terms import not_negative
 from dios.firmament.state import ClusterState
 
 
@@ -72,11 +73,6 @@ class KmnModel(QuincyModel):
         """``extra`` where only some are needed, otherwise Quincy's."""
         some = self.needed(state, tasks) > 0
         return np.where(some, self.extra, super().task_to_unscheduled(state, tasks))
-
-    def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Who was chosen stays."""
-        some = self.needed(state, tasks) > 0
-        return np.where(some, stop_nobody(tasks), super().task_preemption(state, tasks))
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """How many are needed, and what the data costs."""

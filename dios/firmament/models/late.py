@@ -97,6 +97,14 @@ class LateModel(TrivialModel):
         """A task (identifier) that is or will be submitted is a copy of another one."""
         self._original[copy] = original
 
+    def begin(self, state: ClusterState) -> None:
+        """What was told of tasks that there are not, and are not copied, is forgotten."""
+        known = state.tasks
+        self._progress = {task: share for task, share in self._progress.items() if task in known}
+        self._original = {
+            copy: original for copy, original in self._original.items() if copy in known or original in known
+        }
+
     def remove_task(self, state: ClusterState, task: int) -> None:
         """Forget how far it was and what it was a copy of."""
         self._progress.pop(int(state.tasks.id[task]), None)
@@ -148,6 +156,8 @@ class LateModel(TrivialModel):
     # Costs ------------------------------------------------------------------------------------------
 
     def _is_copy(self, state: ClusterState, tasks: Ints) -> Ints:
+        if not self._original:
+            return np.zeros(0, np.int64)
         return np.flatnonzero([int(each) in self._original for each in state.tasks.id[tasks]])
 
     def stale_tasks(self, state: ClusterState) -> Ints:

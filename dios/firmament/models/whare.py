@@ -121,14 +121,14 @@ class WhareModel(BaseModel):
     def _view(self, state: ClusterState) -> _View:
         if self._seen is None:
             made = self.policy(self._current(state))
-            around = neighbours(state, made)
+            around = neighbours(state, made, effects=self.by_neighbours)
             self._seen = _View(made, around, *self._bounds(state, made, around))
         return self._seen
 
     def _current(self, state: ClusterState) -> Scores:
         """The scores, at most ``refresh`` seconds old."""
         known = self._scores
-        present = np.unique(state.tasks.equivalence[state.tasks.all()])
+        present, count = np.unique(state.tasks.equivalence[state.tasks.all()], return_counts=True)
         if (
             known is None
             or len(known.number) < len(state.equivalences)
@@ -140,24 +140,28 @@ class WhareModel(BaseModel):
                 and not 0 <= state.now - known.made < self.refresh
             )
         ):
-            known = self._scores = scores(state, state.knowledge, present)
+            known = self._scores = scores(state, state.knowledge, present[np.argsort(-count, kind="stable")])
         return known
 
     def _bounds(self, state: ClusterState, made: Scores, around: Neighbours) -> tuple[Floats, Floats]:
         """Alpha and the average score of each class (§7.2.2)."""
         worst = np.full(len(state.equivalences), float(self.unknown))
         average = worst.copy()
-        every = np.arange(len(around.machines))
-        for number in np.flatnonzero(made.number != ABSENT).tolist():
-            row = int(made.number[number])
-            seen = made.mean[row][~np.isnan(made.mean[row])]
-            if self.by_neighbours:
-                here = beside(made, around, row, every, 0)
-                here = here[~np.isnan(here)]
-                average[number] = np.mean(here if len(here) else seen)
-                worst[number] = max(float(np.max(seen)), float(np.max(here, initial=0.0)))
-            else:
-                average[number], worst[number] = np.mean(seen), np.max(seen)
+        scored = np.flatnonzero(made.number != ABSENT)
+        if len(scored) == 0:
+            return worst, average
+        # By row of the scores; a scored class is known on some type.
+        rows = made.number[scored]
+        worst[scored] = np.nanmax(made.mean[rows], axis=1)
+        average[scored] = np.nanmean(made.mean[rows], axis=1)
+        if self.by_neighbours and len(around.machines):
+            every = np.arange(len(around.machines))
+            here = beside(made, around, rows[:, None], every[None, :], 0)
+            seen = ~np.isnan(here)
+            count = seen.sum(axis=1)
+            sums = np.where(seen, here, 0.0).sum(axis=1)
+            average[scored] = np.where(count > 0, sums / np.maximum(count, 1), average[scored])
+            worst[scored] = np.maximum(worst[scored], np.where(seen, here, 0.0).max(axis=1))
         return worst, average
 
     # Tasks ------------------------------------------------------------------------------------------
@@ -178,18 +182,19 @@ class WhareModel(BaseModel):
         cost = np.full(len(tasks), float(self.unknown))
         rows = view.scores.number[state.tasks.equivalence[tasks]]
         places = view.around.place[state.tasks.machine[tasks]]
-        for row in np.unique(rows[rows != ABSENT]).tolist():
-            mine = np.flatnonzero(rows == row)
-            cost[mine] = self._here(view, row, places[mine])
+        known = np.flatnonzero(rows != ABSENT)
+        cost[known] = self._here(view, rows[known], places[known])
         return whole(cost - self.theta * state.tasks.running_time(tasks, state.now))
 
-    def _here(self, view: _View, row: int, places: Ints) -> Floats:
-        """The score of running tasks of one class where they are; the class's mean where it is not known."""
+    def _here(self, view: _View, rows: Ints, places: Ints) -> Floats:
+        """The scores of running tasks where they are; the class's mean where that is not known."""
         if self.by_neighbours:
-            here = beside(view.scores, view.around, row, places, 1)
+            here = beside(view.scores, view.around, rows, places, 1)
         else:
-            here = view.scores.mean[row, view.around.types[places]]
-        return np.where(np.isnan(here), np.nanmean(view.scores.mean[row]), here)
+            here = view.scores.mean[rows, view.around.types[places]]
+        unknown = np.isnan(here)
+        here[unknown] = np.nanmean(view.scores.mean[rows[unknown]], axis=1)
+        return here
 
     # Classes ----------------------------------------------------------------------------------------
 
@@ -267,8 +272,8 @@ class WhareModel(BaseModel):
         machines = around.machines
         room = table.usable[machines] & (table.running[machines] < table.slots[machines])
         places = np.flatnonzero(room)
-        cost = beside(view.scores, around, row, places, 0)
-        good = np.flatnonzero(cost <= view.worst[number])
+        cost = beside(view.scores, around, np.full(len(places), row), places, 0)
+        good = np.flatnonzero(~np.isnan(cost))
         order = good[np.argsort(cost[good], kind="stable")][:most]
         source = np.full(len(order), class_numbers(TASKS, np.array([number]))[0])
         ones = np.ones(len(order), np.int64)
@@ -297,7 +302,7 @@ class WhareModel(BaseModel):
             parts.append(f"{_score(view.scores.mean[row, view.around.types[place[0]]])} on type {kind!r}")
         if self.by_neighbours:
             others = int(view.around.all[place[0]]) - here
-            among = beside(view.scores, view.around, row, place, here)[0]
+            among = float(beside(view.scores, view.around, np.array([row]), place, here)[0])
             parts.append(f"{_score(among)} beside the {others} others that run there")
         return f"class {name!r} in ps per instruction: {', '.join(parts)}"
 

@@ -20,6 +20,9 @@ from dios.firmament.models.terms import running_tasks
 from dios.firmament.samples import SCORES, Metric
 from dios.firmament.state import ClusterState
 
+CLASSES_MAX = 256
+"""So many classes are scored, those with the most tasks: tables of machines and classes stay small."""
+
 RATIO = 1000.0
 """The best score of a class of which only ratios are known."""
 
@@ -47,14 +50,14 @@ class Scores:
 
 
 def scores(state: ClusterState, base: KnowledgeBase | None, present: Ints) -> Scores:
-    """What the knowledge base says of these classes (numbers of ``ClusterState.equivalences``)."""
+    """What the knowledge base says of classes, numbers of ``ClusterState.equivalences``."""
     names = state.equivalences.names
     number = np.full(len(names), ABSENT, np.int64)
     types = state.machine_types.names
     scored: list[tuple[str, Metric]] = []
     for each in present.tolist() if base is not None else ():
         metric = _metric(base, names[each], types)
-        if metric is not None:
+        if metric is not None and len(scored) < CLASSES_MAX:
             number[each] = len(scored)
             scored.append((names[each], metric))
     size = len(scored)
@@ -139,7 +142,7 @@ def _row_means(table: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Who runs where, over M machines and C scored classes."""
+    """Who runs where and what that does, over M machines and C scored classes."""
 
     machines: Ints
     """Rows, shape (M,)."""
@@ -151,10 +154,14 @@ class Neighbours:
     """Running tasks by class, shape (M, C)."""
     all: Ints
     """Running tasks of any class, shape (M,)."""
+    added: Floats
+    """What all that run there add to the score of each class, shape (M, C)."""
+    informed: Floats
+    """Of how many of them that is known, shape (M, C)."""
 
 
-def neighbours(state: ClusterState, made: Scores) -> Neighbours:
-    """Count who runs where."""
+def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Neighbours:
+    """Count who runs where, and with ``effects`` add up what they do."""
     machines = state.resources.at(Level.MACHINE)
     place = np.full(len(state.resources.alive), ABSENT, np.int64)
     place[machines] = np.arange(len(machines))
@@ -165,16 +172,24 @@ def neighbours(state: ClusterState, made: Scores) -> Neighbours:
     cells = (at * classes + row)[row != ABSENT]
     counts = np.bincount(cells, minlength=len(machines) * classes).reshape(len(machines), classes)
     everybody = np.bincount(at, minlength=len(machines))
-    return Neighbours(machines, place, state.resources.machine_type[machines], counts, everybody)
+    types = state.resources.machine_type[machines]
+    there = (counts > 0).astype(np.float64)
+    added, informed = np.zeros(counts.shape), np.zeros(counts.shape)
+    # One product of matrices for each type: harm is a matter of the type, the class, and who is beside.
+    for kind in np.unique(types).tolist() if classes and effects else ():
+        mine = types == kind
+        added[mine] = there[mine] @ made.harm[:, kind, :].T
+        informed[mine] = there[mine] @ made.known[:, kind, :].T.astype(np.float64)
+    return Neighbours(machines, place, types, counts, everybody, added, informed)
 
 
-def beside(made: Scores, around: Neighbours, row: int, places: Ints, itself: int) -> Floats:
-    """Xi(c, L_m, c_m) of one class at some machines; as ``KnowledgeBase.score_beside`` has it.
+def beside(made: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int) -> Floats:
+    """Xi(c, L_m, c_m) of classes at machines; as ``KnowledgeBase.score_beside`` has it.
 
     Args:
         made: the scores.
         around: who runs where.
-        row: the class's row in ``made``.
+        rows: rows of classes in ``made``, shape (n,).
         places: indices of machines in ``around``, shape (n,).
         itself: how many of the tasks there are not beside but the very task that is asked about: 0 or 1.
 
@@ -182,12 +197,11 @@ def beside(made: Scores, around: Neighbours, row: int, places: Ints, itself: int
         Scores, shape (n,); NaN where the class was never seen on that type of machine.
     """
     types = around.types[places]
-    others = around.counts[places].copy()
-    others[:, row] -= itself
-    there: Flags = others > 0
-    some = np.any(there & made.known[row, types], axis=1)
-    nobody = around.all[places] == itself
-    added = np.sum(np.where(there, made.harm[row, types], 0.0), axis=1)
-    alone = made.alone[row, types]
-    found: Floats = np.where(nobody, alone, np.where(some, alone + added, made.mean[row, types]))
+    # Who is the only one of its class there does nothing to itself.
+    single = (around.counts[places, rows] == itself) & (itself > 0)
+    added = around.added[places, rows] - np.where(single, made.harm[rows, types, rows], 0.0)
+    informed = around.informed[places, rows] - (single & made.known[rows, types, rows])
+    alone = made.alone[rows, types]
+    among = np.where(informed > 0.5, alone + added, made.mean[rows, types])
+    found: Floats = np.where(around.all[places] == itself, alone, among)
     return found
