@@ -4,7 +4,7 @@ For: the coordinator, which looks at its tasks now and then and makes samples of
 Not for: the processor's own counters (``counters``), the machine as a whole (``load``), or what samples
 are good for (``knowledge``).
 
-Every look costs some tens of microseconds for each thread. A process that is gone meanwhile is no
+A look costs up to a tenth of a millisecond for each thread. A process that is gone meanwhile is no
 error; what it had done stays counted.
 """
 
@@ -26,6 +26,9 @@ _TICK_NS: Final = _NS // os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STAT_FIELDS: Final = 22
 _TOO_MANY: Final = "the task has more processes or threads than are looked at"
+_ENDED: Final = frozenset("ZX")
+"""Zombie and dead, as the kernel writes the state."""
+
 _SWITCHES: Final = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 
 
@@ -142,6 +145,9 @@ class _Process:
     """What the kernel counts for the process: the run time in ticks, faults and bytes."""
     virtual: int = 0
     resident: int = 0
+    parent: int = 0
+    children: frozenset[int] = frozenset()
+    zombie: bool = False
 
     def totals(self) -> _Counts:
         """All its threads, and itself."""
@@ -165,6 +171,8 @@ class TaskProbe:
         self._group = Path(group) if group is not None else None
         self._known: dict[tuple[int, int], _Process] = {}
         self._start_of: dict[int, int] = {}
+        self._found: set[int] = set()
+        """Processes that nobody told of: children of others, also when these have ended meanwhile."""
         self._gone = _Counts()
         self._peak = 0
         self._missing: set[str] = set()
@@ -174,32 +182,50 @@ class TaskProbe:
 
         Args:
             now_ns: the time.
-            pids: its processes; those in the control group come to them. Of a number that is given again
-                after its process has ended, the next process is a stranger and does not count.
+            pids: its processes; those in the control group come to them, and all that any of them
+                started. Of a number that is given again after its process has ended, the next process is
+                a stranger and does not count.
             proportional: measure also memory with shared pages in part, where that is cheap: at most
                 ``PROFILE_PROPORTIONAL_BYTES_MAX`` of real memory, as the kernel walks through all pages.
         """
         self._missing = set()
-        members = self._members()
-        told = {*pids, *members}
+        ours = set(self._members())
+        followed, self._found = self._found, set()
+        told = {*pids, *ours, *followed}
         self._start_of = {pid: start for pid, start in self._start_of.items() if pid in told}
-        living: dict[tuple[int, int], _Process] = {}
+        living: dict[int, _Process] = {}
         threads = 0
-        for pid in sorted(told):
+        waiting = sorted(told, reverse=True)
+        while waiting:
+            pid = waiting.pop()
             if len(living) >= limits.PROFILE_PROCESSES_MAX or threads >= limits.PROFILE_THREADS_MAX:
                 self._missing.add(_TOO_MANY)
                 # What it had at an earlier look stays: it may be its turn again.
-                living |= {key: process for key, process in self._known.items() if key[0] == pid}
+                living |= {key[0]: process for key, process in self._known.items() if key[0] == pid}
                 continue
-            process = self._process(pid, member=pid in members)
-            if process is not None:
-                living[pid, process.start] = process
-                threads += len(process.threads)
-        for key, process in self._known.items():
-            if key not in living:
-                self._gone = _sum([self._gone, process.totals()])
-        self._known = living
+            process = self._process(pid, member=pid in ours)
+            if process is None:
+                continue
+            living[pid] = process
+            threads += len(process.threads)
+            found = process.children.difference(living)
+            self._found |= found | followed.intersection({pid})
+            ours |= found
+            waiting.extend(found)
+        self._retire(living)
         return self._reading(now_ns, threads, proportional=proportional)
+
+    def _retire(self, living: dict[int, _Process]) -> None:
+        """What the processes had done that are gone now stays counted."""
+        for (pid, start), process in self._known.items():
+            if pid in living and living[pid].start == start:
+                continue
+            counts = process.totals()
+            if process.parent in living:
+                # Who waits for a child gets its bytes added to his own, by the kernel.
+                counts = counts._replace(read=0, written=0)
+            self._gone = _sum([self._gone, counts])
+        self._known = {(pid, process.start): process for pid, process in living.items()}
 
     def _reading(self, now_ns: int, threads: int, *, proportional: bool) -> TaskReading:
         totals = _sum([self._gone, *(process.totals() for process in self._known.values())])
@@ -207,7 +233,7 @@ class TaskProbe:
         self._peak = max(self._peak, resident)
         return TaskReading(
             at_ns=now_ns,
-            processes=len(self._known),
+            processes=sum(not process.zombie for process in self._known.values()),
             threads=threads,
             virtual=sum(process.virtual for process in self._known.values()),
             resident=resident,
@@ -234,14 +260,20 @@ class TaskProbe:
         """A process as it is now, with what was known of it; None when it is gone or a stranger."""
         folder = self._proc / str(pid)
         stat = procfs.text(folder / "stat").rpartition(")")[2].split()
-        if len(stat) < _STAT_FIELDS or stat[0] in {"Z", "X"}:
-            # A zombie has nothing any more, and its counts were taken while it lived.
+        if len(stat) < _STAT_FIELDS:
             return None
         start = int(stat[19])
-        # A number in the group is the task's whoever has it; one that was told may go to a stranger.
-        if not member and self._start_of.setdefault(pid, start) != start:
+        # A number in the group, or of a child, is the task's whoever has it; one that was told may have
+        # gone to a stranger.
+        if member:
+            self._start_of[pid] = start
+        elif self._start_of.setdefault(pid, start) != start:
             return None
-        found = self._known.get((pid, start)) or _Process(start)
+        found = self._known.get((pid, start))
+        if stat[0] in _ENDED:
+            return self._ended(found) if found is not None else None
+        found = found or _Process(start)
+        found.parent = int(stat[1])
         read, written = self._io(folder, found)
         ticks = int(stat[11]) + int(stat[12])
         found.own = _Counts(ticks * _TICK_NS, 0, 0, 0, int(stat[7]), int(stat[9]), read, written)
@@ -249,6 +281,16 @@ class TaskProbe:
         self._look_at_threads(folder, found)
         self._peak = max(self._peak, procfs.rows(procfs.text(folder / "status")).get("VmHWM", 0) * limits.KIB)
         return found
+
+    @staticmethod
+    def _ended(process: _Process) -> _Process:
+        """One that nobody has waited for yet: it has nothing any more but what it did."""
+        process.ended = _sum([process.ended, *process.threads.values()])
+        process.threads = {}
+        process.virtual = process.resident = 0
+        process.children = frozenset()
+        process.zombie = True
+        return process
 
     def _io(self, folder: Path, process: _Process) -> tuple[int, int]:
         text = procfs.text(folder / "io")
@@ -263,6 +305,7 @@ class TaskProbe:
         if len(tids) > limits.PROFILE_THREADS_MAX:
             self._missing.add(_TOO_MANY)
         living: dict[int, _Counts] = {}
+        children: list[str] = []
         for tid in tids[: limits.PROFILE_THREADS_MAX]:
             schedstat = procfs.text(folder / f"task/{tid}/schedstat")
             switches = procfs.rows(procfs.text(folder / f"task/{tid}/status"))
@@ -276,17 +319,21 @@ class TaskProbe:
                 # Another thread has the number of one that ended.
                 process.ended = _sum([process.ended, last])
             living[tid] = counts
+            children += procfs.text(folder / f"task/{tid}/children").split()
         process.ended = _sum(
             [process.ended, *(last for tid, last in process.threads.items() if tid not in living)]
         )
         process.threads = living
+        process.children = frozenset(int(child) for child in children if child.isdecimal())
 
     def _proportional(self, resident: int) -> int | None:
         if resident > limits.PROFILE_PROPORTIONAL_BYTES_MAX:
             self._missing.add("proportional memory: there is too much of it to look at each page")
             return None
         found = 0
-        for pid, _ in self._known:
+        for (pid, _), process in self._known.items():
+            if process.zombie:
+                continue
             text = procfs.text(self._proc / str(pid) / "smaps_rollup")
             if not text:
                 self._missing.add("proportional memory: smaps_rollup is closed to this process, or gone")

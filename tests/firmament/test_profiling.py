@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import sched_procfs as made
-from sched_children import PATIENCE_S, begin, idle_child, until
+from sched_children import BUSY, PATIENCE_S, begin, idle_child, until
 from sched_procfs import Shown, Thread
 from sched_sysfs import write
 
@@ -105,6 +107,46 @@ def test_a_number_that_is_given_again_is_a_stranger(tmp_path: Path) -> None:
     stranger, member = told.look(2, [10]), grouped.look(2)
     assert (stranger.processes, stranger.cpu_ns) == (0, 1000)
     assert (member.processes, member.cpu_ns) == (1, 71_000)
+
+
+def test_what_a_task_starts_is_the_task_s(tmp_path: Path) -> None:
+    """Children count without being told, also when their parent has ended, and strangers do not."""
+    probe = TaskProbe(tmp_path)
+    made.show(tmp_path, Shown(10, children=(20,), threads=(Thread(100),)))
+    made.show(tmp_path, Shown(20, parent=10, children=(30,), threads=(Thread(10),)))
+    made.show(tmp_path, Shown(30, parent=20, threads=(Thread(1),)))
+    first = probe.look(1, [10])
+    assert (first.processes, first.cpu_ns) == (3, 111)
+    made.hide(tmp_path, 20)
+    made.show(tmp_path, Shown(10, threads=(Thread(100),)))
+    made.show(tmp_path, Shown(30, threads=(Thread(2),)))
+    orphan = probe.look(2, [10])
+    assert (orphan.processes, orphan.cpu_ns) == (2, 112)
+    made.show(tmp_path, Shown(30, start=900, threads=(Thread(5000),)))
+    stranger = probe.look(3, [10])
+    assert (stranger.processes, stranger.cpu_ns) == (1, 112)
+    made.show(tmp_path, Shown(10, children=(30,), threads=(Thread(100),)))
+    again = probe.look(4, [10])
+    assert (again.processes, again.cpu_ns) == (2, 5112)
+
+
+def test_bytes_of_a_child_count_once(tmp_path: Path) -> None:
+    """The kernel adds a child's bytes to those of who waits for it: they are not kept beside that."""
+    probe = TaskProbe(tmp_path)
+    made.show(tmp_path, Shown(10, read=5, children=(20, 30)))
+    made.show(tmp_path, Shown(20, parent=10, read=100, written=7))
+    made.show(tmp_path, Shown(30, parent=10, read=1000))
+    assert probe.look(1, [10]).read == 1105
+    made.show(tmp_path, Shown(20, parent=10, state="Z"))
+    zombie = probe.look(2, [10])
+    assert (zombie.processes, zombie.read, zombie.written) == (2, 1105, 7)
+    made.hide(tmp_path, 20)
+    made.show(tmp_path, Shown(10, read=105, written=7, children=(30,)))
+    reaped = probe.look(3, [10])
+    assert (reaped.read, reaped.written) == (1105, 7)
+    made.hide(tmp_path, 10)
+    made.hide(tmp_path, 30)
+    assert probe.look(4, [10]).read == 1105
 
 
 def test_a_thread_with_the_number_of_another_adds_to_it(tmp_path: Path) -> None:
@@ -332,6 +374,28 @@ def test_our_own_threads_are_seen() -> None:
         worker.join()
     for _ in until():
         if probe.look(3, [os.getpid()]).threads == idle:
+            break
+
+
+def test_a_real_child_of_a_task_is_followed() -> None:
+    """A process that the task starts is seen by the next look, and its processor time with it."""
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}], stdin=0)"
+    probe = TaskProbe()
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, process_group=0) as parent:
+        try:
+            first = probe.look(1, [parent.pid])
+            for _ in until():
+                first = probe.look(1, [parent.pid])
+                if first.processes == 2:
+                    break
+            begin(parent)
+            for _ in until():
+                if probe.look(2, [parent.pid]).cpu_ns >= first.cpu_ns + SECOND // 20:
+                    break
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+    for _ in until():
+        if probe.look(3, [parent.pid]).processes == 0:
             break
 
 

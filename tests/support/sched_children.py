@@ -14,13 +14,14 @@ from contextlib import contextmanager
 import pytest
 
 PATIENCE_S = 30
-_BUSY = "import sys; sys.stdin.readline(); [sum(range(1000)) for _ in iter(int, 1)]"
+BUSY = "import sys; sys.stdin.readline(); [sum(range(1000)) for _ in iter(int, 1)]"
+"""A program that computes for ever after a line."""
 
 
 @contextmanager
 def idle_child() -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits for a line and then computes for ever; killed at the end."""
-    with subprocess.Popen([sys.executable, "-c", _BUSY], stdin=subprocess.PIPE) as child:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) as child:
         yield child
         child.kill()
 

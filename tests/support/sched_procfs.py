@@ -39,6 +39,8 @@ class Shown:
     state: str = "S"
     pss_kib: int = 0
     peak_kib: int = 0
+    parent: int = 1
+    children: tuple[int, ...] = ()
 
 
 def show(proc: Path, shown: Shown) -> None:
@@ -46,7 +48,7 @@ def show(proc: Path, shown: Shown) -> None:
     folder = proc / str(shown.pid)
     hide(proc, shown.pid)
     fields = ["0"] * 49
-    fields[0] = shown.state
+    fields[0], fields[1] = shown.state, str(shown.parent)
     fields[7], fields[9] = str(shown.minor), str(shown.major)
     fields[11], fields[12] = str(shown.ticks), "0"
     fields[17], fields[19] = str(len(shown.threads)), str(shown.start)
@@ -57,6 +59,7 @@ def show(proc: Path, shown: Shown) -> None:
     write(folder / "smaps_rollup", f"0-f ---p\nPss: {shown.pss_kib} kB\nPss_Anon: 7 kB")
     for number, thread in enumerate(shown.threads):
         place = folder / "task" / str(shown.pid + number)
+        write(place / "children", " ".join(map(str, shown.children)) if not number else "")
         write(place / "schedstat", f"{thread.run} {thread.wait} 3")
         write(
             place / "status",
