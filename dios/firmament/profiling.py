@@ -198,10 +198,13 @@ class TaskProbe:
         waiting = sorted(told, reverse=True)
         while waiting:
             pid = waiting.pop()
+            if pid in living:
+                continue
             if len(living) >= limits.PROFILE_PROCESSES_MAX or threads >= limits.PROFILE_THREADS_MAX:
                 self._missing.add(_TOO_MANY)
                 # What it had at an earlier look stays: it may be its turn again.
                 living |= {key[0]: process for key, process in self._known.items() if key[0] == pid}
+                self._found |= followed.intersection({pid})
                 continue
             process = self._process(pid, member=pid in ours)
             if process is None:

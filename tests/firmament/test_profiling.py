@@ -117,6 +117,7 @@ def test_what_a_task_starts_is_the_task_s(tmp_path: Path) -> None:
     made.show(tmp_path, Shown(30, parent=20, threads=(Thread(1),)))
     first = probe.look(1, [10])
     assert (first.processes, first.cpu_ns) == (3, 111)
+    assert replace(probe.look(1, [10, 20, 30]), at_ns=1) == first
     made.hide(tmp_path, 20)
     made.show(tmp_path, Shown(10, threads=(Thread(100),)))
     made.show(tmp_path, Shown(30, threads=(Thread(2),)))
