@@ -10,6 +10,7 @@ import sched_clusters as small
 from sched_clusters import MACHINE, block
 from sched_rounds import add_machine, places, rounds, scheduler, submit
 
+from dios.firmament import scheduler_tables as tables
 from dios.firmament.descriptors import (
     Constraint,
     FinalReport,
@@ -22,6 +23,7 @@ from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models.admission import DominantShares
 from dios.firmament.models.catalogue import make
 from dios.firmament.models.jockey import JockeyModel
+from dios.firmament.models.runtimes import Runtimes
 from dios.firmament.rounds import Change
 from dios.firmament.samples import Metric, Sample
 from dios.firmament.scheduler import FlowScheduler
@@ -274,3 +276,42 @@ def test_jockey_takes_slots_back_from_a_job_that_is_ahead() -> None:
     # Thirty seconds of work in twenty: two at once.
     assert len({10, 11, 12} & set(found)) == 2
     assert [each.change for each in made.history[-1].deltas].count(Change.PREEMPT) == 2
+
+
+def test_jockey_stops_who_has_least_to_lose() -> None:
+    """Of two running tasks without a deadline the one that has just begun makes room."""
+    made = scheduler(make("jockey"), 1, 1)
+    submit(made, dated(1, None), dated(2, None))
+    for number, since in ((1, 90.0), (2, 0.0)):
+        made.started(number, number - 1, since)
+    submit(made, dated(3, 110.0), job=2, now=100.0)
+    assert set(rounds(made, 100.0)) == {2, 3}
+
+
+def test_jockey_counts_those_that_run_before_those_that_wait() -> None:
+    """A job that needs one task at once and has one running does not press for another."""
+    model = JockeyModel(margin=1.0)
+    made = scheduler(model, 1)
+    submit(made, dated(1, 100.0), dated(2, 100.0))
+    made.started(2, 0, 0.0)
+    model.begin(made.state)
+    rows = np.array([made.state.tasks.row(number) for number in (1, 2)])
+    waiting, running = model.task_to_unscheduled(made.state, rows).tolist()
+    assert waiting == model.idle
+    assert running > model.idle
+
+
+def test_run_times_are_those_of_the_task_that_has_the_row_now() -> None:
+    """A row that is used again tells of its new task; descriptions come before profiles, then the default."""
+    base = KnowledgeBase("n0", 1)
+    base.add(Sample("known", "plain", "m", 1, {Metric.RUNTIME_NS: 7 * 10**9}))
+    state = small.cluster(1)
+    state.knowledge = base
+    runtimes = Runtimes(unknown=60.0)
+    for number, (told, name, expected) in enumerate(
+        [(5.0, "known", 5.0), (None, "known", 7.0), (9.0, "strange", 9.0), (None, "strange", 60.0)]
+    ):
+        row = small.add_task(state, TaskDescriptor(number, equivalence=name, expected_runtime=told))
+        assert row == 0
+        assert runtimes.expected(state, small.rows(row)).tolist() == [expected]
+        tables.remove_task(state, row, completed=True)
