@@ -72,6 +72,8 @@ class _Worker:
                         return
                 continue
             run()
+            if not self._alive:
+                return
 
     def abandon(self) -> None:
         """No further call; the thread ends when its present one does."""

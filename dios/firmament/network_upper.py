@@ -5,7 +5,7 @@ Capacities are those of Table C.1. Not for: tasks' own arcs (``network_rows``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,10 @@ class Bounds:
     """N_j: those in the network."""
     missable: Ints
     """How many of ``least`` may be missed where there is no other way; each missing task is dear."""
+
+    def allowing(self, which: Flags) -> Bounds:
+        """The same, where flagged jobs may miss all of ``least``."""
+        return replace(self, missable=np.where(which, self.least, 0))
 
 
 @dataclass(frozen=True, eq=False)

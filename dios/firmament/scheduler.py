@@ -176,7 +176,7 @@ class FlowScheduler:
         self._fresh = set(self.state.tasks.all().tolist())
         rows = self.state.tasks.all()
         for machine in sorted(self.state.machine_ids):
-            self._tell("add_machine", partial(model.add_machine, self.state, self._machine(machine)))
+            self._tell("add_machine", partial(model.add_machine, self.state, machine))
         self._tell("add_tasks", lambda: model.add_tasks(self.state, rows))
 
     def round(self, now: float) -> Round:

@@ -6,7 +6,6 @@ For: ``scheduler``. Not for: events, and not for what is told to people (``expla
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,18 +19,22 @@ from dios.firmament.network import FlowNetwork, Plan, RoundNetwork
 from dios.firmament.network_answers import Answers, Questions, ask, children_of
 from dios.firmament.network_trace import trace
 from dios.firmament.network_upper import Bounds
+from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back
 from dios.firmament.policies.gangs import GangBook, GangChoice, needed
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds import Change, Delta, Fault, Round
 from dios.firmament.scheduler_solve import NoSolverError, Solved, SolverChain
-from dios.firmament.settings import SchedulerSettings
+from dios.firmament.settings import Fairness, SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
+
+_NOTHING, _NOT_GANGS, _ANYBODY = 0, 1, 2
+"""Who may miss E_j: nobody, all but gangs (which are whole or not at all), or everybody."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the last good round was about, for explanations and export."""
+    """What a rehearsed round would do, for explanations and export."""
 
     plan: Plan
     network: RoundNetwork
@@ -59,7 +62,6 @@ class RoundMaker:
         self._restrictions = restrictions
         self._gangs = gangs
         self._chain = SolverChain(settings.solver, settings.certify_every)
-        self.last: Outcome | None = None
         self._short_of_room = False
         """Whether E_j of some job was missed in the last round, so that asking for it again is in vain."""
 
@@ -132,7 +134,12 @@ class RoundMaker:
         stuck = np.bincount(state.tasks.job[tasks[fixed]], minlength=size)
         most = np.minimum(jobs.maximum, there)
         least = np.where(jobs.alive, jobs.minimum, 0)
+        if self._settings.fairness != Fairness.NONE:
+            most = np.minimum(most, fair_shares(state, tasks, most))
+            if self._settings.fairness == Fairness.STRICT:
+                least = np.where(jobs.alive, most, 0)
         for rows in (choice.complete, choice.tried):
+            most[rows] = np.maximum(most[rows], np.minimum(needed(state, rows), there[rows]))
             least[rows] = np.maximum(least[rows], needed(state, rows))
         least[choice.left_out] = most[choice.left_out] = 0
         most = np.where(jobs.alive, np.maximum(most, stuck), 0)
@@ -167,45 +174,38 @@ class RoundMaker:
         record: bool = True,
     ) -> tuple[Plan, RoundNetwork, Solved]:
         """Solve; while that is infeasible, leave out gangs, then let E_j be missed, at last also of gangs."""
-        for attempt in self._attempts(choice, plan, record=record):
-            tried = attempt()
+        for gangs, missing in self._attempts(choice):
+            tried = plan
+            if gangs < len(choice.tried):
+                left = np.concatenate([choice.left_out, choice.tried[gangs:]])
+                tried = self._plan(GangChoice(choice.complete, choice.tried[:gangs], left))
+            tried = replace(tried, bounds=tried.bounds.allowing(self._missable(missing)))
             network = self._network.build(questions, _only(answers, questions, tried), tried, warm=True)
             solved = self._chain.solve(network, self._network, found.faults)
             found.solve_s += solved.seconds
-            if solved.optimal:
-                return tried, network, solved
+            if not solved.optimal:
+                continue
+            # Where E_j was let go only now, it may have been that and not the gang that found no room.
+            if record and (missing == _NOTHING or self._short_of_room):
+                for job in choice.tried[gangs:].tolist():
+                    self._gangs.failed(job, self._state.now)
+            return tried, network, solved
         raise NoSolverError(solved.reason)
 
-    def _attempts(self, choice: GangChoice, plan: Plan, *, record: bool) -> list[Callable[[], Plan]]:
-        now = self._state.now
+    def _attempts(self, choice: GangChoice) -> list[tuple[int, int]]:
+        """How many of the tried gangs are let in, and which jobs may miss their E_j, one after the other."""
+        first = _NOT_GANGS if self._short_of_room else _NOTHING
+        counts = sorted({len(choice.tried), min(1, len(choice.tried)), 0}, reverse=True)
+        return [*((count, first) for count in counts), (0, _NOT_GANGS), (0, _ANYBODY)]
+
+    def _missable(self, missing: int) -> Flags:
         gang = self._state.jobs.gang > 0
-
-        def with_gangs(count: int) -> Plan:
-            for job in choice.tried[count:].tolist() if record else ():
-                self._gangs.failed(job, now)
-            left = np.concatenate([choice.left_out, choice.tried[count:]])
-            return self._plan(GangChoice(choice.complete, choice.tried[:count], left))
-
-        def missing(some: Plan, which: Flags) -> Plan:
-            missable = np.where(which, some.bounds.least, 0)
-            return replace(some, bounds=replace(some.bounds, missable=missable))
-
-        def at_first(some: Plan) -> Plan:
-            return missing(some, ~gang) if self._short_of_room else some
-
-        attempts = [lambda: at_first(plan)]
-        if len(choice.tried) > 1:
-            attempts.append(lambda: at_first(with_gangs(1)))
-        if len(choice.tried):
-            attempts.append(lambda: at_first(with_gangs(0)))
-        attempts.append(lambda: missing(with_gangs(0), ~gang))
-        return [*attempts, lambda: missing(with_gangs(0), np.ones(len(gang), np.bool_))]
+        return np.full(len(gang), missing != _NOTHING) & ((missing == _ANYBODY) | ~gang)
 
     # After ------------------------------------------------------------------------------------------
 
     def _apply(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
         leaf, held = self._places(plan, network, solved, record=True)
-        self.last = Outcome(plan, network, solved, leaf, held)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
         shortfalls = _shortfalls(self._state, plan.bounds.missable)

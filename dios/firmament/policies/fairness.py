@@ -1,0 +1,87 @@
+"""Max-min fair shares: how many tasks of each job may run while the cluster is short (thesis §6.3.2).
+
+For: F_j, and in the strict form E_j, of a round. Shares are first divided between principals, then each
+principal's between its jobs. Where machines say what they have, a share is counted in all dimensions:
+everybody's dominant part grows alike, and each task counts with the largest demand of its principal in
+every dimension, because any of them may be the one that runs.
+
+Not for: dividing preferred machines fairly, which a flow cannot do (§6.3.2), and not for priorities.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.columns import Floats, Ints
+from dios.firmament.descriptors import Level
+from dios.firmament.state import ClusterState
+
+_HALVINGS = 60
+"""Steps of the search for the common share; each halves what is left of it."""
+
+
+def fair_shares(state: ClusterState, tasks: Ints, most: Ints) -> Ints:
+    """A_j by job row: so many tasks of each job may run. ``tasks`` take part; ``most`` is F_j as given."""
+    job = state.tasks.job[tasks]
+    wanted = np.minimum(np.bincount(job, minlength=len(most)), most)
+    principal = state.jobs.principal
+    count = len(state.principals)
+    demand = np.zeros(count, np.int64)
+    np.add.at(demand, principal, np.where(state.jobs.alive, wanted, 0))
+    largest = np.ones((count, 1 + state.tasks.demand.shape[1]))
+    largest[:, 1:] = 0
+    np.maximum.at(largest[:, 1:], principal[job], state.tasks.demand[tasks])
+    granted = divide(demand, largest, _room(state))
+    shares = np.zeros(len(most), np.int64)
+    short = granted < demand
+    of_whole = state.jobs.alive & ~short[principal]
+    shares[of_whole] = wanted[of_whole]
+    for one in np.flatnonzero(short).tolist():
+        rows = np.flatnonzero(state.jobs.alive & (principal == one))
+        shares[rows] = divide(wanted[rows], np.ones((len(rows), 1)), np.array([float(granted[one])]))
+    return shares
+
+
+def divide(wanted: Ints, each: Floats, room: Floats) -> Ints:
+    """How many everybody gets, (n,): the same dominant share for all, or what is wanted where that is less.
+
+    ``wanted`` (n,) in tasks, ``each`` (n, dimensions) what one task takes, ``room`` (dimensions,).
+    """
+    counted = room > 0
+    each, room = each[:, counted], room[counted]
+    if not counted.any() or not len(wanted):
+        return np.zeros(len(wanted), np.int64) if not counted.any() else wanted
+    dominant = np.max(each / room, axis=1, initial=0)
+
+    def at(share: float) -> Ints:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tasks = np.floor(share / dominant * (1 + 1e-12))
+        found: Ints = np.where(dominant > 0, np.minimum(tasks, wanted), wanted).astype(np.int64)
+        return found
+
+    def fits(some: Ints) -> bool:
+        return bool(np.all(some @ each <= room * (1 + 1e-12)))
+
+    low, high = 0.0, float(np.max(wanted * dominant, initial=0)) + 1.0
+    if fits(at(high)):
+        return at(high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(at(middle)) else (low, middle)
+    found = at(low)
+    # What is left is given singly, to the smallest share first.
+    for one in np.lexsort((np.arange(len(wanted)), (found + 1) * dominant)).tolist():
+        found[one] += found[one] < wanted[one]
+        if not fits(found):
+            found[one] -= 1
+    return found
+
+
+def _room(state: ClusterState) -> Floats:
+    """Slots, then the dimensions of resources; 0 where some machine does not say what it has."""
+    tree = state.resources
+    machines = tree.at(Level.MACHINE)
+    machines = machines[tree.usable[machines]]
+    known = np.all(tree.capacity[machines] > 0, axis=0)
+    total = tree.capacity[machines].sum(axis=0)
+    return np.concatenate([[float(tree.slots[machines].sum())], np.where(known, total, 0.0)])
