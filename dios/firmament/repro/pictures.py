@@ -1,0 +1,116 @@
+"""Plots of reproduced figures: what to draw is data, and drawing it wants matplotlib (the extra ``plots``).
+
+For: boxes, timelines and distributions. Not for: numbers, which stand in tables whether or not one can draw.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from dios.firmament.columns import Floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INSTALL: Final = "pip install 'dios[plots]'"
+_WIDTH: Final = 7.0
+_HEIGHT: Final = 3.2
+_DPI: Final = 90
+"""Small files: the pictures stand in the repository."""
+
+
+Numbers = Sequence[float] | Floats
+
+
+class Boxes(NamedTuple):
+    """A box for each group and series: 25th to 75th percentile, whiskers from the 1st to the 99th."""
+
+    name: str
+    title: str
+    y: str
+    groups: Mapping[str, Mapping[str, Numbers]]
+    """Values by group (along the x axis) and series (colour)."""
+    log: bool = False
+
+
+class Lines(NamedTuple):
+    """Curves."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, tuple[Numbers, Numbers]]
+    log_x: bool = False
+
+
+Picture = Boxes | Lines
+
+
+def distribution(values: Numbers) -> tuple[Floats, Floats]:
+    """A cumulative distribution as a curve: values, and the share of values up to each."""
+    ordered = np.sort(np.asarray(values, np.float64))
+    return ordered, np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(picture: Picture, path: Path) -> None:
+    """Write a picture as PNG; ``can_draw`` says whether that is possible."""
+    # Late: an optional extra that takes a second to load.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - see above
+    from matplotlib.figure import Figure  # noqa: PLC0415 - the same
+
+    canvas = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.add_subplot()
+    if isinstance(picture, Boxes):
+        _boxes(axes, picture)
+    else:
+        _lines(axes, picture)
+    axes.set_title(picture.title, fontsize=9)
+    axes.set_ylabel(picture.y, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.grid(visible=True, axis="y", alpha=0.3)
+    # Without a date and a version in it the same data gives the same file.
+    canvas.savefig(path, dpi=_DPI, metadata={"Software": None})
+
+
+def _boxes(axes: Axes, picture: Boxes) -> None:
+    series = list(dict.fromkeys(name for group in picture.groups.values() for name in group))
+    width = 0.8 / max(len(series), 1)
+    for at, name in enumerate(series):
+        places = [x - 0.4 + (at + 0.5) * width for x in range(len(picture.groups))]
+        values = [np.asarray(group.get(name, ())) for group in picture.groups.values()]
+        shown = axes.boxplot(
+            values, positions=places, widths=0.85 * width, whis=(1, 99), sym="", patch_artist=True
+        )
+        colour = f"C{at}"
+        for box in shown["boxes"]:
+            box.set(facecolor=colour, alpha=0.6, linewidth=0.6)
+        for part in (*shown["whiskers"], *shown["caps"], *shown["medians"]):
+            part.set(color="black", linewidth=0.7)
+        axes.plot([], [], color=colour, label=name, linewidth=5, alpha=0.6)
+        tops = [(x, each.max()) for x, each in zip(places, values, strict=True) if len(each)]
+        axes.plot([x for x, _ in tops], [y for _, y in tops], "*", color=colour, markersize=3)
+    axes.set_xticks(range(len(picture.groups)), list(picture.groups))
+    if picture.log:
+        axes.set_yscale("symlog", linthresh=1)
+    axes.legend(fontsize=7)
+
+
+def _lines(axes: Axes, picture: Lines) -> None:
+    for name, (x, y) in picture.series.items():
+        axes.plot(np.asarray(x), np.asarray(y), label=name, linewidth=1.0)
+    axes.set_xlabel(picture.x, fontsize=8)
+    if picture.log_x:
+        axes.set_xscale("log")
+    axes.legend(fontsize=7)

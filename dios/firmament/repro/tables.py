@@ -1,0 +1,173 @@
+"""What a reproduction of a figure gives: tables, the thesis' numbers beside ours, plots, and its command.
+
+For: all of ``repro``. Not for: running anything, or for drawing (``pictures``).
+
+A figure is written as ``figure-8.1.md`` for people and ``figure-8.1.json`` for programs. Nothing in them
+depends on when or where they were made but measured times, which say so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.firmament.repro.pictures import Numbers, Picture
+
+Cell = str | int | float
+
+PERCENTILES: Final = (1, 25, 50, 75, 99, 100)
+"""Of the thesis' box plots: whiskers, box, median, and the maximum."""
+PERCENTILE_COLUMNS: Final = ("tasks", "1 %", "25 %", "median", "75 %", "99 %", "max")
+
+
+class Sheet(NamedTuple):
+    """A table."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+
+
+class Claim(NamedTuple):
+    """What the thesis says, and what came out here."""
+
+    where: str
+    """Figure, table or section."""
+    what: str
+    thesis: str
+    ours: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure or table of the evaluation, done again."""
+
+    number: str
+    title: str
+    seed: int
+    quick: bool
+    setting: tuple[tuple[str, str], ...]
+    """What was run, by name."""
+    sheets: tuple[Sheet, ...]
+    claims: tuple[Claim, ...]
+    pictures: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is different here, and why."""
+    measured: bool = False
+    """Whether it holds times of the machine on which it was made."""
+
+    @property
+    def stem(self) -> str:
+        """The name of its files."""
+        return f"figure-{self.number}"
+
+    @property
+    def command(self) -> str:
+        """How to make it again."""
+        quick = " --quick" if self.quick else ""
+        return f"dios repro firmament --figure {self.number} --seed {self.seed}{quick}"
+
+
+def spread(values: Numbers) -> tuple[Cell, ...]:
+    """The cells under ``PERCENTILE_COLUMNS``; empty ones where there are no values."""
+    if not len(values):
+        return (0, *("" for _ in PERCENTILES))
+    return (len(values), *(float(each) for each in np.percentile(np.asarray(values), PERCENTILES)))
+
+
+def percentile(values: Numbers, at: float) -> float:
+    """A percentile (0 to 100); not a number of nothing."""
+    return float(np.percentile(np.asarray(values), at)) if len(values) else float("nan")
+
+
+def median(values: Numbers) -> float:
+    """The median; not a number of nothing."""
+    return percentile(values, 50)
+
+
+def mean(values: Numbers) -> float:
+    """The mean of what is a number; not a number of nothing."""
+    found = np.asarray(values)[~np.isnan(values)]
+    return float(found.mean()) if len(found) else float("nan")
+
+
+def as_json(figure: Figure) -> dict[str, object]:
+    """A figure for programs."""
+    return {
+        "figure": figure.number,
+        "title": figure.title,
+        "command": figure.command,
+        "seed": figure.seed,
+        "quick": figure.quick,
+        "measured": figure.measured,
+        "setting": dict(figure.setting),
+        "claims": [{**claim._asdict(), "holds": bool(claim.holds)} for claim in figure.claims],
+        "tables": [
+            {"title": sheet.title, "columns": list(sheet.columns), "rows": [list(row) for row in sheet.rows]}
+            for sheet in figure.sheets
+        ],
+        "notes": list(figure.notes),
+    }
+
+
+def as_markdown(figure: Figure, drawn: Sequence[str] = ()) -> str:
+    """A figure for people; ``drawn`` are names of pictures beside the file."""
+    lines = [f"# {figure.title}", "", f"`{figure.command}`", ""]
+    if figure.quick:
+        lines += ["Quick: small and short, to see that it works. What comes out says little.", ""]
+    lines += [f"- {name}: {value}" for name, value in figure.setting]
+    lines += ["", "## Beside the thesis", ""]
+    lines += _table(
+        ("where", "what", "the thesis", "here", "holds"),
+        [(*claim[:4], "yes" if claim.holds else "no") for claim in figure.claims],
+    )
+    for sheet in figure.sheets:
+        lines += ["", f"## {sheet.title}", "", *_table(sheet.columns, sheet.rows)]
+    lines += [line for name in drawn for line in ("", f"![{figure.title}]({name})")]
+    if figure.notes:
+        lines += ["", "## What is different here", "", *(f"- {note}" for note in figure.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def text_of(value: Cell) -> str:
+    """A cell for people: three digits that matter."""
+    if isinstance(value, float):
+        if abs(value) >= 100:
+            return f"{value:,.0f}"
+        return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def write(figure: Figure, directory: Path, drawn: Sequence[str]) -> list[Path]:
+    """Write both forms; ``drawn`` are the pictures that stand there already. Returns what was written."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for_people, for_programs = (directory / f"{figure.stem}.{end}" for end in ("md", "json"))
+    for_people.write_text(as_markdown(figure, drawn))
+    for_programs.write_text(json.dumps(as_json(figure), indent=1, ensure_ascii=False) + "\n")
+    return [for_people, for_programs]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    line = (
+        "|"
+        + "|".join(
+            " --: " if name != columns[0] and _numeric(rows, at) else " --- "
+            for at, name in enumerate(columns)
+        )
+        + "|"
+    )
+    return [
+        "| " + " | ".join(columns) + " |",
+        line,
+        *("| " + " | ".join(text_of(cell).replace("|", "/") for cell in row) + " |" for row in rows),
+    ]
+
+
+def _numeric(rows: Sequence[Sequence[Cell]], at: int) -> bool:
+    return bool(rows) and all(not isinstance(row[at], str) or not row[at] for row in rows)
