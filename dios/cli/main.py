@@ -21,6 +21,7 @@ from dios.cli import (
     objects,
     quotas,
     replicas,
+    repro,
     run,
     sched,
     shell,
@@ -44,6 +45,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
 app.add_typer(sched.app, name="sched")
+app.add_typer(repro.app, name="repro")
 for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve):
     app.add_typer(family.app)
 app.add_typer(sched.explain_app)
