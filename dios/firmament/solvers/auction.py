@@ -14,6 +14,7 @@ import numpy as np
 
 from dios.firmament.solvers import cost_scaling
 from dios.firmament.solvers.auction_bids import AGGREGATE, bid_all
+from dios.firmament.solvers.auction_ease import ease
 from dios.firmament.solvers.auction_market import adopt_prices, adopt_seats, fill_pieces, open_market
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution, cost_of
@@ -39,6 +40,7 @@ def start(net: Net, order: Ints, dead: int) -> None:
         return
     tasks = len(net.seat)
     bid_all(net, market, tasks, BIDS_SHARE_MAX * tasks)
+    ease(net, market, order, tasks)
     askers = np.bincount(net.target, minlength=len(net.price)) * (market.kind == AGGREGATE)
     # Those who came in through the largest aggregate pay its price or a step more: no rounding may part them.
     offset = int(-market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0

@@ -34,6 +34,9 @@ STEPS_MAX: Final = 2**17
 SCALED_MAX: Final = 2**57
 """Scaled costs stay below this, so that sums along a way fit 64 bits."""
 
+SAMPLE: Final = 2048
+"""About so many tasks are asked for the first prices."""
+
 NEVER: Final = -(2**58)
 """A price that no slot is under."""
 
@@ -79,38 +82,44 @@ def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
     return path, depth
 
 
-@compiled
-def _thresholds(net: Net, kind: Ints, path: Ints) -> Ints:
-    """Up to which price at the top each task would rather have a slot than go without, (T,)."""
-    found = np.empty(len(net.seat), np.int64)
-    for task in range(len(net.seat)):
-        without, within = FAR, FAR
+@borrowing
+def _demand(net: Net, kind: Ints, path: Ints, every: int, price: int) -> int:
+    """How many of every ``every``-th task want a slot that would go for less than ``price`` at the top."""
+    count = 0
+    for task in range(0, len(net.seat), every):
+        best, wants = FAR, 0
         for option in range(net.begin[task], net.end[task]):
             target = net.target[option]
-            cost = net.option_cost[option]
-            if kind[target] == ENDLESS:
-                without = min(without, cost + net.price[target])
-            else:
-                within = min(within, cost - path[target])
-        found[task] = NEVER if within == FAR else (FAR if without == FAR else without - within)
-    return found
+            pays = net.option_cost[option] + net.price[target]
+            cheap = 0
+            if kind[target] != ENDLESS and net.price[target] < price - path[target]:
+                pays = net.option_cost[option] + price - path[target]
+                cheap = 1
+            if pays < best or (pays == best and cheap):
+                best, wants = pays, cheap
+        count += wants
+    return count
 
 
 def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
-    """The price at the top at which about as many tasks want slots as there are; NEVER where all fit."""
+    """The price at the top below which about as many slots begin as tasks want; NEVER where all fit anyway.
+
+    ``net.price`` must be that of an empty network. A sample of tasks is asked.
+    """
     pieces = np.flatnonzero((kind[net.tail] == SLOTS) & (net.in_start[net.tail] < net.in_start[net.tail + 1]))
     base = path[net.tail[pieces]] + net.cost[pieces]
     units = net.capacity[pieces]
-    if not len(pieces) or units[base == base.min()].sum() >= len(net.seat):
+    tasks = len(net.seat)
+    if not len(pieces) or units[base == base.min()].sum() >= tasks:
         return NEVER
-    wanted = _thresholds(net, kind, path)
-    low, high = int(base.min()) - 1, int(max(base.max(), np.abs(net.option_cost).max(initial=0) * 2))
+    every = max(1, tasks // SAMPLE)
+    low, high = int(base.min()), int(base.max() + np.abs(net.option_cost).max(initial=0) * 2) + 2
     while high - low > 1:
         middle = (low + high) // 2
-        if units[base <= middle].sum() >= np.count_nonzero(wanted > middle):
-            high = middle
-        else:
+        if _demand(net, kind, path, every, middle) * every >= units[base < middle].sum():
             low = middle
+        else:
+            high = middle
     return low
 
 

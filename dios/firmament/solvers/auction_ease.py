@@ -1,0 +1,174 @@
+"""Lowers first prices that were too high, all together, until the slots left over find their tasks.
+
+The slots that a vertex could not fill although its price is above its cost would each be a deficit for the
+exact repair. Here all such prices fall by as much as it takes for as many tasks from elsewhere to come in;
+what they differ by among themselves stays, so the bids so far stay good.
+
+Not for: bids (``auction_bids.py``), or exactness.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dios.firmament.compiled import borrowing
+from dios.firmament.solvers.auction_bids import (
+    AGGREGATE,
+    DEPTH,
+    SLOTS,
+    Market,
+    bid_all,
+    slot_value,
+)
+from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.repair_net import FAR, SINK, Net
+
+ROUNDS_MAX: Final = 12
+"""After so many rounds the rest is left to the repair."""
+
+
+@borrowing
+def _margin(net: Net, market: Market, vertex: int) -> int:
+    """What the next slot of a vertex costs, or the last one where all are taken; FAR where it has none."""
+    first, last = net.out_start[vertex], net.out_start[vertex + 1]
+    if first == last:
+        return FAR
+    return int(net.cost[market.arc_heap[min(market.piece[vertex], last - 1)]] * market.scale)
+
+
+@borrowing
+def _bound(net: Net, market: Market, vertex: int) -> int:
+    """Whether a vertex' slots are above their cost, so that they could become cheaper."""
+    return int(market.kind[vertex] == SLOTS and market.value[vertex] > _margin(net, market, vertex))
+
+
+@borrowing
+def _left_over(net: Net, market: Market) -> int:
+    """How many slots are free and above their cost."""
+    count = 0
+    for vertex in range(len(net.price)):
+        if vertex != SINK and _bound(net, market, vertex):
+            for place in range(market.piece[vertex], net.out_start[vertex + 1]):
+                arc = market.arc_heap[place]
+                if net.cost[arc] * market.scale < market.floor[vertex]:
+                    room = net.capacity[arc]
+                    count += market.left[vertex] if place == market.piece[vertex] else room
+    return count
+
+
+@borrowing
+def _gaps(net: Net, market: Market, gaps: Ints) -> None:
+    """By how much the bound prices must fall before each task would come in, FAR for those that cannot."""
+    for task in range(len(net.seat)):
+        gaps[task] = FAR
+        option = market.chosen[task]
+        if option < 0:
+            continue
+        vertex = net.target[option]
+        pays = net.option_cost[option] * market.scale
+        for step in range(DEPTH):
+            arc = market.way[task, step]
+            if arc < 0:
+                break
+            pays += net.cost[arc] * market.scale
+            vertex = net.head[arc]
+        if _bound(net, market, vertex) or market.kind[vertex] == AGGREGATE:
+            continue
+        pays += market.value[vertex]
+        for other in range(net.begin[task], net.end[task]):
+            target = net.target[other]
+            if _bound(net, market, market.leaf[target]):
+                gap = net.option_cost[other] * market.scale + market.value[target] - pays
+                gaps[task] = min(gaps[task], gap)
+
+
+@borrowing
+def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
+    """Lower all bound prices, and those of the aggregates above."""
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        first, last = net.out_start[vertex], net.out_start[vertex + 1]
+        if _bound(net, market, vertex):
+            least = _margin(net, market, vertex)
+            base = market.slot_start[vertex]
+            for slot in range(base, base + market.size[vertex]):
+                market.slot_price[slot] = max(least, market.slot_price[slot] - fall)
+            market.floor[vertex] -= fall
+            market.value[vertex] = slot_value(net, market, vertex)
+        elif market.kind[vertex] == AGGREGATE:
+            # Sorted by insertion: keys keep most of their order when all fall alike.
+            for at in range(first, last):
+                arc = market.arc_heap[at]
+                key = FAR
+                if net.capacity[arc] > net.lower[arc]:
+                    key = net.cost[arc] * market.scale + market.value[net.head[arc]]
+                slot = at
+                while slot > first and market.arc_key[slot - 1] > key:
+                    market.arc_key[slot] = market.arc_key[slot - 1]
+                    market.arc_heap[slot] = market.arc_heap[slot - 1]
+                    slot -= 1
+                market.arc_key[slot] = key
+                market.arc_heap[slot] = arc
+            market.value[vertex] = min(FAR, market.arc_key[first])
+            market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
+
+
+@borrowing
+def _release(net: Net, market: Market, task: int) -> None:
+    """Take a task off its slot, which is free again at the price of others that are."""
+    vertex = net.target[market.chosen[task]]
+    for step in range(DEPTH):
+        if market.way[task, step] < 0:
+            break
+        vertex = net.head[market.way[task, step]]
+    market.chosen[task] = -1
+    if market.kind[vertex] != SLOTS:
+        return
+    base, size = market.slot_start[vertex], market.size[vertex]
+    # A sorted array is a heap too, and these are short.
+    for at in range(base + 1, base + size):
+        price, who, slot = market.slot_price[at], market.slot_task[at], at
+        while slot > base and market.slot_price[slot - 1] > price:
+            market.slot_price[slot] = market.slot_price[slot - 1]
+            market.slot_task[slot] = market.slot_task[slot - 1]
+            slot -= 1
+        market.slot_price[slot] = price
+        market.slot_task[slot] = who
+    found = base
+    while market.slot_task[found] != task:
+        found += 1
+    for at in range(found, base + size - 1):
+        market.slot_price[at] = market.slot_price[at + 1]
+        market.slot_task[at] = market.slot_task[at + 1]
+    market.size[vertex] = size - 1
+    if market.piece[vertex] == net.out_start[vertex + 1]:
+        market.piece[vertex] -= 1
+    market.left[vertex] += 1
+
+
+def ease(net: Net, market: Market, order: Ints, bids_max: int) -> None:
+    """Lower the bound prices until no slot above its cost is free, or little more is to be had."""
+    gaps = np.empty(len(net.seat), np.int64)
+    for _ in range(ROUNDS_MAX):
+        free = _left_over(net, market)
+        if not free:
+            return
+        _gaps(net, market, gaps)
+        able = np.flatnonzero(gaps < FAR)
+        wanted = min(free, len(able))
+        if not wanted:
+            return
+        fall = max(0, int(np.partition(gaps[able], wanted - 1)[wanted - 1]))
+        if fall:
+            _lower(net, market, order, fall)
+            # Where prices met their cost they fell by less: whoever sits there has to look again too.
+            _gaps(net, market, gaps)
+            able = np.flatnonzero(gaps <= 0)
+        coming = able[np.argsort(gaps[able], kind="stable")]
+        moving = coming[: max(wanted, int(np.count_nonzero(gaps[able] < -market.step)))]
+        for task in moving:
+            _release(net, market, task)
+        market.stack[: len(moving)] = moving[::-1]
+        bid_all(net, market, len(moving), bids_max)
