@@ -69,7 +69,8 @@ def excluded_machines(
 
 def _rows(state: ClusterState, machines: list[int]) -> Ints:
     rows = np.array([state.machine_row(machine) for machine in machines], np.int64)
-    return rows[rows != ABSENT]
+    known: Ints = rows[rows != ABSENT]
+    return known
 
 
 def _want(name: str, amount: float) -> str:

@@ -146,6 +146,8 @@ class FlowNetwork:
     def build(self, questions: Questions, answers: Answers, plan: Plan, *, warm: bool) -> RoundNetwork:
         """This round's network; the model's new options are kept. ``warm``: with what has changed."""
         self._keep_options(answers)
+        if self.warm is not None and self.warm.worn_out:
+            self.forget_warm()
         state, vertices = self._state, self.vertices
         vertices.resources(np.concatenate([questions.children, [state.cluster]]))
         vertices.jobs(questions.jobs)

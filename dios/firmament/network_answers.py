@@ -167,7 +167,7 @@ def _rows(name: str, column: Ints, alive: Flags) -> Ints:
     return column
 
 
-def _options(name: str, options: Options, asked: int) -> Options:
+def _options(name: str, options: object, asked: int) -> Options:
     if not isinstance(options, tuple) or len(options) != 3:
         raise ModelError(f"{name}: answered {type(options).__name__}, not Options")
     task = _column(f"{name}, task", options[0], None, 0, asked - 1)
@@ -179,7 +179,7 @@ def _options(name: str, options: Options, asked: int) -> Options:
     return Options(*options)
 
 
-def _checked_arcs(name: str, arcs: ClassArcs, asked: Ints) -> ClassArcs:
+def _checked_arcs(name: str, arcs: object, asked: Ints) -> ClassArcs:
     if not isinstance(arcs, tuple) or len(arcs) != 4:
         raise ModelError(f"{name}: answered {type(arcs).__name__}, not ClassArcs")
     source = _numbers(f"{name}, source", arcs[0])

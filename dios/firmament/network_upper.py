@@ -69,7 +69,8 @@ def machine_of(state: ClusterState, vertices: Vertices) -> Ints:
 def closed_vertices(state: ClusterState, vertices: Vertices) -> Flags:
     """(vertices,): resources of drained machines, where no new arc leads."""
     machine = machine_of(state, vertices)
-    return (machine != ABSENT) & ~state.resources.usable[machine]
+    closed: Flags = (machine != ABSENT) & ~state.resources.usable[machine]
+    return closed
 
 
 def class_columns(answers: Answers, vertices: Vertices, closed: Flags) -> tuple[Ints, Ints, Ints, Ints]:

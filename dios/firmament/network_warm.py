@@ -118,7 +118,7 @@ class WarmNetwork:
         if size > len(self._cache.identity):
             self._cache = self._cache.wider(max(size, 2 * len(self._cache.identity)))
         cache, tasks = self._cache, rules.tasks
-        return (
+        found: Flags = (
             touched[tasks]
             | (rules.filters != 0)
             | (cache.filters[tasks] != rules.filters)
@@ -127,6 +127,7 @@ class WarmNetwork:
             | (cache.movable[tasks] != rules.movable)
             | (cache.may_wait[tasks] != rules.may_wait)
         )
+        return found
 
     def solve(self, feed: Feed) -> tuple[WarmSolution, Ints, Ints]:
         """The answer, the solver's numbers of the rules' tasks (n,), and those of the upper arcs."""

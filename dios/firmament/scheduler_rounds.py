@@ -174,6 +174,7 @@ class RoundMaker:
         record: bool = True,
     ) -> tuple[Plan, RoundNetwork, Solved]:
         """Solve; while that is infeasible, leave out gangs, then let E_j be missed, at last also of gangs."""
+        reason = ""
         for gangs, missing in self._attempts(choice):
             tried = plan
             if gangs < len(choice.tried):
@@ -184,13 +185,14 @@ class RoundMaker:
             solved = self._chain.solve(network, self._network, found.faults)
             found.solve_s += solved.seconds
             if not solved.optimal:
+                reason = solved.reason
                 continue
             # Where E_j was let go only now, it may have been that and not the gang that found no room.
             if record and (missing == _NOTHING or self._short_of_room):
                 for job in choice.tried[gangs:].tolist():
                     self._gangs.failed(job, self._state.now)
             return tried, network, solved
-        raise NoSolverError(solved.reason)
+        raise NoSolverError(reason)
 
     def _attempts(self, choice: GangChoice) -> list[tuple[int, int]]:
         """How many of the tried gangs are let in, and which jobs may miss their E_j, one after the other."""
