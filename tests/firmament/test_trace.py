@@ -20,6 +20,7 @@ from dios.firmament.simulate.events import (
     Usage,
     Withdrawal,
 )
+from dios.firmament.simulate.machines import MACHINE_TYPES, inner_tree
 from dios.firmament.simulate.queues import QueueScheduler
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.trace import TraceChoice, TraceWorkload
@@ -30,14 +31,11 @@ PART = "part-00000-of-00001.csv"
 GIB = 2.0**30
 
 
-def read(directory: Path = SAMPLE, seconds: float = 3600, **choice: float) -> list[Happening]:
+def read(
+    directory: Path = SAMPLE, seconds: float = 3600, *, scale: float = 1.0, machines: int | None = None
+) -> list[Happening]:
     """All events of a trace's hours."""
-    machines = choice.pop("machines", None)
-    return list(
-        TraceWorkload(
-            TraceChoice(directory, seconds, machines=None if machines is None else int(machines), **choice)
-        ).events()
-    )
+    return list(TraceWorkload(TraceChoice(directory, seconds, scale=scale, machines=machines)).events())
 
 
 def tasks_of(events: list[Happening], job: int) -> list[tuple[float, SimulatedTask]]:
@@ -135,6 +133,31 @@ def test_missing_requests_ask_for_nothing() -> None:
     """A request that the trace does not have is 0, not an error."""
     ((_, task),) = tasks_of(read(), 700)
     assert task.descriptor.demand == (0, 0, 0, 0)
+
+
+def test_batch_tasks_get_inputs_when_asked_for() -> None:
+    """Each batch task reads a file of its own from the first machines; services read none (§8.4)."""
+    events = list(TraceWorkload(TraceChoice(SAMPLE, 3600, blocks=True, seed=3)).events())
+    assert events == list(TraceWorkload(TraceChoice(SAMPLE, 3600, blocks=True, seed=3)).events())
+    holders = {
+        machine
+        for job in (100, 300, 500)
+        for _, task in tasks_of(events, job)
+        for block in task.descriptor.blocks
+        for machine in block.machines
+    }
+    assert holders <= {5, 6, 7, 10, 13, 26}
+    assert len(holders) >= 3
+    assert not any(task.descriptor.blocks for _, task in tasks_of(events, 200))
+    assert not any(task.descriptor.blocks for _, task in tasks_of(read(), 100))
+
+
+def test_machines_get_the_tree_of_type_c_when_asked_for() -> None:
+    """The trace does not say what is inside of machines; §8.4 makes it two sockets and 24 threads."""
+    events = list(TraceWorkload(TraceChoice(SAMPLE, 60, topology=True)).events())
+    trees = [event.machine.inner for event in events if isinstance(event, MachineUp)]
+    assert all(tree == inner_tree(MACHINE_TYPES["C"]) for tree in trees)
+    assert len(trees[0]) == 2
 
 
 def test_events_come_in_order_of_time() -> None:

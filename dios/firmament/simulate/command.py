@@ -102,7 +102,7 @@ def _workload(options: Options) -> Workload:
     if (options.trace is None) == (options.synthetic is None):
         raise InvalidError("give either --trace DIR or --synthetic google")
     if options.trace is not None:
-        _refuse("a trace", load=options.load, blocks=options.blocks, topology=options.topology)
+        _refuse("a trace", load=options.load)
         if options.machines is not None and options.scale is not None:
             raise InvalidError("--machines and --scale both say how much of the trace is taken; give one")
         return TraceWorkload(
@@ -111,6 +111,9 @@ def _workload(options: Options) -> Workload:
                 options.hours * 3600,
                 scale=1.0 if options.scale is None else options.scale,
                 machines=options.machines,
+                blocks=options.blocks,
+                topology=options.topology,
+                seed=options.seed,
             )
         )
     if options.synthetic in MIXES:

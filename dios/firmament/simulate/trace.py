@@ -34,8 +34,8 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.firmament.descriptors import Affinity, JobDescriptor, Kind, Resources, TaskDescriptor
-from dios.firmament.simulate.blocks import mixed
+from dios.firmament.descriptors import Affinity, Block, JobDescriptor, Kind, Resources, TaskDescriptor
+from dios.firmament.simulate.blocks import BlockMap, file_size, mixed
 from dios.firmament.simulate.events import (
     Happening,
     MachineDown,
@@ -45,7 +45,14 @@ from dios.firmament.simulate.events import (
     Usage,
     Withdrawal,
 )
-from dios.firmament.simulate.machines import GOOGLE_CPUS, GOOGLE_MEMORY, RACK_MACHINES, google_machine
+from dios.firmament.simulate.machines import (
+    GOOGLE_CPUS,
+    GOOGLE_MEMORY,
+    MACHINE_TYPES,
+    RACK_MACHINES,
+    google_machine,
+    inner_tree,
+)
 from dios.firmament.simulate.trace_rows import (
     BEFORE,
     WINDOW_US,
@@ -73,12 +80,18 @@ class TraceChoice:
         seconds: of the window, from its beginning.
         scale: the share of machines and jobs that are taken.
         machines: instead: so many of the machines that are there in the beginning.
+        blocks: batch tasks get random inputs on a file system that the machines of the beginning hold (§8.4).
+        topology: machines have the sockets, caches, cores and threads of type C as vertices (§8.4).
+        seed: of the inputs.
     """
 
     directory: Path
     seconds: float
     scale: float = 1.0
     machines: int | None = None
+    blocks: bool = False
+    topology: bool = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
@@ -114,12 +127,18 @@ class TraceWorkload:
         self._lives: dict[tuple[int, int], list[_Life]] = {}
         self._tasks = 0
         self._job_share = choice.scale
+        self._blocks: BlockMap | None = None
         self.passed_over: Counter[str] = Counter()
         """Rows that change nothing here, by what they are."""
 
     def events(self) -> Iterator[Happening]:
         """Machines and tasks in order of time."""
         machines = self._machines()
+        if self._choice.blocks:
+            first = [
+                up.machine for up in machines if isinstance(up, MachineUp) and up.time == machines[0].time
+            ]
+            self._blocks = BlockMap(first, self._choice.seed)
         tasks = self._submissions()
         yield from heapq.merge(machines, tasks, self._usages(), key=lambda event: event.time)
 
@@ -135,6 +154,7 @@ class TraceWorkload:
         share = self._machine_share([row.machine for row in rows if row.time == BEFORE])
         there: set[int] = set()
         racks: dict[int, int] = {}
+        inner = inner_tree(MACHINE_TYPES["C"]) if self._choice.topology else ()
         events: list[MachineUp | MachineDown] = []
         for row in rows:
             if mixed(row.machine) > share:
@@ -147,7 +167,12 @@ class TraceWorkload:
                 there.add(row.machine)
                 rack = racks.setdefault(row.machine, len(racks) // RACK_MACHINES)
                 told = google_machine(
-                    row.machine, row.cpus or 0.0, row.memory or 0.0, rack=rack, platform=row.platform[:8]
+                    row.machine,
+                    row.cpus or 0.0,
+                    row.memory or 0.0,
+                    rack=rack,
+                    inner=inner,
+                    platform=row.platform[:8],
                 )
                 events.append(MachineUp(at, told))
             else:
@@ -184,7 +209,8 @@ class TraceWorkload:
         for life in lives:
             together.setdefault((life.submitted, life.row.job), []).append(life)
         events: list[Submission | Withdrawal] = [
-            Submission(at, jobs[job], tuple(map(_task, members))) for (at, job), members in together.items()
+            Submission(at, jobs[job], tuple(map(self._task, members)))
+            for (at, job), members in together.items()
         ]
         events += [Withdrawal(life.withdrawn, life.task) for life in lives if life.withdrawn is not None]
         return sorted(events, key=lambda event: event.time)
@@ -215,6 +241,22 @@ class TraceWorkload:
         self._tasks += 1
         return _Life(self._tasks - 1, row, at)
 
+    def _task(self, life: _Life) -> SimulatedTask:
+        row = life.row
+        blocks: tuple[Block, ...] = ()
+        if self._blocks and row.priority < PRODUCTION:
+            # One file for each job and index, of a size that is random but always the same.
+            file = mixed(mixed(row.job) ^ row.number)
+            blocks = self._blocks.input_of(file, file_size((file % 2**32 + 0.5) / 2**32))
+        told = TaskDescriptor(
+            task=life.task,
+            demand=_resources(row.cpus, row.memory),
+            priority=row.priority,
+            blocks=blocks,
+            expected_runtime=life.work if math.isfinite(life.work) else None,
+        )
+        return SimulatedTask(told, life.work, completes=life.completes)
+
     def _usages(self) -> Iterator[Usage]:
         """Measurements at their ends; the rows are in order of their beginnings."""
         pending: list[tuple[float, int, Usage]] = []
@@ -227,8 +269,7 @@ class TraceWorkload:
             at = max(last, _seconds(row.end))
             task = self._task_at(row, at)
             if task is not None and at <= self._choice.seconds:
-                used = Resources((row.cpus or 0.0) * GOOGLE_CPUS, (row.memory or 0.0) * GOOGLE_MEMORY)
-                heapq.heappush(pending, (at, number, Usage(at, task, used)))
+                heapq.heappush(pending, (at, number, Usage(at, task, _resources(row.cpus, row.memory))))
         while pending:
             yield heapq.heappop(pending)[2]
 
@@ -242,6 +283,11 @@ class TraceWorkload:
 def _seconds(time_us: int) -> float:
     """Simulated time; what was before the window is its beginning."""
     return max(0, time_us - WINDOW_US) / 1e6
+
+
+def _resources(cpus: float | None, memory: float | None) -> Resources:
+    """Normalised amounts in CPUs and bytes; what is missing is 0."""
+    return Resources((cpus or 0.0) * GOOGLE_CPUS, (memory or 0.0) * GOOGLE_MEMORY)
 
 
 def _apply(life: _Life, event: TaskEvent, at: float) -> None:
@@ -279,18 +325,3 @@ def _jobs(lives: list[_Life]) -> dict[int, JobDescriptor]:
                 affinity=Affinity.SPREAD_MACHINES if row.job in spread else Affinity.NONE,
             )
     return jobs
-
-
-def _task(life: _Life) -> SimulatedTask:
-    row = life.row
-    demand = Resources((row.cpus or 0.0) * GOOGLE_CPUS, (row.memory or 0.0) * GOOGLE_MEMORY)
-    return SimulatedTask(
-        TaskDescriptor(
-            task=life.task,
-            demand=demand,
-            priority=row.priority,
-            expected_runtime=life.work if math.isfinite(life.work) else None,
-        ),
-        life.work,
-        completes=life.completes,
-    )
