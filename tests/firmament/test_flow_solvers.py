@@ -17,6 +17,7 @@ from dios.firmament.solvers import (
     OutOfRangeError,
     UnknownAlgorithmError,
     certificate,
+    relaxation,
     solve,
 )
 from dios.limits import FLOW_UNBOUNDED
@@ -117,6 +118,30 @@ def test_costs_that_cannot_be_scaled_are_handed_over() -> None:
         "costs too large to be scaled: handed over to successive_shortest"
     )
     assert not solve(CYCLE, "cost_scaling").reason
+
+
+def test_costs_are_scaled_as_far_as_they_fit() -> None:
+    """Up to the largest costs that a network can have the cheapest flow is found, scaled or handed over."""
+    for bits in range(40, 56):
+        for seed in range(SHAPES.index("large costs"), 4 * len(SHAPES), len(SHAPES)):
+            small = network(seed)
+            arcs = [(v, w, low, most, cost << (bits - 40)) for v, w, low, most, cost in arcs_of(small)]
+            problem = problem_of(small.supply.tolist(), arcs)
+            solution = solve(problem, "cost_scaling")
+            certificate(problem, solution)
+            assert solution.cost == reference(seed).cost << (bits - 40), f"seed {seed}, {bits} bits"
+
+
+def test_a_contended_network_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relaxation ends after a bound of work, with the answer of cost scaling, and says so."""
+    monkeypatch.setattr(relaxation, "WORK_LEAST", 0)
+    monkeypatch.setattr(relaxation, "WORK_MAX", 0)
+    seeds = range(SHAPES.index("oversubscribed"), 20 * len(SHAPES), len(SHAPES))
+    for seed in seeds:
+        solution = solve(network(seed), "relaxation")
+        certificate(network(seed), solution)
+        assert solution.cost == reference(seed).cost, f"seed {seed}"
+        assert solution.reason == "a contended network: handed over to cost_scaling", f"seed {seed}"
 
 
 @pytest.mark.parametrize("algorithm", ALL)

@@ -24,7 +24,7 @@ from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
 from dios.firmament.solvers.price_refine import whole_prices
-from dios.firmament.solvers.price_update import Ranks, lower_by_rank, new_ranks
+from dios.firmament.solvers.price_update import DONE, OVERFLOWED, STUCK, Ranks, lower_by_rank, new_ranks
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
 
@@ -40,7 +40,7 @@ PRICE_LOW: Final = -(2**61)
 SCALED_MAX: Final = 2**58
 """Scaled costs from here on leave prices no room."""
 
-DONE, STUCK, OVERFLOWED, STOPPED = 0, 1, 2, 3
+STOPPED = 3
 BEGIN, WAITING, RELABELS, OVERFLOWS = 0, 1, 2, 3
 
 
@@ -100,7 +100,7 @@ def _discharge(
     """Push and relabel until the vertex has no excess; False where that wants a price update first."""
     while excess[vertex] > 0:
         # Also in here: two vertices whose excess has no way out relabel each other for ever.
-        if counts[RELABELS] > len(price) * UPDATE_SHARE:
+        if counts[RELABELS] > len(price) * UPDATE_SHARE or counts[OVERFLOWS]:
             return False
         half = _admissible(graph, price, current, vertex)
         if half < 0:
@@ -135,9 +135,8 @@ def _refine(
         current[vertex] = graph.first[vertex]
         if excess[vertex] > 0:
             _wait(queue, queued, counts, vertex)
-    if counts[WAITING] and not lower_by_rank(graph, price, excess, ranks, current, epsilon):
-        return STUCK
-    while counts[WAITING]:
+    ended = lower_by_rank(graph, price, excess, ranks, current, epsilon)
+    while counts[WAITING] and ended == DONE:
         if stop[0]:
             return STOPPED
         vertex = queue[counts[BEGIN]]
@@ -150,9 +149,8 @@ def _refine(
         if not on:
             _wait(queue, queued, counts, vertex)
             counts[RELABELS] = 0
-            if not lower_by_rank(graph, price, excess, ranks, current, epsilon):
-                return STUCK
-    return DONE
+            ended = lower_by_rank(graph, price, excess, ranks, current, epsilon)
+    return ended
 
 
 def _rounded(scaled: Ints, factor: int) -> Ints:

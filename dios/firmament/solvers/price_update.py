@@ -17,6 +17,14 @@ from dios.firmament.solvers.heap import bring, take
 FAR: Final = 2**63 - 1
 NONE: Final = -1
 
+RANK_MAX: Final = 2**61
+"""Ranks end here, which leaves one more step room within 64 bits."""
+
+PRICE_HIGH: Final = 2**61
+"""A price above this would leave 64 bits soon; then the problem is handed over."""
+
+DONE, STUCK, OVERFLOWED = 0, 1, 2
+
 
 class Ranks(NamedTuple):
     """The columns of an update, each (V,): made once for all updates.
@@ -92,7 +100,7 @@ def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsi
         if ranks.rank[other] <= near or graph.room[graph.mate[half]] <= 0:
             continue
         reduced = price[other] - own - graph.cost[half]
-        rank = near + (reduced // epsilon + 1 if reduced >= 0 else 0)
+        rank = min(near + (reduced // epsilon + 1 if reduced >= 0 else 0), RANK_MAX)
         if rank >= ranks.rank[other]:
             continue
         if ranks.rank[other] < window:
@@ -134,24 +142,26 @@ def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int,
 
 
 @compiled
-def lower_by_rank(
-    graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int
-) -> bool:
-    """Lower each price by its rank in epsilons, up to a common shift; False where an excess has no way.
+def lower_by_rank(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int) -> int:
+    """Lower each price by its rank in epsilons, up to a common shift; DONE, STUCK or OVERFLOWED.
 
-    Then ``ranks.settled`` is 0 for vertices that have more to send than can leave them. Prices stay right up
-    to ``epsilon``, and ``current`` begins anew where a price changed.
+    Where it is STUCK ``ranks.settled`` is 0 for vertices that have more to send than can leave them. Prices
+    stay right up to ``epsilon``, and ``current`` begins anew.
     """
     wanted = _start(ranks, excess)
     settled = _settle(graph, price, excess, ranks, wanted, epsilon)
     if settled < 0:
-        return False
+        return STUCK
     if settled == 0:
-        return True
+        return DONE
     farthest = ranks.rank[ranks.order[settled - 1]]
+    if farthest >= PRICE_HIGH // epsilon:
+        return OVERFLOWED
     for place in range(settled):
         vertex = ranks.order[place]
         price[vertex] += (farthest - ranks.rank[vertex]) * epsilon
+        if price[vertex] > PRICE_HIGH:
+            return OVERFLOWED
     for vertex in range(len(price)):
         current[vertex] = graph.first[vertex]
-    return True
+    return DONE
