@@ -106,8 +106,12 @@ def _boxes(runtimes: Mapping[str, Sequence[float]], path: Path) -> Path:
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    axes.boxplot(list(runtimes.values()), whis=(1, 99), showfliers=False)
-    axes.set_xticks(range(1, len(runtimes) + 1), list(runtimes))
+    names = ("whislo", "q1", "med", "q3", "whishi")
+    boxes = [
+        {**dict(zip(names, np.percentile(values, (1, 25, 50, 75, 99)), strict=True)), "label": program}
+        for program, values in runtimes.items()
+    ]
+    axes.bxp(boxes, showfliers=False)
     axes.set_ylabel("normalised runtime")
     axes.set_ylim(bottom=0)
     figure.savefig(path)
