@@ -205,8 +205,8 @@ def test_spreads_are_the_box_plots_percentiles() -> None:
 
 def test_the_references_solve_what_ours_solves(tmp_path: Path) -> None:
     """One round in so many has times of all solvers, and costs that were compared."""
-    found = solver.measure(solver.Scale(10, 60.0, 5.0, 3), 1, quiet)
-    rounds = len(found.outcome.rounds) - 2
+    found = solver.measure(solver.Scale(10, 120.0, 5.0, 3), 1, quiet)
+    rounds = len(found.outcome.rounds) - 10
     assert len(found.seconds[solver.OURS]) == len(found.whole) == rounds
     assert len(found.together) == -(-rounds // 3)
     assert {len(found.seconds[name]) for name in solver.REFERENCES} == {len(found.together)}
