@@ -52,6 +52,7 @@ def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
                 ("model", str(found["model"])),
                 ("tasks", f"{found['running']} run, {found['waiting']} wait"),
                 ("rounds", _last_round(found)),
+                ("measured", _measured(found)),
             ]
         )
         rows = [
@@ -68,9 +69,6 @@ def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
         table(("NODE", "RACK", "TASKS", "CPUS SET ASIDE", "MEMORY SET ASIDE", ""), rows, right=("TASKS",))
         for problem in _texts(found, "problems"):
             say(f"problem: {problem}")
-        unmeasured = found["unmeasured"]
-        if isinstance(unmeasured, dict) and unmeasured:
-            say(f"not measured here: {', '.join(unmeasured)} (--json says why)")
 
 
 def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
@@ -187,6 +185,13 @@ def _rows(found: dict[str, object], key: str) -> list[dict[str, object]]:
 def _texts(found: dict[str, object], key: str) -> list[str]:
     texts = found.get(key)
     return [str(text) for text in texts] if isinstance(texts, list) else []
+
+
+def _measured(found: dict[str, object]) -> str:
+    missing = found.get("unmeasured")
+    if not isinstance(missing, dict) or not missing:
+        return "all of a task's counters (Table 6.4 of the thesis)"
+    return f"all of a task's counters but {len(missing)} that this machine lacks: --json names them, and why"
 
 
 def _size(value: object) -> str:

@@ -175,7 +175,7 @@ class FlowScheduler:
         self._network.forget_options()
         self._fresh = set(self.state.tasks.all().tolist())
         rows = self.state.tasks.all()
-        for machine in sorted(self.state.machine_ids):
+        for machine in sorted(self.state.machine_ids.values()):
             self._tell("add_machine", partial(model.add_machine, self.state, machine))
         self._tell("add_tasks", lambda: model.add_tasks(self.state, rows))
 
