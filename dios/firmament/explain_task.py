@@ -57,6 +57,14 @@ def explain_task(subject: Subject) -> Explanation:
     return found.running() if found.runs else found.waiting()
 
 
+def _spelled(seconds: float) -> str:
+    """A time for people."""
+    for unit, length, most in (("s", 1, 120), ("min", 60, 120), ("hours", 3600, 48), ("days", 86400, 1000)):
+        if seconds < most * length:
+            return f"about {seconds / length:.3g} {unit}"
+    return "years"
+
+
 def left_out(state: ClusterState, gangs: GangBook, task: int, number: int, model: str) -> Explanation:
     """About a task that does not take part: of a gang without room, or with too many other misfits."""
     job = int(state.tasks.job[task])
@@ -273,7 +281,7 @@ class _Explainer:
         if worth is not None:
             return f"{best.full}; one more slot there is worth {worth}"
         first = self.ahead.get(best.machine)
-        return best.full if first is None else f"{best.full}; one more slot there goes to {first} first"
+        return best.full if first is None else f"{best.full}; one more slot there may go to {first} first"
 
     # What would be enough ---------------------------------------------------------------------------
 
@@ -327,7 +335,7 @@ class _Explainer:
         bound = int(self.network.rows.cost[arc]) + gap
         growth = self.subject.growth()
         seconds = gap / growth if growth > 0 else None
-        when = "" if seconds is None else f", in about {seconds:.3g} s as it grows now"
+        when = "" if seconds is None else f", in {_spelled(seconds)} as it grows now"
         text = f"enough: that its waiting costs more than {bound} (now {bound - gap}){when}"
         return Enough("waiting cost", None, bound, gap, seconds, text)
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
     JobDescriptor,
+    Level,
     MachineDescriptor,
     Resources,
     TaskDescriptor,
@@ -287,6 +290,23 @@ def test_an_explanation_is_plain_data_and_sentences() -> None:
     assert "waits" in lines
     assert "its way" in lines
     assert "enough" in lines
+
+
+def test_the_examples_of_the_page_are_true(capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/scheduling.md: its first program prints what stands below it, and its cost model schedules."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "scheduling.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(programs[0], {})  # noqa: S102 - a program of our own page
+    assert capsys.readouterr().out == re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
+    found: dict[str, type[BaseModel]] = {}
+    exec(programs[1], found)  # noqa: S102 - the same
+    scheduler = FlowScheduler(found["EmptiestRackModel"](), SchedulerSettings(certify_every=1))
+    for number in range(4):
+        scheduler.add_machine(MachineDescriptor(number, f"n{number}", f"r{number // 2}", slots=4), 0.0)
+    for task in range(4):
+        scheduler.submit(JobDescriptor(task), [TaskDescriptor(task)], 0.0)
+        assert scheduler.round(0.0).stands
+    assert scheduler.state.resources.running[scheduler.state.resources.at(Level.RACK)].tolist() == [2, 2]
 
 
 def test_an_unknown_task_is_an_error() -> None:
