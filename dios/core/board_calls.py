@@ -112,6 +112,7 @@ def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
         _pass_on(step, task, seq, call, peer)
         return
     step.state.board.tidy(step.state)
+    version = step.state.board.version
     refused: list[tuple[int, str]] = []
     for victim in call.preempted:
         try:
@@ -123,7 +124,7 @@ def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
             _place(step, task, placement)
         except DiosError as error:
             refused.append((placement.submission, error.message))
-    step.answer(task, seq, messages.Placed(tuple(refused), step.state.board.version))
+    step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
 def _place(step: Step, task: Task, placement: messages.Placement) -> None:
