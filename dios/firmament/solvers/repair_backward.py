@@ -18,13 +18,11 @@ def _next_asker(net: Net, search: Search, vertex: int, now: int) -> int:
     price = net.price[vertex]
     option = search.task_cursor[vertex]
     while option >= 0:
-        seat = net.seat[net.row[option]]
-        if seat >= 0:
+        if net.comes[option] >= price:
+            seat = net.seat[net.row[option]]
             source = net.target[seat]
-            if (
-                net.option_cost[option] + price == net.option_cost[seat] + net.price[source]
-                and search.stamp[source] != now
-            ):
+            net.comes[option] = net.option_cost[seat] + net.price[source] - net.option_cost[option]
+            if net.comes[option] == price and search.stamp[source] != now and source != vertex:
                 search.task_cursor[vertex] = option
                 return int(-1 - option)
         option = net.asked_next[option]
@@ -144,10 +142,11 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int) -> int:
             best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
     option = net.asked[vertex]
     while option >= 0:
-        seat = net.seat[net.row[option]]
-        if seat >= 0:
+        if price - net.comes[option] < best:
+            seat = net.seat[net.row[option]]
             source = net.target[seat]
-            far = net.option_cost[option] + price - net.option_cost[seat] - net.price[source]
+            net.comes[option] = net.option_cost[seat] + net.price[source] - net.option_cost[option]
+            far = price - net.comes[option]
             if far < best and source != vertex:
                 best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
         option = net.asked_next[option]
@@ -193,6 +192,10 @@ def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> bool:
         if net.excess[vertex] < 0 and vertex != SINK:
             wanting[left] = vertex
             left += 1
+    if left:
+        # Prices fall from here on: that is what bounds may not survive, or begin with.
+        net.leaves[:] = -FAR
+        net.comes[:] = FAR
     held = stats[3]
     while left:
         stats[0] += 1

@@ -20,13 +20,18 @@ def _next_task(net: Net, search: Search, vertex: int, now: int) -> int:
     price = net.price[vertex]
     task = search.task_cursor[vertex]
     while task >= 0:
-        seat = net.seat[task]
-        pays = net.option_cost[seat] + price
-        for option in range(net.begin[task], net.end[task]):
-            to = net.target[option]
-            if net.option_cost[option] + net.price[to] == pays and search.stamp[to] != now:
-                search.task_cursor[vertex] = task
-                return -1 - option
+        if net.leaves[task] <= price:
+            at_seat = net.option_cost[net.seat[task]]
+            leaves = FAR
+            for option in range(net.begin[task], net.end[task]):
+                to = net.target[option]
+                if to != vertex:
+                    level = net.option_cost[option] + net.price[to] - at_seat
+                    leaves = min(leaves, level)
+                    if level == price and search.stamp[to] != now:
+                        search.task_cursor[vertex] = task
+                        return -1 - option
+            net.leaves[task] = leaves
         task = net.following[task]
     search.task_cursor[vertex] = -1
     return NONE
@@ -148,12 +153,18 @@ def _distance(net: Net, search: Search, vertex: int, now: int) -> int:
             best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
     task = net.first[vertex]
     while task >= 0:
-        pays = net.option_cost[net.seat[task]] + price
-        for option in range(net.begin[task], net.end[task]):
-            to = net.target[option]
-            far = net.option_cost[option] + net.price[to] - pays
-            if far < best and to != vertex:
-                best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+        if net.leaves[task] - price < best:
+            at_seat = net.option_cost[net.seat[task]]
+            leaves = FAR
+            for option in range(net.begin[task], net.end[task]):
+                to = net.target[option]
+                if to != vertex:
+                    level = net.option_cost[option] + net.price[to] - at_seat
+                    leaves = min(leaves, level)
+                    far = level - price
+                    if far < best:
+                        best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+            net.leaves[task] = leaves
         task = net.following[task]
     return int(best)
 

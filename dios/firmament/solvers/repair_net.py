@@ -40,6 +40,9 @@ class Net(NamedTuple):
     that sit at a vertex are a list: ``first`` (V,), ``following``, ``preceding`` (T,), -1 at its ends.
     ``row`` (O,) is an option's task, -1 where the option is of no task any more. The options that name a
     vertex are a list ``asked`` (V,), ``asked_next``, ``asked_back`` (O,).
+    Two bounds spare searches most rows: no task wants to leave its vertex while the price there is below
+    ``leaves`` (T,), and none to come by an option while the price there is above ``comes`` (O,). The first
+    holds while other prices rise, the second while they fall.
     """
 
     tail: Ints
@@ -66,6 +69,8 @@ class Net(NamedTuple):
     asked: Indices
     asked_next: Indices
     asked_back: Indices
+    leaves: Ints
+    comes: Ints
 
 
 class ArcColumns(NamedTuple):
@@ -147,6 +152,8 @@ def new_net(
         np.full(vertices, -1, np.int32),
         np.empty(options, np.int32),
         np.empty(options, np.int32),
+        np.full(tasks, -FAR, np.int64),
+        np.full(options, FAR, np.int64),
     )
 
 
@@ -170,6 +177,7 @@ def sit(net: Net, task: int, option: int) -> None:
     vertex = net.target[option]
     after = net.first[vertex]
     net.seat[task] = option
+    net.leaves[task] = -FAR
     net.following[task] = after
     net.preceding[task] = -1
     net.first[vertex] = task

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dios.firmament.solvers.auction import start
 from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
 from dios.firmament.solvers.errors import InvalidProblemError, OutOfRangeError
 from dios.firmament.solvers.repair import repair
@@ -46,6 +47,9 @@ CAPACITY_MAX: Final = 2**40
 
 HOLES_SHARE_INVERSE: Final = 3
 """Holes between rows are closed when a third of the columns is unused and they would have to grow."""
+
+NEW_SHARE_INVERSE: Final = 4
+"""With more than a quarter of the tasks new, prices are made anew."""
 
 NAMED: Final = 5
 """A reason names at most so many vertices."""
@@ -213,8 +217,14 @@ class WarmSolver:
         wrong = (places < self._net.begin[ids]) | (places >= self._net.end[ids])
         if wrong.any():
             raise InvalidProblemError(f"task {ids[np.argmax(wrong)]} has no such option")
-        self._net.option_cost[places] = self._costs(_column(cost, len(ids)))
-        self._dirty[ids] = True
+        costs = self._costs(_column(cost, len(ids)))
+        # What a task takes may become cheaper, and what it does not take dearer, and all is well.
+        taken = self._net.seat[ids] == places
+        rises = costs - self._net.option_cost[places]
+        self._dirty[ids[np.where(taken, rises > 0, rises < 0)]] = True
+        self._net.option_cost[places] = costs
+        # The bound falls by as much as the option in use rises, or another falls.
+        np.subtract.at(self._net.leaves, ids, np.maximum(np.where(taken, rises, -rises), 0))
 
     def _write(self, ids: Ints, start: Ints, target: ArrayLike, cost: ArrayLike, before: Ints) -> None:
         """Put rows behind all others, and tasks (n,) in them."""
@@ -254,6 +264,11 @@ class WarmSolver:
         """The cheapest flow after all changes so far. An infeasible network may be changed again."""
         self._prepare()
         net = self._net
+        used = self._alive[: self._count]
+        if np.count_nonzero(used & (net.seat[: self._count] < 0)) * NEW_SHARE_INVERSE > np.count_nonzero(
+            used
+        ):
+            self._start_anew()
         settle_arcs(net)
         dirty = np.flatnonzero(self._dirty)
         seat_best(net, dirty)
@@ -297,6 +312,20 @@ class WarmSolver:
             order = topological(net.head, net.out_start, net.out_arcs)
             start_prices(net, order[order >= self._priced], (self._most + 1) * (vertices + 1))
             self._priced = vertices
+
+    def _start_anew(self) -> None:
+        """Forget prices and seats for an auction's: it is quicker than to bring in so many new tasks."""
+        net = self._net
+        order = topological(net.head, net.out_start, net.out_arcs)
+        if len(order) < len(net.price):
+            return
+        net.seat[:] = -1
+        net.first[:] = -1
+        net.flow[:] = net.lower
+        dead = (self._most + 1) * (len(net.price) + 1)
+        start_prices(net, order, dead)
+        start(net, order, dead)
+        self._dirty[: self._count] = self._alive[: self._count] & (net.seat[: self._count] < 0)
 
     @property
     def tasks(self) -> int:

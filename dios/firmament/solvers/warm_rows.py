@@ -88,6 +88,7 @@ def with_tasks(net: Net, tasks: int) -> Net:
         seat=wider(net.seat, room, -1),
         following=wider(net.following, room, -1),
         preceding=wider(net.preceding, room, -1),
+        leaves=wider(net.leaves, room, 0),
     )
 
 
@@ -102,6 +103,7 @@ def with_options(net: Net, options: int) -> Net:
         row=wider(net.row, room, -1),
         asked_next=wider(net.asked_next, room, -1),
         asked_back=wider(net.asked_back, room, -1),
+        comes=wider(net.comes, room, 0),
     )
 
 
