@@ -193,7 +193,7 @@ class BoardRows(Struct, frozen=True, array_like=True, tag=15):
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):
-    """Answer to Place: which of the submissions and tasks were refused, and why; and the board's version before.
+    """Answer to Place: what of the submissions and tasks was refused, and why; the board's version before.
 
     What that board shows as waiting later came back: the node where it went had no room.
     """
