@@ -28,6 +28,7 @@ KINDS = {
     "one machine": (1, 5, 0.5),
     "all wait": (6, 20, 0.0),
     "all run": (8, 6, 1.0),
+    "all drained": (4, 12, 0.5),
     "mixed": (9, 60, 0.5),
 }
 """Machines, tasks, and the share that runs."""
@@ -40,6 +41,8 @@ def a_cluster(kind: str, seed: int) -> ClusterState:
     """A random cluster of a kind, with some knowledge."""
     machines, tasks, running = KINDS[kind]
     state = small.random_cluster(seed, machines=machines, tasks=tasks, running=running)
+    if kind == "all drained":
+        state.resources.usable[state.resources.at(Level.MACHINE)] = False
     state.knowledge = base = KnowledgeBase("n0", 1)
     for number, near in enumerate([(), ("serve",), ("sort", "serve")]):
         values: dict[int, int] = {Metric.PS_PER_INSTRUCTION: 400 + 90 * number, Metric.RUNTIME_NS: 7 * 10**9}

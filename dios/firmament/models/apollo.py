@@ -225,7 +225,9 @@ def _waits(state: ClusterState, machines: Ints, demand: Floats, releases: tuple[
     place = np.full(len(state.resources.alive), -1)
     place[machines] = np.arange(len(machines))
     where = place[state.tasks.machine[releases[0]]]
-    busy = np.flatnonzero((where >= 0) & np.isinf(wait[where]))
+    # What runs on drained machines frees nothing that anybody could use.
+    busy = np.flatnonzero(where >= 0)
+    busy = busy[np.isinf(wait[where[busy]])]
     for each in busy.tolist():
         task, at, left = int(releases[0][each]), int(where[each]), float(releases[1][each])
         if np.isfinite(wait[at]):
