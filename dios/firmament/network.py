@@ -96,6 +96,8 @@ class FlowNetwork:
         self._closed: Flags = np.zeros(0, np.bool_)
         self._touched: Flags = np.zeros(16, np.bool_)
         """By task row: whose options have changed since a solver was told."""
+        self._filters: Mapping[int, Filter] = {}
+        """Those of the last round."""
         self.forget_warm()
 
     def forget_warm(self, *, for_good: bool = False) -> None:
@@ -187,7 +189,11 @@ class FlowNetwork:
         if not np.array_equal(np.flatnonzero(rules.closed), np.flatnonzero(self._closed)):
             self._closed = rules.closed
             self._touched[:] = True
-        dirty = self.warm.stale(self._state.tasks.id[rules.tasks], rules, self._touched)
+        narrowed = np.isin(rules.filters, narrowing.changed(self._filters))
+        self._filters = narrowing.filters
+        # Rows that are not written again lead to vertices of filters that are as they were.
+        narrowing.keep(np.unique(rules.filters))
+        dirty = self.warm.stale(self._state.tasks.id[rules.tasks], rules, self._touched, narrowed)
         return dirty, make_rows(self.pool, rules.pick(dirty), narrowing.options)
 
     def _keep_classes(self, classes: tuple[Ints, Ints, Ints, Ints]) -> None:

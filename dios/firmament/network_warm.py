@@ -112,15 +112,18 @@ class WarmNetwork:
         dead = int(np.count_nonzero(self._capacity == 0))
         return dead > 1024 and dead > _DEAD_SHARE * (len(self._capacity) - dead)
 
-    def stale(self, identity: Ints, rules: RowRules, touched: Flags) -> Flags:
-        """Which rows have to be written again, (n,); ``touched`` (by task row): those with other options."""
+    def stale(self, identity: Ints, rules: RowRules, touched: Flags, narrowed: Flags) -> Flags:
+        """Which rows have to be written again, (n,).
+
+        ``touched`` (by task row) has other options, ``narrowed`` (n,) another filter than in the last round.
+        """
         size = int(rules.tasks.max(initial=0)) + 1
         if size > len(self._cache.identity):
             self._cache = self._cache.wider(max(size, 2 * len(self._cache.identity)))
         cache, tasks = self._cache, rules.tasks
         found: Flags = (
             touched[tasks]
-            | (rules.filters != 0)
+            | narrowed
             | (cache.filters[tasks] != rules.filters)
             | (cache.identity[tasks] != identity)
             | (cache.leaf[tasks] != rules.leaf)

@@ -92,7 +92,7 @@ class FlowScheduler:
         rows = np.flatnonzero(tasks.alive & (tasks.status == RUNNING) & (tasks.machine == row))
         tables.stop(self.state, rows)
         self._tell("remove_machine", lambda: self.model.remove_machine(self.state, row))
-        self._restrictions.labels.remove(row)
+        self._restrictions.remove_machine(row)
         self._network.forget_resources(self.state.remove_machine(machine))
         return [int(each) for each in tasks.id[rows]]
 

@@ -12,6 +12,7 @@ Not for: when a filter holds (``policies.affinity`` and the scheduler decide).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,7 +90,7 @@ class Narrowing:
     def __init__(self, tree: ResourceTable, vertices: Vertices, filters: dict[int, Filter]) -> None:
         self._tree = tree
         self._vertices = vertices
-        self._filters = filters
+        self.filters = filters
         self._machines = tree.at(Level.MACHINE)
         self._needed: list[tuple[int, int, int]] = []
         self._seen: dict[int, tuple[int, int]] = {}
@@ -107,7 +108,7 @@ class Narrowing:
         ):
             if number:
                 at = order[start:end]
-                target[at], cost[at], keep[at] = self._through(self._filters[number], target[at], cost[at])
+                target[at], cost[at], keep[at] = self._through(self.filters[number], target[at], cost[at])
         return owner[keep], target[keep], cost[keep]
 
     def _through(self, one: Filter, target: Ints, cost: Ints) -> tuple[Ints, Ints, Flags]:
@@ -138,6 +139,23 @@ class Narrowing:
             self._needed.append((found, number, inner))
         return found
 
+    def changed(self, before: Mapping[int, Filter]) -> Ints:
+        """The numbers of filters that are other ones than they were."""
+        return np.array(
+            [
+                number
+                for number, one in self.filters.items()
+                if one is not before.get(number) and not one.same(before.get(number))
+            ],
+            np.int64,
+        )
+
+    def keep(self, numbers: Ints) -> None:
+        """Vertices that filters have already go on, because tasks may lead there."""
+        found = self._vertices.all_of(VertexKind.ONLY)
+        for vertex in found[np.isin(self._vertices.row[found], numbers)].tolist():
+            self.vertex(int(self._vertices.row[vertex]), int(self._vertices.inner[vertex]))
+
     def vertices_in_use(self) -> Ints:
         """All narrowed vertices that something led to in this round, ascending."""
         return np.array(sorted(self._seen), np.int64)
@@ -148,7 +166,7 @@ class Narrowing:
         tail, head, capacity, cost = (column[order] for column in classes)
         while self._needed:
             vertex, number, inner = self._needed.pop()
-            one = self._filters[number]
+            one = self.filters[number]
             if self._vertices.kind[inner] == VertexKind.RESOURCE:
                 self._tree_arcs(vertex, one, int(self._vertices.row[inner]), tree_arcs, found)
                 continue

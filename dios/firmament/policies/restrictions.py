@@ -5,7 +5,7 @@ For: the scheduler, once each round. Not for: applying filters to arcs (``polici
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dios.firmament.policies.fit import fitting_machines
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
-from dios.limits import SCHED_MISFIT_FILTERS_MAX
+from dios.limits import SCHED_KEPT_FILTERS_MAX, SCHED_MISFIT_FILTERS_MAX
 
 _FIT_STEPS = 16
 """Demands of tasks that did not fit are rounded up to such parts of the largest machine, to share filters."""
@@ -44,6 +44,9 @@ class _Rules:
     """What has to be free, for tasks that did not fit before."""
 
 
+_NO_RULES = _Rules()
+
+
 @dataclass
 class _Special:
     """What a single task has learned."""
@@ -58,10 +61,17 @@ class Restrictions:
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self.labels = LabelIndex()
-        self._static: dict[int, _Rules] = {}
-        """By task row: tasks with constraints or a pin."""
+        self._static: list[_Rules] = [_Rules()]
+        """Constraints and pins that some task has or had, by number; 0: none."""
+        self._static_number: dict[_Rules, int] = {_Rules(): 0}
+        self._static_of: Ints = np.zeros(16, np.int64)
+        """By task row."""
         self._special: dict[int, _Special] = {}
         self._numbers: dict[_Rules, int] = {}
+        """Of the filters of the last round."""
+        self._next_number = 1
+        self._kept: dict[_Rules, Filter] = {}
+        """Filters that hold until a machine comes or goes."""
         self.crowded_out: Ints = np.zeros(0, np.int64)
         """Tasks that did not fit and wait for a filter of their own: there are too many kinds of them."""
 
@@ -70,16 +80,32 @@ class Restrictions:
     def add_machine(self, row: int, machine: MachineDescriptor) -> None:
         """A machine came."""
         self.labels.add(row, dict(machine.labels))
+        self._kept.clear()
+
+    def remove_machine(self, row: int) -> None:
+        """A machine goes."""
+        self.labels.remove(row)
+        self._kept.clear()
 
     def add_tasks(self, rows: Ints, tasks: list[TaskDescriptor]) -> None:
         """Tasks came."""
+        if int(rows.max(initial=0)) >= len(self._static_of):
+            longer = np.zeros(2 * int(rows.max()) + 1, np.int64)
+            longer[: len(self._static_of)] = self._static_of
+            self._static_of = longer
         for row, task in zip(rows.tolist(), tasks, strict=True):
+            rules = _NO_RULES
             if task.constraints or task.pinned is not None:
-                self._static[row] = _Rules(task.constraints, task.pinned)
+                rules = _Rules(task.constraints, task.pinned)
+            number = self._static_number.get(rules)
+            if number is None:
+                number = self._static_number[rules] = len(self._static)
+                self._static.append(rules)
+            self._static_of[row] = number
 
     def forget_task(self, row: int) -> None:
         """A task is gone."""
-        self._static.pop(row, None)
+        self._static_of[row] = 0
         self._special.pop(row, None)
 
     def refused(self, row: int, machine: int, now: float) -> None:
@@ -114,52 +140,64 @@ class Restrictions:
 
     def choose(self, state: ClusterState, tasks: Ints, now: float) -> tuple[Ints, dict[int, Filter]]:
         """The filter's number for each task (0: none), and the filters."""
-        self.crowded_out = np.zeros(0, np.int64)
-        affinity = state.jobs.affinity[state.tasks.job[tasks]]
-        marked = np.zeros(len(state.tasks.alive), np.bool_)
-        marked[list(self._static)] = True
-        marked[list(self._special)] = True
-        concerned = np.flatnonzero(marked[tasks] | (affinity != Affinity.NONE))
+        static = self._static_of[tasks] if len(tasks) else np.zeros(0, np.int64)
+        job = state.tasks.job[tasks]
+        job = np.where(state.jobs.affinity[job] != Affinity.NONE, job, ABSENT)
+        special = np.zeros(len(state.tasks.alive), np.bool_)
+        special[list(self._special)] = True
         numbers = np.zeros(len(tasks), np.int64)
-        filters: dict[int, Filter] = {}
-        kept: dict[_Rules, int] = {}
+        found = _Found(self, state)
+        common = np.flatnonzero(((static != 0) | (job != ABSENT)) & ~special[tasks])
+        kinds, which = np.unique(
+            static[common] * (len(state.jobs.alive) + 1) + job[common] + 1, return_inverse=True
+        )
+        rules = [
+            replace(
+                self._static[kind // (len(state.jobs.alive) + 1)], job=kind % (len(state.jobs.alive) + 1) - 1
+            )
+            for kind in kinds.tolist()
+        ]
+        if len(common):
+            numbers[common] = np.array([found.number(one) for one in rules], np.int64)[which]
         steps = self._steps(state)
         crowded: list[int] = []
-        misfit_kinds = 0
-        for at in concerned.tolist():
-            rules = self._rules(state, int(tasks[at]), now, steps)
-            if rules is None:
-                continue
-            number = kept.get(rules)
-            if number is None:
-                if rules.demand and misfit_kinds == SCHED_MISFIT_FILTERS_MAX:
-                    crowded.append(int(tasks[at]))
-                    continue
-                misfit_kinds += bool(rules.demand)
-                number = kept[rules] = (
-                    self._numbers.get(rules) or max([0, *self._numbers.values(), *kept.values()]) + 1
-                )
-                filters[number] = self._filter(state, number, rules)
-            numbers[at] = number
-        self._numbers = kept
+        for at in np.flatnonzero(special[tasks]).tolist():
+            row = int(tasks[at])
+            one = self._rules(
+                state, row, replace(self._static[int(static[at])], job=int(job[at])), now, steps
+            )
+            if one.demand and found.misfits == SCHED_MISFIT_FILTERS_MAX and one not in found.numbers:
+                crowded.append(row)
+            else:
+                numbers[at] = found.number(one)
+        self._numbers = found.numbers
         self.crowded_out = np.array(crowded, np.int64)
-        return numbers, filters
+        return numbers, found.filters
 
-    def _rules(self, state: ClusterState, row: int, now: float, steps: Floats) -> _Rules | None:
-        static = self._static.get(row, _Rules())
-        special = self._special.get(row)
-        avoided: frozenset[int] = frozenset()
+    def _rules(self, state: ClusterState, row: int, rules: _Rules, now: float, steps: Floats) -> _Rules:
+        """What a single task has learned, added to the rules that it shares with others."""
         demand: tuple[float, ...] = ()
-        if special is not None:
-            avoided = frozenset(self.refusals(row, now))
-            if special.misfit:
-                given = state.tasks.demand[row]
-                demand = tuple(float(part) for part in np.ceil(given / steps) * steps)
-        job = int(state.tasks.job[row])
-        if state.jobs.affinity[job] == Affinity.NONE:
-            job = ABSENT
-        rules = _Rules(static.constraints, static.pinned, job, avoided, demand)
-        return None if rules == _Rules() else rules
+        if self._special[row].misfit:
+            demand = tuple(float(part) for part in np.ceil(state.tasks.demand[row] / steps) * steps)
+        return replace(rules, avoided=frozenset(self.refusals(row, now)), demand=demand)
+
+    def number(self, rules: _Rules) -> int:
+        """The number that rules had in the last round, or a new one."""
+        found = self._numbers.get(rules)
+        if found is None:
+            found = self._next_number
+            self._next_number += 1
+        return found
+
+    def filter(self, state: ClusterState, number: int, rules: _Rules) -> Filter:
+        """What rules leave; constraints alone leave the same until a machine comes or goes."""
+        lasting = rules == _Rules(rules.constraints)
+        found = self._kept.get(rules) if lasting else None
+        if found is None or found.number != number:
+            found = self._filter(state, number, rules)
+            if lasting and len(self._kept) < SCHED_KEPT_FILTERS_MAX:
+                self._kept[rules] = found
+        return found
 
     @staticmethod
     def _steps(state: ClusterState) -> Floats:
@@ -193,6 +231,28 @@ class Restrictions:
             allowed &= allowed_by_affinity(state, rules.job, allowed)
             single = state.jobs.affinity[rules.job] == Affinity.SPREAD_MACHINES
         return Filter(number, allowed, penalty, bool(single))
+
+
+class _Found:
+    """The filters of a round while they are collected."""
+
+    def __init__(self, restrictions: Restrictions, state: ClusterState) -> None:
+        self._restrictions = restrictions
+        self._state = state
+        self.numbers: dict[_Rules, int] = {}
+        self.filters: dict[int, Filter] = {}
+        self.misfits = 0
+
+    def number(self, rules: _Rules) -> int:
+        """The number of the filter that rules make; 0 for no rules."""
+        if rules == _NO_RULES:
+            return 0
+        number = self.numbers.get(rules)
+        if number is None:
+            number = self.numbers[rules] = self._restrictions.number(rules)
+            self.filters[number] = self._restrictions.filter(self._state, number, rules)
+            self.misfits += bool(rules.demand)
+        return number
 
 
 def allowed_by_affinity(state: ClusterState, job: int, possible: Flags) -> Flags:
