@@ -97,6 +97,9 @@ def test_what_the_journal_lost_is_said() -> None:
     late = base.batch(Mark(1, 2))
     assert late.lost == 5
     assert late.entries[0].sequence == 7
+    again = KnowledgeBase.from_bytes(base.to_bytes(), "n", 2)
+    assert again.position == base.position
+    assert again.batch().entries == base.batch().entries
 
 
 def test_a_mark_from_the_future_is_refused() -> None:

@@ -19,16 +19,9 @@ from sched_procfs import Shown, Thread
 from sched_sysfs import write
 
 from dios import limits
-from dios.firmament.counters import (
-    Counter,
-    CounterReading,
-    TaskCounters,
-    survey,
-)
-from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.profiling import TABLE_6_4, TaskProbe, TaskReading, unmeasured, values
-from dios.firmament.samples import Metric, Sample, of_report
+from dios.firmament.profiling import TaskProbe, TaskReading, values
+from dios.firmament.samples import Metric, Sample
 
 SECOND = 1_000_000_000
 TICK = SECOND // os.sysconf("SC_CLK_TCK")
@@ -129,6 +122,31 @@ def test_what_a_task_starts_is_the_task_s(tmp_path: Path) -> None:
     made.show(tmp_path, Shown(10, children=(30,), threads=(Thread(100),)))
     again = probe.look(4, [10])
     assert (again.processes, again.cpu_ns) == (2, 5112)
+
+
+def test_a_new_child_with_an_old_one_s_number_is_new(tmp_path: Path) -> None:
+    """A number that a child had and another child has now is the other's, at the first look already."""
+    probe = TaskProbe(tmp_path)
+    made.show(tmp_path, Shown(30, children=(20,)))
+    made.show(tmp_path, Shown(20, parent=30, threads=(Thread(10),)))
+    assert probe.look(1, [30]).cpu_ns == 10
+    made.show(tmp_path, Shown(20, parent=30, start=900, threads=(Thread(7),)))
+    second = probe.look(2, [30])
+    assert (second.processes, second.cpu_ns) == (2, 17)
+
+
+def test_a_child_that_was_cut_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that had no turn at a look, and whose parent ended meanwhile, is looked at again at the next."""
+    probe = TaskProbe(tmp_path)
+    made.show(tmp_path, Shown(10, children=(20,)))
+    made.show(tmp_path, Shown(20, parent=10, threads=(Thread(10),)))
+    probe.look(1, [10])
+    made.show(tmp_path, Shown(10))
+    made.show(tmp_path, Shown(20, threads=(Thread(15),)))
+    monkeypatch.setattr(limits, "PROFILE_PROCESSES_MAX", 1)
+    assert probe.look(2, [10]).cpu_ns == 10
+    monkeypatch.setattr(limits, "PROFILE_PROCESSES_MAX", 2)
+    assert probe.look(3, [10]).cpu_ns == 15
 
 
 def test_bytes_of_a_child_count_once(tmp_path: Path) -> None:
@@ -248,89 +266,6 @@ def test_a_number_that_was_taken_back_may_be_told_anew(tmp_path: Path) -> None:
     probe.look(2, [])
     made.show(tmp_path, Shown(10, start=2, threads=(Thread(40),)))
     assert probe.look(3, [10]).cpu_ns == 140
-
-
-def reading(at_ns: int, **changed: int) -> TaskReading:
-    """A reading with little in it, and these fields."""
-    fields: dict[str, int] = {
-        name: 0 for name in TaskReading.__slots__ if name not in {"proportional", "missing"}
-    }
-    fields |= {"at_ns": at_ns, "virtual": 9, "resident": 8} | changed
-    return TaskReading(**fields, proportional=None, missing=())
-
-
-def test_two_looks_make_rates() -> None:
-    """Counts are those between the looks, rates are by the time between, sizes are the last ones."""
-    before = reading(SECOND, cpu_ns=SECOND, wait_ns=7, minor_faults=5, major_faults=2, read=100, written=90)
-    before = replace(before, yields=3, preemptions=8, virtual=1, resident=2)
-    after = reading(
-        3 * SECOND, cpu_ns=2 * SECOND, wait_ns=SECOND + 7, minor_faults=9, major_faults=3, read=1100
-    )
-    after = replace(after, written=100, yields=5, preemptions=11)
-    assert values(before, after) == {
-        Metric.CPU_NS: SECOND,
-        Metric.CPU_MILLI: 500,
-        Metric.WAIT_NS: SECOND,
-        Metric.STRETCH_MILLI: 2000,
-        Metric.VIRTUAL: 9,
-        Metric.RESIDENT: 8,
-        Metric.MINOR_FAULTS: 4,
-        Metric.MAJOR_FAULTS: 1,
-        Metric.READ_S: 500,
-        Metric.WRITTEN_S: 5,
-        Metric.YIELDS: 2,
-        Metric.PREEMPTIONS: 3,
-    }
-    assert values(before, replace(after, proportional=6))[Metric.PROPORTIONAL] == 6
-
-
-def test_counters_have_the_last_word() -> None:
-    """Of what procfs and a counter both know the counter's value is taken, and ratios come from counters."""
-    before = CounterReading({Counter.INSTRUCTIONS: 1000, Counter.TASK_CLOCK: 0, Counter.LLC_MISSES: 5})
-    after = CounterReading(
-        {Counter.INSTRUCTIONS: 2_001_000, Counter.TASK_CLOCK: 700, Counter.LLC_MISSES: 1005}
-    )
-    found = values(reading(0, cpu_ns=0), reading(1000, cpu_ns=600), after, before)
-    assert found[Metric.CPU_NS] == 700
-    assert found[Metric.CPU_MILLI] == 700
-    assert found[Metric.IPMA] == 2000
-    assert found[Metric.MAI_MICRO] == 500
-    assert Metric.CPI_MILLI not in found
-
-
-def test_looks_in_the_wrong_order_are_refused() -> None:
-    """A second look that is not later raises, rather than dividing by it."""
-    for at_ns in (5, 4):
-        with pytest.raises(ValueError, match="must be later"):
-            values(reading(5), reading(at_ns))
-
-
-def test_what_runs_backwards_is_nothing() -> None:
-    """A count that is smaller than before makes no negative value."""
-    found = values(reading(1, cpu_ns=9, read=9, yields=9), reading(2))
-    assert min(found.values()) == 0
-
-
-def test_each_row_of_table_6_4_is_measured_or_has_a_reason() -> None:
-    """On this machine every metric of the thesis is in a task's values, or named with why it is not."""
-    reasons = survey()
-    refused = unmeasured(reasons)
-    assert len(TABLE_6_4) == 12
-    probe, pids = TaskProbe(), [os.getpid()]
-    with TaskCounters(pids) as counters:
-        first = probe.look(time.monotonic_ns(), pids)
-        second = probe.look(time.monotonic_ns(), pids)
-        found = values(first, second, counters.read()) | of_report(FinalReport(1.0))
-    for row in TABLE_6_4:
-        assert (row.metric in found) != (row.name in refused), (row, refused.get(row.name))
-    assert all(why for why in refused.values())
-
-
-def test_rows_that_need_a_refused_counter_name_it() -> None:
-    """CPI needs cycles and instructions: refused cycles are the reason against CPI, and not against MAI."""
-    refused = unmeasured({Counter.CYCLES: "cycles: EPERM: not permitted"})
-    assert set(refused) == {"Total cycles", "Cycles per instruction (CPI)"}
-    assert unmeasured(dict.fromkeys(Counter, "")) == {}
 
 
 def test_a_real_process_is_seen_working_and_ending(busy: subprocess.Popen[bytes]) -> None:

@@ -1,12 +1,16 @@
 """Sysfs and procfs trees made by hand, as machines of different kinds show themselves.
 
-Not for: reading them. Only the files that ``dios.firmament.topology`` looks at are written.
+Only the files that ``dios.firmament.topology`` looks at are written. Not for: saying what should be read.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from dios.firmament.topology import MachineTopology, read_topology
 
 GIB = 1 << 30
 
@@ -119,3 +123,17 @@ def cache(folder: Path, level: int, kind: str, size: str, cpus: list[int]) -> No
     write(folder / "type", kind)
     write(folder / "size", size)
     write(folder / "shared_cpu_list", listed(cpus))
+
+
+Seen = Callable[[Make], MachineTopology]
+
+
+def reader(folder: Path) -> Seen:
+    """Shows machines below a folder and reads them, each kind once."""
+
+    @functools.cache
+    def read(make: Make) -> MachineTopology:
+        place = folder / str(sum(1 for _ in folder.iterdir()))
+        return read_topology(*show(place, make), architecture="x86_64")
+
+    return read
