@@ -170,7 +170,8 @@ class TaskCounters:
                 self._refuse(counter, f"over {limits.COUNTER_DESCRIPTORS_MAX} counters for one task")
                 return
             try:
-                fds.append(self._opened(counter, thread))
+                fd, self._user_only = _opened(self._open, counter, thread, user_only=self._user_only)
+                fds.append(fd)
             except OSError as error:
                 if error.errno == errno.ESRCH:
                     # It has ended meanwhile, and others may live.
@@ -179,16 +180,6 @@ class TaskCounters:
                 return
         if threads and not fds:
             self._reasons[counter] = "the task has ended"
-
-    def _opened(self, counter: Counter, thread: int) -> int:
-        try:
-            return self._open(counter, thread, self._user_only)
-        except OSError as error:
-            if self._user_only or error.errno not in {errno.EACCES, errno.EPERM}:
-                raise
-            fd = self._open(counter, thread, True)
-            self._user_only = True
-            return fd
 
     def _refuse(self, counter: Counter, why: str) -> None:
         """Part of the threads would be a wrong number: rather none."""
@@ -200,9 +191,14 @@ class TaskCounters:
 
 def survey(opener: Open = open_counter) -> dict[Counter, str]:
     """Which counters this machine gives this process: for each the reason against it, or nothing."""
-    with TaskCounters([os.getpid()], opener=lambda counter, _, user: opener(counter, 0, user)) as counters:
-        reasons = counters.read().reasons
-    return {counter: reasons.get(counter, "") for counter in Counter}
+    found: dict[Counter, str] = {}
+    for counter in Counter:
+        try:
+            os.close(_opened(opener, counter, 0, user_only=False)[0])
+            found[counter] = ""
+        except OSError as error:
+            found[counter] = reason(counter, error.errno or 0)
+    return found
 
 
 def reason(counter: Counter, number: int) -> str:
@@ -221,6 +217,16 @@ def reason(counter: Counter, number: int) -> str:
     else:
         what = os.strerror(number)
     return f"{counter.name.lower()}: {name}: {what}"
+
+
+def _opened(opener: Open, counter: Counter, thread: int, *, user_only: bool) -> tuple[int, bool]:
+    """A descriptor, and whether it is without the kernel's part, which may not be permitted."""
+    try:
+        return opener(counter, thread, user_only), user_only
+    except OSError as error:
+        if user_only or error.errno not in {errno.EACCES, errno.EPERM}:
+            raise
+    return opener(counter, thread, True), True
 
 
 def _threads(proc: Path, pids: Iterable[int]) -> list[int]:
