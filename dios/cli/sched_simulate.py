@@ -28,7 +28,7 @@ DOING: Final = "dios sched simulate"
 EXAMPLES: Final = (
     "\b\nExamples:\n"
     "  dios sched simulate --synthetic google --machines 200 --blocks\n"
-    "  dios sched simulate --synthetic mix-srg --model coco --out results --plots\n"
+    "  dios sched simulate --synthetic mix-srg --model coco --stay --out results --plots\n"
     "  dios sched simulate --trace clusterdata-2011-2 --machines 500 --hours 2 --json"
 )
 
@@ -66,6 +66,7 @@ BlocksOption = Annotated[bool, typer.Option("--blocks", help="Batch tasks have i
 TopologyOption = Annotated[
     bool, typer.Option("--topology", help="Sockets, caches, cores and threads are vertices too.")
 ]
+StayOption = Annotated[bool, typer.Option("--stay", help="Running tasks are neither stopped nor moved.")]
 CheckOption = Annotated[bool, typer.Option("--check", help=_CHECK)]
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Write summary.json and tables there.")
@@ -88,6 +89,7 @@ def simulate(
     *,
     blocks: BlocksOption = False,
     topology: TopologyOption = False,
+    stay: StayOption = False,
     check: CheckOption = False,
     out: OutOption = None,
     plots: PlotsOption = False,
@@ -115,6 +117,7 @@ def simulate(
             round_interval=round_interval,
             blocks=blocks,
             topology=topology,
+            stay=stay,
             checked=check,
         )
         _run(options, out, plots=plots, as_json=as_json)

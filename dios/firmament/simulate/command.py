@@ -50,6 +50,7 @@ class Options:
     round_interval: str = "1"
     blocks: bool = False
     topology: bool = False
+    stay: bool = False
     checked: bool = False
 
 
@@ -71,7 +72,9 @@ def run_options(options: Options, progress: Callable[[Progress], None] | None) -
             scheduler=scheduler_for(
                 options.model,
                 parameters=options.parameters,
-                settings=SchedulerSettings(solver=options.solver),
+                settings=SchedulerSettings(
+                    solver=options.solver, preemption=not options.stay, migration=not options.stay
+                ),
                 knowledge=knowledge,
                 seed=options.seed,
             ),
