@@ -1,0 +1,75 @@
+"""Who schedules what, in the three set-ups of Figure 6.6."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from dios.firmament.coordinator.duty import Candidate, Duty, SetUp, duty_of
+
+NODES = [
+    Candidate(11, "n1", "r1", coordinated=True),
+    Candidate(12, "n2", "r1", coordinated=True),
+    Candidate(13, "n3", "r2", coordinated=True),
+    Candidate(14, "n4", "r2", coordinated=True),
+]
+ALL = frozenset({"n1", "n2", "n3", "n4"})
+
+
+def duties(nodes: list[Candidate], set_up: SetUp) -> dict[str, Duty]:
+    """What each coordinator works out for itself."""
+    return {one.name: duty_of(one.node, nodes, set_up, 2.0) for one in nodes}
+
+
+def test_centralised_one_places_for_all() -> None:
+    """One coordinator attends to every node; the others know who it is, and do nothing."""
+    found = duties(NODES, SetUp.CENTRALISED)
+    assert found["n1"] == Duty(ALL, ALL, leader="n1")
+    assert all(found[name] == Duty(leader="n1") for name in ("n2", "n3", "n4"))
+
+
+def test_distributed_each_places_its_own() -> None:
+    """Every coordinator attends to its own node, and places anywhere."""
+    for name, duty in duties(NODES, SetUp.DISTRIBUTED).items():
+        assert duty == Duty(frozenset({name}), ALL, leader=name)
+
+
+def test_hierarchical_racks_come_first() -> None:
+    """Each rack's first coordinator has its rack; the first of all has all, after the racks' time."""
+    found = duties(NODES, SetUp.HIERARCHICAL)
+    assert found["n3"] == Duty(frozenset({"n3", "n4"}), frozenset({"n3", "n4"}), leader="n3")
+    assert found["n1"] == Duty(ALL, ALL, 2.0, frozenset({"n3", "n4"}), "n1")
+    assert found["n2"] == Duty(leader="n1")
+    assert found["n4"] == Duty(leader="n3")
+
+
+def test_who_has_no_coordinator_is_attended_to_by_others() -> None:
+    """A node without a coordinator leads nothing, and its runs are placed all the same."""
+    nodes = [Candidate(11, "n1", "r1", coordinated=False), *NODES[1:]]
+    found = duties(nodes, SetUp.CENTRALISED)
+    assert found["n1"] == Duty()
+    assert found["n2"].attend == ALL
+
+
+@pytest.mark.parametrize("set_up", list(SetUp))
+def test_somebody_attends_to_every_node(set_up: SetUp) -> None:
+    """Whatever coordinators are left, each node is attended to, as long as there is one at all."""
+    for alive in itertools.product((True, False), repeat=4):
+        nodes = [
+            Candidate(one.node, one.name, one.rack, coordinated=has)
+            for one, has in zip(NODES, alive, strict=True)
+        ]
+        attended = frozenset().union(*(duty.attend for duty in duties(nodes, set_up).values()))
+        if set_up is SetUp.DISTRIBUTED:
+            assert attended == {one.name for one in nodes if one.coordinated}
+        else:
+            assert attended == (ALL if any(alive) else frozenset())
+
+
+@pytest.mark.parametrize("set_up", list(SetUp))
+def test_the_order_of_the_facts_does_not_matter(set_up: SetUp) -> None:
+    """Coordinators that know the same nodes come to the same duties, in whatever order they heard of them."""
+    mixed = random.Random(5).sample(NODES, len(NODES))  # noqa: S311 - a shuffle
+    assert duties(NODES, set_up) == {one.name: duties(mixed, set_up)[one.name] for one in NODES}
