@@ -27,7 +27,7 @@ from dios.firmament.simulate.check import check
 from dios.firmament.simulate.events import Agenda, Happening, MachineDown, Submission, Usage, Withdrawal
 from dios.firmament.simulate.interference import alone, together
 from dios.firmament.simulate.machines import MACHINE_TYPES, SRG_CLUSTER, google_machines, thesis_machines
-from dios.firmament.simulate.mix import CPU_SPIN, IO_READ, MixWorkload
+from dios.firmament.simulate.mix import CPU_SPIN, IO_READ, TABLE_8_2, MixWorkload
 from dios.firmament.simulate.outcome import Outcome
 from dios.firmament.simulate.report import summarise
 from dios.firmament.simulate.run import Progress, SimulationConfig, simulate
@@ -204,6 +204,18 @@ def test_a_withdrawn_task_leaves_whether_it_waits_or_runs() -> None:
     assert "2: task 2 ended, withdrawn" in scheduler.heard
 
 
+def test_a_task_withdrawn_after_it_was_stopped_has_no_run() -> None:
+    """Its run was lost when it was stopped; no report speaks of it."""
+    outcome, scheduler = run(
+        [machine(1), submission(0.0, 1, {1: 10.0}), Withdrawal(6.5, 1)],
+        {0.0: [place(1, 1)], 4.0: [preempt(1, 1)]},
+    )
+    (record,) = outcome.ended
+    assert math.isnan(record.runtime)
+    assert (record.waited, record.wasted) == (2.5, 4.0)
+    assert "6.5: task 1 ended, withdrawn" in scheduler.heard
+
+
 def test_a_measurement_reaches_who_runs() -> None:
     """A trace's measurement of a task that runs is told; of one that waits it is not."""
     used = Resources(cpus=0.5)
@@ -344,6 +356,18 @@ def test_counters_are_those_of_the_work() -> None:
     assert record.report().completed
 
 
+def test_whoever_comes_and_goes_each_task_does_its_work() -> None:
+    """Over hundreds of changes of pace the instructions of each run are those of its work."""
+    mix = MixWorkload(thesis_machines(SRG_CLUSTER), SEED, large=False)
+    outcome = simulate(SimulationConfig(mix, scheduler_for("queue", seed=SEED), 400))
+    rates = {entry.program.name: entry.program.instructions for entry in TABLE_8_2}
+    completed = [record for record in outcome.ended if record.completed]
+    assert len(completed) > 200
+    for record in completed:
+        assert record.instructions == pytest.approx(record.work * rates[record.name]), f"seed {SEED}"
+        assert record.normalised >= 1 - 1e-9, f"seed {SEED}: faster than the ideal"
+
+
 def test_the_ideal_is_the_best_machine_there() -> None:
     """Runtimes are normalised by the best machine of the cluster, wherever a task ran (§8.2.1)."""
     outcome, _ = run(
@@ -415,6 +439,25 @@ def test_a_seed_gives_one_run(model: str) -> None:
     assert first.deltas == again.deltas
     assert first.digest == again.digest != other.digest
     assert len(first.deltas) == first.placed + first.preempted + first.migrated > 0
+
+
+def test_real_time_may_be_let_in() -> None:
+    """Measured rounds land after they began; nothing is lost or doubled by it."""
+    outcome = simulate(
+        SimulationConfig(
+            failing_google(6),
+            scheduler_for("trivial", seed=SEED),
+            150,
+            round_interval=0,
+            measured=True,
+            checked=True,
+            keep_deltas=True,
+        )
+    )
+    began = {line.at for line in outcome.rounds}
+    assert outcome.deltas
+    assert not [at for at, _ in outcome.deltas if at in began]
+    assert len(outcome.ended) + len(outcome.unfinished) == outcome.submitted
 
 
 def test_ctrl_c_leaves_what_was_found() -> None:

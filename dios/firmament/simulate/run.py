@@ -174,6 +174,7 @@ class _Engine:
     def close(self, real_s: float) -> Outcome:
         """What was found."""
         outcome = self.outcome
+        self._note_level()
         outcome.unfinished = self._world.records()
         outcome.digest = self._digest.text()
         outcome.seconds = self._now
@@ -235,6 +236,7 @@ class _Engine:
                 self._agenda.put(self._now + (self._config.sample_interval or math.inf), _SampleDue())
             case _LevelDue():
                 self._note_level()
+                self._next_level()
         if self._bridge.changed:
             self._want_round()
 
@@ -250,7 +252,8 @@ class _Engine:
         self.outcome.ended.append(record)
         if self._config.knowledge and record.instructions:
             self._config.knowledge.add(final_sample(record))
-        self._bridge.tell(Ended(record.task, record.report() if record.placements else None), self._now)
+        report = None if math.isnan(record.placed) else record.report()
+        self._bridge.tell(Ended(record.task, report), self._now)
         self._left_of_job[record.job] -= 1
         if not self._left_of_job[record.job]:
             del self._left_of_job[record.job]
@@ -270,6 +273,8 @@ class _Engine:
         world = self._world
         waiting = world.tasks - world.running
         self.outcome.levels.append(Level(self._now, world.machines, world.slots, world.running, waiting))
+
+    def _next_level(self) -> None:
         self._agenda.put(self._now + self._config.seconds / limits.SIMULATED_LEVELS_MAX, _LevelDue(), _LAST)
 
     # Rounds -------------------------------------------------------------------------------------------

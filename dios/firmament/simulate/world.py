@@ -283,6 +283,8 @@ class World:
         if host is None:
             record.waited += now - record.waiting_since
             record.ended = now
+            # The run that it may have had was lost before; there is none that ended.
+            record.placed, record.instructions = math.nan, 0.0
             del self._tasks[task]
             self._left.pop(task, None)
         else:
