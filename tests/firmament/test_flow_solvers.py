@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from flow_networks import SHAPES, arcs_of, brute_cost, network, problem_of, shape_of, tiny
+from flow_networks import SHAPES, arcs_of, brute_cost, hubs, network, problem_of, shape_of, tiny
 
 from dios.firmament.solvers import (
     FlowProblem,
@@ -46,6 +46,16 @@ def test_every_network_costs_what_the_reference_says(algorithm: str, shape: str)
         wanted = reference(seed)
         assert (solution.status, solution.reason) == (wanted.status, wanted.reason), f"seed {seed}"
         assert solution.cost == wanted.cost or solution.status == "unbounded", f"seed {seed}"
+
+
+@pytest.mark.parametrize("algorithm", OURS)
+def test_vertices_of_many_arcs_cost_what_the_reference_says(algorithm: str) -> None:
+    """Networks through vertices with hundreds of arcs, most of them alike, cost what they must."""
+    for seed in range(5):
+        problem = hubs(seed)
+        solution = solve(problem, algorithm)
+        certificate(problem, solution)
+        assert solution.cost == solve(problem, "ortools").cost, f"seed {seed}"
 
 
 def test_the_reference_can_prove_its_answers() -> None:

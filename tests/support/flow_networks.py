@@ -198,6 +198,18 @@ def network(seed: int) -> FlowProblem:
     return _plain(rng, most, costs)
 
 
+def hubs(seed: int) -> FlowProblem:
+    """Some hundred sources and sinks around two vertices that everything passes, with few different costs."""
+    rng = Random(f"hubs {seed}")  # noqa: S311 - a test repeats itself
+    sources, sinks = rng.randint(300, 400), rng.randint(260, 400)
+    room = -(-sources // sinks) + rng.randint(0, 1)
+    one, two, end = sources + sinks, sources + sinks + 1, sources + sinks + 2
+    arcs = [(source, hub, 0, 1, rng.randint(0, 3)) for source in range(sources) for hub in (one, two)]
+    arcs += [(hub, sink, 0, room, rng.randint(0, 3)) for sink in range(sources, one) for hub in (one, two)]
+    arcs += [(sink, end, 0, room, rng.randint(0, 3)) for sink in range(sources, one)]
+    return problem_of([1] * sources + [0] * (sinks + 2) + [-sources], arcs)
+
+
 def _flows(problem: FlowProblem) -> Iterator[tuple[int, ...]]:
     bounds = zip(problem.lower.tolist(), problem.capacity.tolist(), strict=True)
     return itertools.product(*(range(low, most + 1) for low, most in bounds))

@@ -26,7 +26,7 @@ from dios.firmament.solvers.open_halves import Open, open_halves, push
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
 
-WORK_MAX: Final = 200
+WORK_MAX: Final = 60
 """So many times the number of half arcs may be looked at; an easy network takes some dozens of times."""
 
 WORK_LEAST: Final = 1_000_000
@@ -35,20 +35,27 @@ WORK_LEAST: Final = 1_000_000
 DONE, STUCK, TIRED, STOPPED = 0, 1, 2, 3
 BEGIN, WAITING, WORK, SIZE, ROUND = 0, 1, 2, 3, 4
 
+WIDE: Final = 256
+"""The free arcs of a vertex with more arcs than this are not added up: one of them is likely to lead on."""
+
+ROOM_ENOUGH: Final = 2**58
+"""What such a vertex is taken to have: the set grows on, and prices fall when it cannot."""
+
 
 class Growth(NamedTuple):
     """The columns of a growing set, each (V,) but ``counts``, which are five numbers: BEGIN to ROUND.
 
     ``members`` stand in order; ``inside`` is the round in which a vertex joined, ``via`` the half arc by
-    which, and ``current`` where it looks next. ``offered`` is what the set's free arcs to an outer vertex
-    can take, if that was ``seen`` in this round. ``queue`` has the vertices with excess, each once
-    (``queued``).
+    which, ``start`` where it begins to look and ``tried`` how far it has looked. ``offered`` is what the
+    set's free arcs to an outer vertex can take, if that was ``seen`` in this round. ``queue`` has the
+    vertices with excess, each once (``queued``).
     """
 
     members: Ints
     inside: Ints
     via: Ints
-    current: Ints
+    start: Ints
+    tried: Ints
     offered: Ints
     seen: Ints
     queue: Ints
@@ -57,7 +64,7 @@ class Growth(NamedTuple):
 
 
 def _new_growth(vertices: int) -> Growth:
-    sizes = (*[vertices] * 8, 5)
+    sizes = (*[vertices] * 9, 5)
     return Growth(*(np.zeros(size, np.int64) for size in sizes))
 
 
@@ -80,8 +87,13 @@ def _join(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int,
     growth.counts[SIZE] += 1
     growth.inside[vertex] = number
     growth.via[vertex] = via
-    growth.current[vertex] = graph.first[vertex]
-    growth.counts[WORK] += opened.end[vertex] - graph.first[vertex] + 1
+    # Where it went the last time there was room, and before that there was none.
+    growth.start[vertex] += growth.tried[vertex]
+    growth.tried[vertex] = 0
+    growth.counts[WORK] += 1
+    if opened.end[vertex] - graph.first[vertex] > WIDE:
+        return ROOM_ENOUGH
+    growth.counts[WORK] += opened.end[vertex] - graph.first[vertex]
     free = -growth.offered[vertex] if growth.seen[vertex] == number else 0
     for place in range(graph.first[vertex], opened.end[vertex]):
         half = opened.order[place]
@@ -150,16 +162,22 @@ def _next_free(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex:
     Depth first: a deficit is seldom next door, and often a few arcs away in any direction.
     """
     while True:
-        for place in range(growth.current[vertex], opened.end[vertex]):
+        begin = graph.first[vertex]
+        size = opened.end[vertex] - begin
+        place = begin + (growth.start[vertex] + growth.tried[vertex]) % max(size, 1)
+        for tried in range(growth.tried[vertex], size):
             half = opened.order[place]
             other = graph.target[half]
             if (
                 growth.inside[other] != growth.counts[ROUND]
                 and graph.cost[half] + price[vertex] == price[other]
             ):
-                growth.current[vertex] = place
+                growth.counts[WORK] += tried - growth.tried[vertex]
+                growth.tried[vertex] = tried
                 return int(half)
-        growth.current[vertex] = opened.end[vertex]
+            place = place + 1 if place + 1 < opened.end[vertex] else begin
+        growth.counts[WORK] += size - growth.tried[vertex]
+        growth.tried[vertex] = size
         if growth.via[vertex] < 0:
             return -1
         vertex = graph.target[graph.mate[growth.via[vertex]]]
