@@ -58,10 +58,9 @@ class Power:
 
 MACHINES: Final = {
     # Watts and cores: Tables 8.3 and 8.4 (the R420 has twelve cores, as in Table 8.1). Speed and requests are
-    # estimates from clocks and kinds of cores, for work that partly waits for disks and networks; the thesis
-    # gives none.
-    "pandaboard": Power(6.95, 7.58, 2, 0.3, 2_000.0),
-    "wandboard": Power(9.55, 12.25, 4, 0.3, 2_500.0),
+    # estimates from clocks and kinds of cores; the thesis gives none.
+    "pandaboard": Power(6.95, 7.58, 2, 0.18, 2_000.0),
+    "wandboard": Power(9.55, 12.25, 4, 0.18, 2_500.0),
     "r420": Power(87.10, 175.04, 12, 0.92, 16_000.0),
     "r415": Power(70.60, 238.02, 12, 1.0, 19_000.0),
     "itanium": Power(544.94, 657.81, 8, 0.45, 6_000.0),
