@@ -85,12 +85,14 @@ class ApolloModel(QuincyModel):
         self.candidates = candidates
         self.runtimes = Runtimes(unknown)
         self._plans: dict[int, _Plan] = {}
+        self._waits: dict[bytes, Floats] = {}
+        self._ends: tuple[Ints, Floats] | None = None
         self._worst = np.zeros(0, np.int64)
         self._asked_worst = np.zeros(0, np.int64)
 
     def begin(self, state: ClusterState) -> None:
         """The wait-time matrix is made anew."""
-        self._plans = {}
+        self._plans, self._waits, self._ends = {}, {}, None
 
     def plan(self, state: ClusterState, number: int) -> _Plan:
         """R and W of a class (its number in ``ClusterState.equivalences``) on each machine."""
@@ -100,7 +102,10 @@ class ApolloModel(QuincyModel):
             waiting = waiting_tasks(state)
             mine = waiting[state.tasks.equivalence[waiting] == number]
             demand = state.tasks.demand[mine].max(axis=0, initial=0.0)
-            wait = _waits(state, machines, demand, self._releases(state))
+            # Classes that ask for as much wait as long.
+            wait = self._waits.get(demand.tobytes())
+            if wait is None:
+                wait = self._waits[demand.tobytes()] = _waits(state, machines, demand, self._releases(state))
             self._plans[number] = _Plan(machines, self._runs(state, number, mine, machines), wait)
         return self._plans[number]
 
@@ -118,12 +123,14 @@ class ApolloModel(QuincyModel):
 
     def _releases(self, state: ClusterState) -> tuple[Ints, Floats]:
         """Running tasks in the order of their expected ends, and in how many seconds those are."""
-        running = running_tasks(state)
-        left = self.runtimes.expected(state, running) - (state.now - state.tasks.since[running])
-        # One that should have ended is as good as at its end.
-        left = np.maximum(left, 0.0)
-        order = np.argsort(left, kind="stable")
-        return running[order], left[order]
+        if self._ends is None:
+            running = running_tasks(state)
+            left = self.runtimes.expected(state, running) - (state.now - state.tasks.since[running])
+            # One that should have ended is as good as at its end.
+            left = np.maximum(left, 0.0)
+            order = np.argsort(left, kind="stable")
+            self._ends = running[order], left[order]
+        return self._ends
 
     # Arcs -------------------------------------------------------------------------------------------
 
@@ -169,9 +176,10 @@ class ApolloModel(QuincyModel):
         return Options(np.arange(len(tasks)), classes, self._worst_of(state, tasks))
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Class -> the machines with room that are done first, at R, one task a round."""
+        """Class -> the machines with room that are done first, at R, one task a round; for who waits."""
         parts: list[ClassArcs] = []
-        for number in class_members(classes).tolist():
+        wanted = state.tasks.equivalence[waiting_tasks(state)]
+        for number in np.intersect1d(class_members(classes), wanted).tolist():
             plan = self.plan(state, number)
             ready = np.flatnonzero(plan.wait == 0)
             best = ready[np.argsort(plan.run[ready], kind="stable")][: self.candidates]

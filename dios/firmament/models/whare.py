@@ -207,24 +207,25 @@ class WhareModel(BaseModel):
         types, place = np.unique(view.around.types, return_inverse=True)
         slots = np.zeros(len(types), np.int64)
         np.add.at(slots, place, state.resources.slots[view.around.machines])
+        psi, tried = self._psi(view, members, types)
         trying = self._running_by_type(state, members, types)
-        parts: list[ClassArcs] = []
-        for at, number in enumerate(members.tolist()):
-            psi, tried = self._psi(view, number, types)
-            capacity = np.where(tried, slots, np.maximum(self.trials - trying[at], 0))
-            source = np.full(len(types), class_numbers(TASKS, np.array([number]))[0])
-            parts.append(ClassArcs(source, class_numbers(MACHINES, types), whole(psi), capacity))
-        return joined(*parts)
+        capacity = np.where(tried, slots, np.maximum(self.trials - trying, 0))
+        source = np.repeat(class_numbers(TASKS, members), len(types))
+        target = np.tile(class_numbers(MACHINES, types), len(members))
+        return ClassArcs(source, target, whole(psi.ravel()), capacity.ravel())
 
-    def _psi(self, view: _View, number: int, types: Ints) -> tuple[Floats, Flags]:
-        """Psi of a class by type of machine, and where it was measured."""
-        row = int(view.scores.number[number])
-        if row == ABSENT:
-            return np.full(len(types), float(self.unknown)), np.zeros(len(types), np.bool_)
-        psi = view.scores.mean[row, types]
-        tried = ~np.isnan(psi)
-        best = max(float(np.nanmin(view.scores.mean[row])) - 1.0, 0.0)
-        return np.where(tried, psi, best), tried
+    def _psi(self, view: _View, members: Ints, types: Ints) -> tuple[Floats, Flags]:
+        """Psi of classes by type of machine, and where it was measured; shape (classes, types)."""
+        rows = view.scores.number[members]
+        psi = np.full((len(members), len(types)), float(self.unknown))
+        tried = np.zeros(psi.shape, np.bool_)
+        scored = np.flatnonzero(rows != ABSENT)
+        if len(scored):
+            mean = view.scores.mean[rows[scored]]
+            tried[scored] = ~np.isnan(mean[:, types])
+            best = np.maximum(np.nanmin(mean, axis=1) - 1.0, 0.0)
+            psi[scored] = np.where(tried[scored], mean[:, types], best[:, None])
+        return psi, tried
 
     def _running_by_type(self, state: ClusterState, members: Ints, types: Ints) -> Ints:
         """How many tasks of each class run on each type, shape (classes, types)."""
@@ -250,7 +251,8 @@ class WhareModel(BaseModel):
         if self.by_neighbours:
             waiting = waiting_tasks(state)
             wanted = np.bincount(state.tasks.equivalence[waiting], minlength=len(state.equivalences))
-            parts += [self._of_neighbours(state, view, each, int(wanted[each])) for each in tasks.tolist()]
+            some = tasks[wanted[tasks] > 0]
+            parts += [self._of_neighbours(state, view, each, int(wanted[each])) for each in some.tolist()]
         return joined(*parts)
 
     def _of_types(self, state: ClusterState, view: _View, types: Ints) -> ClassArcs:
