@@ -304,3 +304,12 @@ def test_more_vertices_than_prices_for_the_costs_are_refused() -> None:
     with pytest.raises(InvalidProblemError, match="larger unit for costs"):
         live.add_node()
     assert answer(live).cost == FLOW_PRICE_MAX // 3
+
+
+def test_prices_that_fall_too_far_in_one_repair_come_back() -> None:
+    """A repair stops whenever a price leaves its range, and goes on after it was brought back."""
+    live = IncrementalSolver(network(24), scratch=None)
+    live._price_low = 0
+    history = History(live, 24)
+    for step in range(CHANGES):
+        answer(live, f"step {step} ({history.step()})")

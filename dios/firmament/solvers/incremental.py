@@ -22,9 +22,11 @@ from dios.firmament.solvers.residual import flag_arcs
 from dios.firmament.solvers.residual_changes import ChangingNetwork
 from dios.firmament.solvers.residual_repair import (
     OVERFLOW,
+    PRICE_LOW,
     PRICE_MAX,
     STUCK,
     TIRED,
+    WIDE,
     adopt,
     excesses,
     repair,
@@ -67,6 +69,7 @@ class IncrementalSolver(ChangingNetwork):
         self._priced = 0
         self._cold = True
         self._endless = 0
+        self._price_low = PRICE_LOW
         super().__init__(problem)
 
     def solve(self) -> FlowSolution:
@@ -86,9 +89,9 @@ class IncrementalSolver(ChangingNetwork):
         if self._endless_cycle():
             return self._from_scratch(began, PLAIN)
         self._bound_endless()
-        self._bound_prices()
         if self._cold and self._scratch and self._arcs > COLD_ARCS_MAX:
             return self._from_scratch(began)
+        self._bound_prices()
         net = self._net
         if settle(net, self._endless, self._priced, self._vertices) == OVERFLOW:
             raise OutOfRangeError(
@@ -101,7 +104,10 @@ class IncrementalSolver(ChangingNetwork):
             if excesses(net) > max(EXCESSES_MIN, self._vertices // EXCESSES_SHARE):
                 return self._from_scratch(began)
             work_max = WORK_SHARE * 2 * (self._arcs + self._vertices + EXCESSES_MIN)
-        outcome, settled = repair(net, self._endless, work_max)
+        outcome, settled = WIDE, 0
+        while outcome == WIDE:
+            self._bound_prices()
+            outcome, settled = repair(net, self._endless, work_max, self._price_low)
         if outcome == TIRED:
             return self._from_scratch(began)
         self._cold = False

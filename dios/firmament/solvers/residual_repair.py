@@ -35,8 +35,11 @@ DEGREE_MAX: Final = 64
 PRICE_MAX: Final = FLOW_PRICE_MAX // 2
 """Prices start a repair within this: then, with a problem's costs, no distance leaves 64 bits."""
 
-DONE, STUCK, TIRED, OVERFLOW = 0, 1, 2, 3
-"""How a repair ends: all sent; a vertex cannot send all; too much work; an excess out of range."""
+PRICE_LOW: Final = -2 * FLOW_PRICE_MAX
+"""Below this a price must come back before the next search. Deficits that stay may let prices fall so far."""
+
+DONE, STUCK, TIRED, WIDE, OVERFLOW = 0, 1, 2, 3, 4
+"""How a repair ends: all sent; some cannot be sent; too much work; a price, or an excess, out of range."""
 
 
 @compiled
@@ -130,11 +133,21 @@ def settle(net: LiveNet, endless: int, priced: int, vertices: int) -> int:
 
 
 @compiled
-def _search(net: LiveNet, source: int, endless: int, targets: Ints) -> tuple[int, int, int]:
+def _reach(net: LiveNet, half: int, endless: int) -> tuple[int, int]:
+    """The other end of a half-arc, and the reduced cost of sending there; -1 where there is no room."""
+    arc = half >> 1
+    if half & 1:
+        return net.tail[arc], -_reduced(net, arc) if net.flow[arc] > net.lower[arc] else -1
+    return net.head[arc], _reduced(net, arc) if net.flow[arc] < _room(net, arc, endless) else -1
+
+
+@compiled
+def _search(net: LiveNet, source: int, endless: int, targets: Ints, work_max: int) -> tuple[int, int, int]:
     """Settle vertices by their distance from ``source`` until the deficits found can take its excess.
 
-    Returns how many deficits are in ``targets`` (nearest first), how many vertices are settled, and the
-    work done in half-arcs looked at. What is as near as the vertex at hand waits on the stack: many are.
+    Returns how many deficits are in ``targets`` (nearest first; -1: none, and ``work_max`` is spent), how
+    many vertices are settled, and the work done in half-arcs looked at. What is as near as the vertex at hand
+    waits on the stack, as many are. Nothing is nearer than a deficit among them: it counts when it is seen.
     """
     net.counts[STAMP] += 1
     stamp = net.counts[STAMP]
@@ -149,90 +162,78 @@ def _search(net: LiveNet, source: int, endless: int, targets: Ints) -> tuple[int
         else:
             vertex = net.heap[0]
             size = take(net.heap, net.place, size, net.distance)
+            if net.excess[vertex] < 0:
+                targets[found] = vertex
+                found += 1
+                wanted += net.excess[vertex]
+        if wanted <= 0:
+            break
+        if work > work_max:
+            return found or -1, settled, work
         net.settled[settled] = vertex
         settled += 1
-        if net.excess[vertex] < 0:
-            targets[found] = vertex
-            found += 1
-            wanted += net.excess[vertex]
-            if wanted <= 0:
-                break
-        distance = net.distance[vertex]
         half = net.first[vertex]
-        while half >= 0:
+        while half >= 0 and wanted > 0:
             work += 1
-            arc = half >> 1
-            if half & 1:
-                other, step = net.tail[arc], -_reduced(net, arc)
-                open_ = net.flow[arc] > net.lower[arc]
-            else:
-                other, step = net.head[arc], _reduced(net, arc)
-                open_ = net.flow[arc] < _room(net, arc, endless)
-            if open_:
+            other, step = _reach(net, half, endless)
+            if step >= 0:
                 seen = net.mark[other] == stamp
-                if not seen or distance + step < net.distance[other]:
-                    net.mark[other], net.distance[other], net.via[other] = stamp, distance + step, half
+                distance = net.distance[vertex] + step
+                if not seen or distance < net.distance[other]:
+                    net.mark[other], net.distance[other], net.via[other] = stamp, distance, half
                     if not seen:
                         net.place[other] = -1
-                    if not seen and step == 0:
+                    if seen or step:
+                        size = bring(net.heap, net.place, size, net.distance, other)
+                    else:
                         net.stack[stacked] = other
                         stacked += 1
-                    else:
-                        size = bring(net.heap, net.place, size, net.distance, other)
+                        if net.excess[other] < 0:
+                            targets[found] = other
+                            found += 1
+                            wanted += net.excess[other]
             half = net.following[half]
     return found, settled, work
 
 
 @compiled
-def _augment(net: LiveNet, source: int, target: int, endless: int) -> None:
-    """Send what fits along the way by which a search came from ``source`` to ``target``."""
-    amount = min(net.excess[source], -net.excess[target])
-    vertex = target
-    while vertex != source:
-        half = net.via[vertex]
-        arc = half >> 1
-        if half & 1:
-            amount = min(amount, net.flow[arc] - net.lower[arc])
-            vertex = net.head[arc]
+def _augment(net: LiveNet, target: int, endless: int) -> None:
+    """Send what fits to ``target`` along the way by which a search came there from one of its sources."""
+    amount = -net.excess[target]
+    for turn in range(2):
+        vertex = target
+        while net.via[vertex] >= 0:
+            half = net.via[vertex]
+            arc = half >> 1
+            if half & 1:
+                vertex = net.head[arc]
+                amount = min(amount, net.flow[arc] - net.lower[arc]) if turn == 0 else amount
+                net.flow[arc] -= amount if turn else 0
+            else:
+                vertex = net.tail[arc]
+                amount = min(amount, _room(net, arc, endless) - net.flow[arc]) if turn == 0 else amount
+                net.flow[arc] += amount if turn else 0
+        if turn == 0:
+            amount = min(amount, net.excess[vertex])
+            if amount <= 0:
+                return
         else:
-            amount = min(amount, _room(net, arc, endless) - net.flow[arc])
-            vertex = net.tail[arc]
-    if amount <= 0:
-        return
-    net.excess[source] -= amount
-    net.excess[target] += amount
-    vertex = target
-    while vertex != source:
-        half = net.via[vertex]
-        arc = half >> 1
-        if half & 1:
-            net.flow[arc] -= amount
-            vertex = net.head[arc]
-        else:
-            net.flow[arc] += amount
-            vertex = net.tail[arc]
+            net.excess[vertex] -= amount
+            net.excess[target] += amount
 
 
 @compiled
-def _drain(net: LiveNet, source: int, endless: int, targets: Ints, work_max: int) -> tuple[int, int, int]:
-    """Send all excess of one vertex: how it ended, how many vertices the last search settled, and the
-    work.
-    """
-    total = 0
-    while net.excess[source] > 0:
-        found, settled, work = _search(net, source, endless, targets)
-        total += work
-        if not found:
-            return STUCK, settled, total
-        reach = net.distance[targets[found - 1]]
-        for position in range(settled):
-            vertex = net.settled[position]
-            net.price[vertex] -= reach - net.distance[vertex]
-        for position in range(found):
-            _augment(net, source, targets[position], endless)
-        if total > work_max:
-            return TIRED, 0, total
-    return DONE, 0, total
+def _advance(net: LiveNet, found: int, settled: int, endless: int, targets: Ints, price_low: int) -> int:
+    """After a search: lower prices so that all ways to its targets are free, and send; DONE or WIDE."""
+    reach, outcome = net.distance[targets[found - 1]], DONE
+    for position in range(settled):
+        vertex = net.settled[position]
+        net.price[vertex] -= max(reach - net.distance[vertex], 0)
+        if net.price[vertex] < price_low:
+            outcome = WIDE
+    for position in range(found):
+        _augment(net, targets[position], endless)
+    return outcome
 
 
 @compiled
@@ -249,24 +250,41 @@ def _forget_balanced(net: LiveNet) -> None:
 
 
 @compiled
-def repair(net: LiveNet, endless: int, work_max: int) -> tuple[int, int]:
+def _drain(
+    net: LiveNet, source: int, endless: int, targets: Ints, work_max: int, price_low: int
+) -> tuple[int, int, int]:
+    """Send all excess of a vertex: how it ended, how many vertices the last search settled, and the work."""
+    total = 0
+    while net.excess[source] > 0:
+        found, settled, work = _search(net, source, endless, targets, work_max - total)
+        total += work
+        if found <= 0:
+            return TIRED if found else STUCK, settled, total
+        if _advance(net, found, settled, endless, targets, price_low) == WIDE:
+            return WIDE, 0, total
+    return DONE, 0, total
+
+
+@compiled
+def repair(net: LiveNet, endless: int, work_max: int, price_low: int) -> tuple[int, int]:
     """Send every excess to a deficit; all flagged arcs must be settled before.
 
-    Returns how it ended (DONE, STUCK or TIRED) and, when stuck, how many of ``settled`` are the vertices that
-    have more to send than can leave them. Prices and flow are right on every arc in each case, for the next.
+    Returns how it ended (DONE, STUCK, TIRED or WIDE) and, when stuck, how many of ``settled`` are the
+    vertices that have more to send than can leave them. In each case prices and flow are right on every arc,
+    for the next repair. ``work_max`` bounds the half-arcs looked at; below
+    ``price_low`` a price is out of range.
     """
     targets = np.empty(net.counts[ACTIVE], np.int64)
-    left = work_max
+    outcome, settled = DONE, 0
     for position in range(net.counts[ACTIVE]):
         vertex = net.active[position]
         if net.excess[vertex] > 0:
-            outcome, settled, work = _drain(net, vertex, endless, targets, left)
-            left -= work
+            outcome, settled, work = _drain(net, vertex, endless, targets, work_max, price_low)
+            work_max -= work
             if outcome != DONE:
-                _forget_balanced(net)
-                return outcome, settled
+                break
     _forget_balanced(net)
-    return DONE, 0
+    return outcome, settled
 
 
 @compiled
