@@ -16,8 +16,9 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from dios.cli.extras import needing_cluster
 from dios.cli.output import INTERRUPTED, JsonOption, err, facts, reporting, say, span_text, table, write_json
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError
 
 if TYPE_CHECKING:
     from dios.firmament.simulate.command import Options
@@ -101,7 +102,7 @@ def simulate(
     with what was found so far.
     """
     with reporting(DOING, as_json=as_json):
-        with _needs_cluster():
+        with needing_cluster("simulations"):
             from dios.firmament.simulate.command import Options  # noqa: PLC0415 - needs an extra
         options = Options(
             trace=trace,
@@ -150,19 +151,6 @@ def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> N
     if outcome.interrupted:
         say(f"{DOING}: interrupted after {_span(outcome.seconds)}; this is what was found until then")
         raise typer.Exit(INTERRUPTED)
-
-
-@contextlib.contextmanager
-def _needs_cluster() -> Iterator[None]:
-    """Turn the lack of what the scheduler is made with into a sentence."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in {"numpy", "numba"}:
-            raise
-        raise NotSupportedError(
-            f"the cluster scheduler needs {error.name}, which is not installed: pip install 'dios[cluster]'"
-        ) from None
 
 
 def _parameters(given: Sequence[str]) -> dict[str, int | float | str | bool]:

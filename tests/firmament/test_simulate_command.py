@@ -137,6 +137,27 @@ def test_bad_options_are_clear_errors(words: list[str], told: str) -> None:
     assert told in " ".join(said.split())
 
 
+@pytest.mark.parametrize(
+    ("package", "extra"), [("numba", "cluster"), ("numpy", "cluster"), ("matplotlib", "plots")]
+)
+def test_a_missing_extra_is_told_with_how_to_get_it(package: str, extra: str, tmp_path: Path) -> None:
+    """Without numpy or numba there is no simulation, without matplotlib there are no pictures."""
+    program = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] == '{package}':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "from dios.cli.main import app\n"
+        f"app(['sched', 'simulate', '--synthetic', 'google', '--plots', '--out', {str(tmp_path)!r}])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"pip install 'dios[{extra}]'" in " ".join(ended.stderr.split())
+    assert "Traceback" not in ended.stderr
+
+
 def test_ctrl_c_ends_the_command_with_its_summary() -> None:
     """On a terminal a bar shows progress; Ctrl-C gives the summary so far and status 130."""
     words = ["--synthetic", "google", "--machines", "5", "--hours", "900", "--model", "queue"]

@@ -7,27 +7,33 @@ in the extra ``plots``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
-from dios.errors import NotSupportedError
+from dios.errors import Code, DiosError
 from dios.firmament.simulate.outcome import Outcome
 
 _SIZE: Final = (7.0, 3.6)
 """Inches."""
 
 
-class MissingPlotsError(NotSupportedError):
+class MissingPlotsError(DiosError):
     """Pictures were asked for and matplotlib is not installed."""
+
+    code: ClassVar[Code] = Code.ENOSYS
 
 
 def need_plots() -> None:
     """Raises MissingPlotsError where matplotlib is not installed: before hours of simulation, not after."""
-    if find_spec("matplotlib") is None:
-        raise MissingPlotsError("pictures need matplotlib, which is not installed: pip install 'dios[plots]'")
+    try:
+        import_module("matplotlib")
+    except ImportError:
+        raise MissingPlotsError(
+            "pictures need matplotlib, which is not installed: pip install 'dios[plots]'"
+        ) from None
 
 
 def write_plots(outcome: Outcome, directory: Path) -> list[Path]:
