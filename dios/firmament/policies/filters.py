@@ -91,7 +91,14 @@ class Narrowing:
         self._tree = tree
         self._vertices = vertices
         self.filters = filters
-        self._machines = tree.at(Level.MACHINE)
+        machines = tree.at(Level.MACHINE)
+        self._machines: Ints = machines[np.argsort(tree.rack[machines], kind="stable")]
+        """By rack."""
+        self._racks: Ints = tree.rack[self._machines]
+        self._vertex_of = np.full(len(tree.alive), ABSENT, np.int64)
+        """Of machines and racks, by row."""
+        for rows in (self._machines, np.unique(self._racks)):
+            self._vertex_of[rows] = vertices.resources(rows)
         self._needed: list[tuple[int, int, int]] = []
         self._seen: dict[int, tuple[int, int]] = {}
 
@@ -180,25 +187,29 @@ class Narrowing:
     def _tree_arcs(self, vertex: int, one: Filter, row: int, arcs: TreeArcs, found: Columns) -> None:
         """From a narrowed rack or cluster vertex to whole racks and to single machines."""
         tree = self._tree
+        from_cluster = tree.level[row] == Level.CLUSTER
         machines = self._machines
-        above_rack = row == tree.parent[tree.rack[machines]] if len(machines) else np.zeros(0, np.bool_)
-        machines = machines[above_rack | (tree.rack[machines] == row)]
-        racks = tree.rack[machines]
-        whole = np.ones(len(tree.alive), np.bool_)
-        whole[racks[~one.allowed[machines] | (one.penalty[machines] != 0)]] = False
-        as_rack = whole[racks] & one.plain & (tree.level[row] == Level.CLUSTER)
-        some_racks = np.unique(racks[as_rack])
-        found.add(
-            np.full(len(some_racks), vertex),
-            self._vertices.resources(some_racks),
-            arcs.capacity[some_racks],
-            arcs.cost[some_racks],
-        )
-        machines = machines[~as_rack & one.allowed[machines]]
+        if not from_cluster:
+            low, high = np.searchsorted(self._racks, [row, row + 1])
+            machines = machines[low:high]
+        elif one.plain:
+            machines = self._whole_racks(vertex, one, arcs, found)
+        machines = machines[one.allowed[machines]]
         capacity, cost = arcs.capacity[machines], arcs.cost[machines] + one.penalty[machines]
-        if tree.level[row] == Level.CLUSTER:
+        if from_cluster:
             cost = cost + arcs.cost[tree.rack[machines]]
             capacity = np.minimum(capacity, arcs.capacity[tree.rack[machines]])
         if one.single:
             capacity = np.minimum(capacity, 1)
-        found.add(np.full(len(machines), vertex), self._vertices.resources(machines), capacity, cost)
+        found.add(np.full(len(machines), vertex), self._vertex_of[machines], capacity, cost)
+
+    def _whole_racks(self, vertex: int, one: Filter, arcs: TreeArcs, found: Columns) -> Ints:
+        """Arcs to the racks that are allowed as a whole; returns the machines of the others."""
+        machines, racks = self._machines, self._racks
+        whole = np.zeros(len(self._tree.alive), np.bool_)
+        whole[racks] = True
+        whole[racks[~one.allowed[machines] | (one.penalty[machines] != 0)]] = False
+        some = np.flatnonzero(whole)
+        found.add(np.full(len(some), vertex), self._vertex_of[some], arcs.capacity[some], arcs.cost[some])
+        others: Ints = machines[~whole[racks]]
+        return others
