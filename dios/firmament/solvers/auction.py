@@ -29,6 +29,10 @@ BIDS_SHARE_MAX: Final = 40
 """After so many bids for each task the rest is left to the repair: a war of prices is on."""
 
 
+ROUNDING_STEPS: Final = 2
+"""Prices this many steps apart may belong together."""
+
+
 def start(net: Net, order: Ints, dead: int) -> None:
     """Good prices and seats from an auction, where one fits; nobody may sit, and there is no flow yet.
 
@@ -40,10 +44,11 @@ def start(net: Net, order: Ints, dead: int) -> None:
         return
     tasks = len(net.seat)
     bid_all(net, market, tasks, BIDS_SHARE_MAX * tasks)
-    ease(net, market, order, tasks)
+    ease(net, market, order)
     askers = np.bincount(net.target, minlength=len(net.price)) * (market.kind == AGGREGATE)
+    part = int(market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0
     # Those who came in through the largest aggregate pay its price or a step more: no rounding may part them.
-    offset = int(-market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0
+    offset = market.scale - part if part + ROUNDING_STEPS >= market.scale else 0
     adopt_prices(net, market, order, offset, dead)
     adopt_seats(net, market)
     fill_pieces(net, market)

@@ -25,6 +25,10 @@ from dios.firmament.solvers.auction_bids import (
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import FAR, SINK, Net
 
+BIDS_EACH_MAX: Final = 64
+BIDS_MAX: Final = 2000
+"""More bids for each task that comes in, and in all, would be a war for too few slots."""
+
 ROUNDS_MAX: Final = 12
 """After so many rounds the rest is left to the repair."""
 
@@ -59,8 +63,15 @@ def _left_over(net: Net, market: Market) -> int:
 
 
 @borrowing
-def _gaps(net: Net, market: Market, gaps: Ints) -> None:
-    """By how much the bound prices must fall before each task would come in, FAR for those that cannot."""
+def _gaps(net: Net, market: Market, room: Ints, gaps: Ints) -> None:
+    """By how much the bound prices must fall before each task would come in, FAR for those that cannot.
+
+    ``room`` (V,) is filled with how far each vertex' price is above its cost.
+    """
+    for vertex in range(len(room)):
+        room[vertex] = 0
+        if _bound(net, market, vertex):
+            room[vertex] = market.value[vertex] - _margin(net, market, vertex)
     for task in range(len(net.seat)):
         gaps[task] = FAR
         option = market.chosen[task]
@@ -74,14 +85,14 @@ def _gaps(net: Net, market: Market, gaps: Ints) -> None:
                 break
             pays += net.cost[arc] * market.scale
             vertex = net.head[arc]
-        if _bound(net, market, vertex) or market.kind[vertex] == AGGREGATE:
-            continue
-        pays += market.value[vertex]
+        # Its own place falls too, but not under its cost.
+        pays += market.value[vertex] - room[vertex]
+        gap = FAR
         for other in range(net.begin[task], net.end[task]):
             target = net.target[other]
-            if _bound(net, market, market.leaf[target]):
-                gap = net.option_cost[other] * market.scale + market.value[target] - pays
-                gaps[task] = min(gaps[task], gap)
+            if room[market.leaf[target]]:
+                gap = min(gap, net.option_cost[other] * market.scale + market.value[target] - pays)
+        gaps[task] = gap
 
 
 @borrowing
@@ -148,14 +159,21 @@ def _release(net: Net, market: Market, task: int) -> None:
     market.left[vertex] += 1
 
 
-def ease(net: Net, market: Market, order: Ints, bids_max: int) -> None:
+@borrowing
+def _release_all(net: Net, market: Market, tasks: Ints) -> None:
+    """Take tasks off their slots."""
+    for task in tasks:
+        _release(net, market, task)
+
+
+def ease(net: Net, market: Market, order: Ints) -> None:
     """Lower the bound prices until no slot above its cost is free, or little more is to be had."""
-    gaps = np.empty(len(net.seat), np.int64)
+    gaps, room = np.empty(len(net.seat), np.int64), np.empty(len(net.price), np.int64)
     for _ in range(ROUNDS_MAX):
         free = _left_over(net, market)
         if not free:
             return
-        _gaps(net, market, gaps)
+        _gaps(net, market, room, gaps)
         able = np.flatnonzero(gaps < FAR)
         wanted = min(free, len(able))
         if not wanted:
@@ -164,11 +182,10 @@ def ease(net: Net, market: Market, order: Ints, bids_max: int) -> None:
         if fall:
             _lower(net, market, order, fall)
             # Where prices met their cost they fell by less: whoever sits there has to look again too.
-            _gaps(net, market, gaps)
+            _gaps(net, market, room, gaps)
             able = np.flatnonzero(gaps <= 0)
         coming = able[np.argsort(gaps[able], kind="stable")]
-        moving = coming[: max(wanted, int(np.count_nonzero(gaps[able] < -market.step)))]
-        for task in moving:
-            _release(net, market, task)
+        moving = coming[:wanted]
+        _release_all(net, market, moving)
         market.stack[: len(moving)] = moving[::-1]
-        bid_all(net, market, len(moving), bids_max)
+        bid_all(net, market, len(moving), BIDS_EACH_MAX * len(moving) + BIDS_MAX)
