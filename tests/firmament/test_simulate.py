@@ -20,6 +20,7 @@ from sched_scripted import (
 from dios.errors import InvalidError, InvariantError
 from dios.firmament.descriptors import Resources
 from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.models.catalogue import MODELS
 from dios.firmament.rounds import Delta
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.simulate.bridge import Bridge
@@ -408,7 +409,7 @@ def failing_google(machines: int) -> ScriptedWorkload:
     return ScriptedWorkload(sorted(events, key=lambda event: event.time))
 
 
-@pytest.mark.parametrize("model", ["queue", "queue-load", "trivial", "random-fit", "quincy"])
+@pytest.mark.parametrize("model", ["queue", "queue-load", *MODELS])
 def test_nothing_is_lost_and_nothing_is_there_twice(model: str) -> None:
     """With machines that go and come, every task ends once or waits or runs; tables and world agree."""
     outcome = simulate(
