@@ -20,12 +20,13 @@ from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.machine_tree import MachineTopology
 from dios.firmament.profiling import TaskProbe, TaskReading, unmeasured, values
-from dios.firmament.samples import Mark, Sample
+from dios.firmament.samples import Mark, Sample, derived
 from dios.firmament.topology import read_topology
 from dios.wire.messages import BoardRows, Occupant
 from dios.wire.types import TaskState
 
-_BATCH_TRIES: Final = 8
+_BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - 1024
+"""What a report has room for, beside who it is from."""
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -84,27 +85,20 @@ class Observer:
             if row.id not in self._followed:
                 self._followed[row.id] = _Followed(row)
             self._sample(self._followed[row.id], _others(classes, row.id))
-        for task in [task for task in self._followed if task not in classes]:
-            self._followed.pop(task).counters.close()
         for row in board.tasks:
             if row.state is TaskState.ENDED and row.id not in self._ended:
                 self._end(row, _others(classes, row.id))
+        for task in [task for task in self._followed if task not in classes]:
+            self._followed.pop(task).counters.close()
         self._ended = {row.id for row in board.tasks if row.state is TaskState.ENDED}
 
     def report(self, node: str) -> bytes | None:
-        """What is new since the last report, for whoever schedules; None when there is nothing."""
-        batch = self.knowledge.batch(self._mark)
+        """What is new since the last report, as much as one takes; None for nothing."""
+        batch = self.knowledge.batch(self._mark, _BATCH_BYTES_MAX)
         if self._mark is not None and not batch.entries:
             return None
-        told = msgspec.msgpack.encode(Report(node, self.machine_type, batch.to_bytes()))
-        for _ in range(_BATCH_TRIES):
-            if len(told) <= limits.INLINE_BYTES_MAX:
-                break
-            # What is left out here stays in this node's own knowledge.
-            batch = msgspec.structs.replace(batch, entries=batch.entries[len(batch.entries) // 2 :])
-            told = msgspec.msgpack.encode(Report(node, self.machine_type, batch.to_bytes()))
         self._mark = batch.upto
-        return told
+        return msgspec.msgpack.encode(Report(node, self.machine_type, batch.to_bytes()))
 
     def _sample(self, followed: _Followed, beside: tuple[str, ...]) -> None:
         row = followed.row
@@ -113,8 +107,9 @@ class Observer:
         before, counted_before = followed.seen, followed.counted
         if before is not None and reading.at_ns > before.at_ns and reading.processes:
             found = values(before, reading, counted, counted_before)
+            node = self.knowledge.node
             self._add(
-                Sample.of(_class_of(row), self.machine_type, "here", reading.at_ns, found, beside=beside)
+                Sample.of(_class_of(row), self.machine_type, node, time.time_ns(), found, beside=beside)
             )
         followed.seen, followed.counted = reading, counted
 
@@ -122,14 +117,26 @@ class Observer:
         report = FinalReport(
             row.age_ms / 1000, row.cpu_ms / 1000, memory_peak=row.memory_bytes, completed=row.completed
         )
-        now = time.monotonic_ns()
+        followed = self._followed.get(row.id)
+        counted = {} if followed is None else followed.counters.read().metrics()
+        also = derived(counted, row.age_ms * 1_000_000) if counted and row.age_ms else {}
+        node = self.knowledge.node
         self._add(
-            Sample.at_end(_class_of(row), self.machine_type, "here", now, report, row.id, beside=beside)
+            Sample.at_end(
+                _class_of(row),
+                self.machine_type,
+                node,
+                time.time_ns(),
+                report,
+                row.id,
+                beside=beside,
+                also=also,
+            )
         )
 
     def _add(self, sample: Sample) -> None:
         try:
-            self.knowledge.add(msgspec.structs.replace(sample, machine=self.knowledge.node))
+            self.knowledge.add(sample)
         except InvalidError as error:
             self.problem = f"a measurement makes no sense: {error}"
 
