@@ -362,6 +362,21 @@ def test_holdings_of_nobody_are_empty() -> None:
     assert not np.any(found.outside)
 
 
+def test_an_explanation_has_the_bytes_and_the_sum() -> None:
+    """Where 5 GB are on the machine, 3 in its rack and 1 elsewhere it says so, and what that costs."""
+    state = cluster(2, 1)
+    state.now = 20.0
+    row = small.add_task(state, task(block(5, 0), block(3, 1), block(1, 100)))
+    model = QuincyModel(**MODEL)
+    text = model.explain(state, row, machine(state, 0))
+    assert text == (
+        "of 9 GB of input 5 GB are there, 3 GB in its rack (10 a GB) and 1 GB elsewhere (100 a GB): 130"
+    )
+    assert "800 at the worst" in model.explain(state, row, state.cluster)
+    run(state, row, 0, since=0.0)
+    assert model.explain(state, row, machine(state, 0)) == f"{text}, less 20 s of work done: 70"
+
+
 @pytest.mark.parametrize(
     ("parameters", "names"),
     [({"xi": 1, "psi": 2}, "psi"), ({"omega": -1}, "omega"), ({"threshold": 1.5}, "threshold")],

@@ -120,14 +120,14 @@ class QuincyModel(DataModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """The bytes and what they cost, and the discount where it runs."""
-        row = np.array([task])
-        wait = f"waiting costs {int(self.task_to_unscheduled(state, row)[0])}"
+        text = self.explain_data(state, task, resource)
         here = int(state.tasks.machine[task])
-        if here != ABSENT and here == state.resources.machine[resource]:
-            cost = int(self.task_continuation(state, row)[0])
-            ran = float(state.tasks.running_time(row, state.now)[0])
-            return f"{self.explain_data(state, task, resource)}, less {ran:.0f} s of work done: {cost}"
-        return f"{self.explain_data(state, task, resource)}; {wait}"
+        if here == ABSENT or here != state.resources.machine[resource]:
+            return text
+        row = np.array([task])
+        cost = int(self.task_continuation(state, row)[0])
+        ran = float(state.tasks.running_time(row, state.now)[0])
+        return f"{text}, less {ran:.0f} s of work done: {cost}"
 
     def explain_data(self, state: ClusterState, task: int, resource: int) -> str:
         """The data term at a resource in words."""
@@ -145,6 +145,6 @@ class QuincyModel(DataModel):
         cost = int(self.moving(np.array(in_rack - on_machine), np.array(total - in_rack)))
         return (
             f"of {gigabytes(total)} of input {gigabytes(on_machine)} are there, "
-            f"{gigabytes(in_rack - on_machine)} in its rack ({self.psi} each) "
-            f"and {gigabytes(total - in_rack)} elsewhere ({self.xi} each): {cost}"
+            f"{gigabytes(in_rack - on_machine)} in its rack ({self.psi} a GB) "
+            f"and {gigabytes(total - in_rack)} elsewhere ({self.xi} a GB): {cost}"
         )
