@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dios.firmament.solvers import auction, cost_scaling, portfolio, reference, relaxation, successive_shortest
+from dios.firmament.solvers import (
+    auction,
+    cost_scaling,
+    portfolio,
+    reference,
+    relaxation,
+    successive_shortest,
+)
 from dios.firmament.solvers.errors import UnknownAlgorithmError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 
