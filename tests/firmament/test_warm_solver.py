@@ -29,6 +29,23 @@ def test_histories_cost_what_the_reference_says(block: int) -> None:
                 assert found.cost == expected.cost, f"seed {seed}, step {step}"
 
 
+def test_giving_up_for_a_start_anew_is_exact() -> None:
+    """A warm start without patience starts anew whenever zones are wide, and the cost is the reference's."""
+    gave_up = 0
+    for seed in range(100, 106):
+        history = WarmHistory(seed, patience=0)
+        for step in range(15):
+            history.change()
+            expected = solve(history.problem(), "ortools")
+            found = history.warm.solve()
+            gave_up += history.warm._anew
+            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
+            if found.status == "optimal":
+                certificate(history.problem(), history.solution(found))
+                assert found.cost == expected.cost, f"seed {seed}, step {step}"
+    assert gave_up
+
+
 def _small() -> WarmSolver:
     warm = WarmSolver()
     warm.add_vertices(2)

@@ -19,9 +19,9 @@ Row = list[tuple[int, int]]
 class WarmHistory:
     """A small cluster that changes at random, by seed; aggregates first, machines after them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **options: int) -> None:
         self.rng = Random(seed)  # noqa: S311 - changes by seed are what is wanted
-        self.warm = WarmSolver()
+        self.warm = WarmSolver(**options)
         self.least, self.most = self.rng.choice([(0, 9), (0, 40), (-5, 5), (0, 2**36)])
         self.supply = [0]
         self.arcs: list[list[int]] = []

@@ -19,7 +19,7 @@ from dios.firmament.solvers.auction_market import adopt_prices, adopt_seats, fil
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution, cost_of
 from dios.firmament.solvers.repair import repair
-from dios.firmament.solvers.repair_net import Net, count_excess, new_search, seat_best, settle_arcs
+from dios.firmament.solvers.repair_net import SOLVED, Net, count_excess, new_search, seat_best, settle_arcs
 from dios.firmament.solvers.shape import Contracted, contract, expand
 
 ALGORITHM: Final = "auction"
@@ -62,7 +62,7 @@ def solve_contracted(small: Contracted) -> bool:
         return False
     settle_arcs(net)
     count_excess(net, small.supply)
-    return repair(net, new_search(len(net.price)), np.zeros(4, np.int64), askers=False)
+    return repair(net, new_search(len(net.price)), np.zeros(5, np.int64), askers=False) == SOLVED
 
 
 def run(problem: FlowProblem) -> FlowSolution:

@@ -5,25 +5,30 @@ Not for: good prices to begin with (``auction.py``), or for keeping a network (`
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_backward import pull_deficits
 from dios.firmament.solvers.repair_forward import push_excess
-from dios.firmament.solvers.repair_net import Net, Search, list_askers
+from dios.firmament.solvers.repair_net import SOLVED, Net, Search, list_askers
+
+WITHOUT_END: Final = 2**62
 
 
-def repair(net: Net, search: Search, stats: Ints, *, askers: bool) -> bool:
-    """Send and draw until nothing is too much or missing anywhere; False where the network is infeasible.
+def repair(net: Net, search: Search, stats: Ints, *, askers: bool, patience: int = WITHOUT_END) -> int:
+    """Send and draw until nothing is too much or missing: SOLVED, or INFEASIBLE.
 
     Complementary slackness must hold, and ``net.excess`` must be counted. ``askers``: the lists of options by
-    vertex are there already; they are made here where something is missing. ``stats`` (4,) begins as zeros.
+    vertex are there already; they are made here where something is missing. ``stats`` (5,) begins as zeros,
+    and goes with ``search``. After looking at more vertices than ``patience`` in zones it GAVE_UP, in the middle.
     """
-    if not push_excess(net, search, np.flatnonzero(net.excess > 0), stats):
-        return False
+    stats[4] = patience
+    ended = push_excess(net, search, np.flatnonzero(net.excess > 0), stats)
     wanting = np.flatnonzero(net.excess[1:] < 0) + 1
-    if not len(wanting):
-        return True
+    if ended != SOLVED or not len(wanting):
+        return ended
     if not askers:
         list_askers(net, np.arange(len(net.target)))
     return pull_deficits(net, search, wanting, stats)

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from dios.firmament.compiled import borrowing
 from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.repair_net import FAR, NONE, SINK, Net, Search, gather_zone, sit, unseat
+from dios.firmament.solvers.repair_net import (
+    FAR,
+    GAVE_UP,
+    INFEASIBLE,
+    NONE,
+    SINK,
+    SOLVED,
+    Net,
+    Search,
+    gather_zone,
+    sit,
+    unseat,
+)
 
 
 @borrowing
@@ -182,10 +194,11 @@ def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows
 
 
 @borrowing
-def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> bool:
-    """Draw in all that is missing at these vertices; False where it cannot come: the network is infeasible.
+def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> int:
+    """Draw in all that is missing at these vertices; infeasible where it cannot come.
 
-    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [2] paths; [3] is 0.
+    ``stats`` (5,): [0] is the phases' clock and must go on from search to search, [2] counts paths, [3] is 0,
+    and [4] is how many vertices in zones may still be looked at before the search gives up.
     """
     left = 0
     for vertex in wanting:
@@ -214,5 +227,8 @@ def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> bool:
         if left:
             held = _lower_zone(net, search, now, held, found, int(stats[2] == before))
             if held < 0:
-                return False
-    return True
+                return INFEASIBLE
+            stats[4] -= held
+            if stats[4] < 0:
+                return GAVE_UP
+    return SOLVED

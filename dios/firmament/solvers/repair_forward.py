@@ -11,7 +11,19 @@ from __future__ import annotations
 
 from dios.firmament.compiled import borrowing
 from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.repair_net import FAR, NONE, SINK, Net, Search, gather_zone, sit, unseat
+from dios.firmament.solvers.repair_net import (
+    FAR,
+    GAVE_UP,
+    INFEASIBLE,
+    NONE,
+    SINK,
+    SOLVED,
+    Net,
+    Search,
+    gather_zone,
+    sit,
+    unseat,
+)
 
 
 @borrowing
@@ -198,10 +210,11 @@ def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows
 
 
 @borrowing
-def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> bool:
-    """Send on all excess of these vertices; False where some cannot leave: the network is infeasible.
+def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> int:
+    """Send on all excess of these vertices; infeasible where some cannot leave.
 
-    ``stats`` (4,) counts: [0] is the phases' clock and must go on from search to search, [1] paths; [3] is 0.
+    ``stats`` (5,): [0] is the phases' clock and must go on from search to search, [1] counts paths, [3] is 0,
+    and [4] is how many vertices in zones may still be looked at before the search gives up.
     """
     left = 0
     for vertex in sources:
@@ -226,5 +239,8 @@ def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> bool:
         if left:
             held = _raise_zone(net, search, now, held, found, int(stats[1] == before))
             if held < 0:
-                return False
-    return True
+                return INFEASIBLE
+            stats[4] -= held
+            if stats[4] < 0:
+                return GAVE_UP
+    return SOLVED

@@ -23,6 +23,11 @@ FAR: Final = 2**62
 NONE: Final = -(2**62)
 """No edge: beyond the codes of all arcs and options."""
 
+INFEASIBLE: Final = 0
+SOLVED: Final = 1
+GAVE_UP: Final = 2
+"""How a repair ends."""
+
 SINK: Final = 0
 """The sink's vertex. Its price is 0 for ever, and it takes and gives whatever is left."""
 

@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike
 from dios.firmament.solvers.auction import start
 from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
 from dios.firmament.solvers.errors import InvalidProblemError, OutOfRangeError
-from dios.firmament.solvers.repair import repair
+from dios.firmament.solvers.repair import WITHOUT_END, repair
 from dios.firmament.solvers.repair_net import (
+    GAVE_UP,
+    INFEASIBLE,
     ArcColumns,
     count_excess,
     new_search,
@@ -50,6 +52,15 @@ HOLES_SHARE_INVERSE: Final = 3
 
 NEW_SHARE_INVERSE: Final = 4
 """With more than a quarter of the tasks new, prices are made anew."""
+
+PATIENCE: Final = 8
+"""Once zones have held each vertex so often, a warm start gives up for a start anew."""
+
+ZONES_LEAST: Final = 3000
+"""In small networks zones may hold so many vertices more: all is quick there."""
+
+ANEW_ROUNDS_MAX: Final = 16
+"""At most so many rounds start anew before the warm start is tried again."""
 
 NAMED: Final = 5
 """A reason names at most so many vertices."""
@@ -100,13 +111,14 @@ class WarmSolver:
     and tasks are numbers from 0 that stay the same; a removed task's id is given to a later one.
     Arguments are columns (anything numpy takes), and a single number stands for a column of the same numbers.
     Costs are whole numbers within 2**40, prices stay within 2**61. Not safe for threads.
+    ``patience`` is how many vertices a repair looks at, for each there is, before all is solved anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience: int = PATIENCE) -> None:
         self._net = empty_net()
         self._supply: Ints = np.zeros(1, np.int64)
         self._search = new_search(1)
-        self._stats: Ints = np.zeros(4, np.int64)
+        self._stats: Ints = np.zeros(5, np.int64)
         self._alive = np.zeros(ROOM, np.bool_)
         self._dirty = np.zeros(ROOM, np.bool_)
         self._free: Ints = np.zeros(0, np.int64)
@@ -116,6 +128,9 @@ class WarmSolver:
         self._priced = 1
         self._most = 0
         self._indexed = True
+        self._patience: Final = patience
+        self._anew = 0
+        self._anew_next = 1
 
     # -- the upper network ------------------------------------------------------------------------
     def add_vertices(self, count: int) -> Ints:
@@ -265,29 +280,43 @@ class WarmSolver:
         self._prepare()
         net = self._net
         used = self._alive[: self._count]
-        if np.count_nonzero(used & (net.seat[: self._count] < 0)) * NEW_SHARE_INVERSE > np.count_nonzero(
-            used
-        ):
-            self._start_anew()
-        settle_arcs(net)
-        dirty = np.flatnonzero(self._dirty)
-        seat_best(net, dirty)
-        self._dirty[dirty] = False
-        homeless = np.flatnonzero(self._alive[: self._count] & (net.seat[: self._count] < 0))
+        new = np.count_nonzero(used & (net.seat[: self._count] < 0))
+        anew = self._anew > 0 or bool(new * NEW_SHARE_INVERSE > np.count_nonzero(used))
+        self._anew = max(0, self._anew - 1)
+        ended = self._optimise(anew=anew)
+        if ended == GAVE_UP:
+            # The next rounds will hardly be narrower: try again later, and later each time.
+            self._anew, self._anew_next = self._anew_next, min(2 * self._anew_next, ANEW_ROUNDS_MAX)
+            ended = self._optimise(anew=True)
+        elif not anew:
+            self._anew_next = 1
+        seat = net.seat[: self._count]
+        homeless = np.flatnonzero(used & (seat < 0))
         if len(homeless):
             return self._infeasible(f"task {homeless[0]} has no option (and {len(homeless) - 1} more)")
-        count_excess(net, self._supply)
-        if not repair(net, self._search, self._stats, askers=True):
+        if ended == INFEASIBLE:
             wrong = np.flatnonzero(net.excess[1:]) + 1
             what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:NAMED])
             return self._infeasible(f"what has to leave or come finds no way: {what}")
-        seat = net.seat[: self._count]
-        used = np.maximum(seat, 0)
-        target = np.where(seat >= 0, net.target[used], -1).astype(np.int64)
+        target = np.where(seat >= 0, net.target[np.maximum(seat, 0)], -1).astype(np.int64)
         taken = seat[seat >= 0]
         cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])
         choice = np.where(seat >= 0, seat - net.begin[: self._count], -1)
         return WarmSolution("optimal", choice, target, net.flow.copy(), -net.price, cost)
+
+    def _optimise(self, *, anew: bool) -> int:
+        """Repair what changed, or (``anew``) everything; how it ended."""
+        net = self._net
+        if anew:
+            self._start_anew()
+        settle_arcs(net)
+        dirty = np.flatnonzero(self._dirty)
+        self._dirty[dirty] = False
+        if seat_best(net, dirty):
+            return INFEASIBLE
+        count_excess(net, self._supply)
+        patience = WITHOUT_END if anew else self._patience * (ZONES_LEAST + len(net.price))
+        return repair(net, self._search, self._stats, askers=True, patience=patience)
 
     def _infeasible(self, reason: str) -> WarmSolution:
         none = np.full(self._count, -1, np.int64)
