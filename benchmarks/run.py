@@ -42,12 +42,14 @@ SECONDS_MAX: Final = {
     "cluster_reads": 180,
     "cluster_life": 180,
     "cluster_work": 600,
+    "firmament_solvers": 900,
 }
 """The sections in their order, and the time after which one is killed."""
 
 PAGES: Final = {
-    "one-machine": tuple(name for name in SECONDS_MAX if not name.startswith("cluster_")),
+    "one-machine": tuple(name for name in SECONDS_MAX if not name.startswith(("cluster_", "firmament_"))),
     "many-machines": tuple(name for name in SECONDS_MAX if name.startswith("cluster_")),
+    "firmament-solvers": ("firmament_solvers",),
 }
 """The files of results, and whose figures stand in each."""
 

@@ -1,0 +1,204 @@
+"""The flow solver beside OR-Tools: from scratch, and after one per cent of the tasks changed.
+
+Processor time of one thread, both in one run, costs equal and certificates checked. Networks are those of
+``dios.firmament.generate``; OR-Tools' time is for its graph and its solution, ours for everything.
+
+Not for: whole rounds of the scheduler, or for the other algorithms of the library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import resource
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+import numpy as np
+
+from benchmarks.measure import median
+from benchmarks.report import Row, Section, judge, number, times
+from dios.firmament.generate import SIZES, Workload, quincy
+from dios.firmament.generate_rounds import WarmCluster, next_round
+from dios.firmament.solvers import FlowProblem, certificate, solve
+from dios.firmament.solvers.columns import Ints
+
+SEED: Final = 20
+TURNS: Final = 3
+ROUNDS: Final = 6
+"""Rounds of a warm start; OR-Tools solves every third of them."""
+
+FROM_SCRATCH: Final = (
+    *(("M", load, {}, 20, 40) for load in (50, 92)),
+    *(("L", load, {}, 20, 40) for load in (50, 92)),
+    *((size, 110, {}, 4, 15) for size in ("M", "L")),
+    *(("M", load, {"aggregate": True}, 5, 15) for load in (50, 92, 110)),
+    ("L", 50, {"inner": True}, 100, 300),
+)
+"""Size, load in per cent, variant, and the ratios: at least, and wanted."""
+
+WARM: Final = (
+    ("M", 50, 50, 100),
+    ("L", 50, 50, 100),
+    ("L", 92, 20, 40),
+    ("M", 110, 4, 15),
+    ("L", 110, 4, 15),
+)
+
+
+class _Solver(Protocol):
+    """What we call of OR-Tools' SimpleMinCostFlow."""
+
+    OPTIMAL: object
+
+    def add_arcs_with_capacity_and_unit_cost(
+        self, tail: Ints, head: Ints, room: Ints, cost: Ints
+    ) -> Ints: ...
+    def set_nodes_supplies(self, vertices: Ints, supplies: Ints) -> None: ...
+    def solve(self) -> object: ...
+    def optimal_cost(self) -> int: ...
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """The milliseconds of processor time that ``work`` takes."""
+    before = time.process_time()
+    work()
+    return (time.process_time() - before) * 1e3
+
+
+def reference(problem: FlowProblem) -> tuple[float, int]:
+    """OR-Tools' milliseconds and cost, its graph from our columns and all."""
+    module = importlib.import_module("ortools.graph.python.min_cost_flow")
+    cost = 0
+
+    def work() -> None:
+        nonlocal cost
+        solver = cast("_Solver", module.SimpleMinCostFlow())
+        solver.add_arcs_with_capacity_and_unit_cost(
+            problem.tail, problem.head, problem.capacity, problem.cost
+        )
+        solver.set_nodes_supplies(np.arange(problem.vertices), problem.supply)
+        assert solver.solve() == solver.OPTIMAL
+        cost = solver.optimal_cost()
+
+    return cpu(work), cost
+
+
+def ours(problem: FlowProblem, expected: int | None = None) -> float:
+    """Our milliseconds, the certificate checked."""
+    before = time.process_time()
+    solution = solve(problem, "auction")
+    taken = (time.process_time() - before) * 1e3
+    certificate(problem, solution)
+    assert not solution.reason, solution.reason
+    assert expected is None or solution.cost == expected
+    return taken
+
+
+def run(section: Section) -> None:
+    """Measure and judge."""
+    _compile()
+    workload = quincy(*SIZES["L"], 92, SEED)
+    ours(workload.problem())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    section.rows.append(
+        Row(
+            "memory of a process that made and solved L at 92 %",
+            f"{number(section.figure('memory, L92', peak, 'GB'))} GB",
+            "",
+            "",
+            judge("1 GB", peak, 1),
+            judge("0.4 GB", peak, 0.4),
+        )
+    )
+    for size, load, variant, least, wanted in FROM_SCRATCH:
+        _scratch(section, size, load, variant, least, wanted)
+    for size, load, least, wanted in WARM:
+        _warm(section, size, load, least, wanted)
+
+
+def _compile() -> None:
+    """Compile all kernels, or load them."""
+    for load in (50, 110):
+        for aggregate in (False, True):
+            ours(quincy(60, 600, load, SEED, aggregate=aggregate, inner=aggregate).problem())
+    workload = quincy(60, 600, 110, SEED)
+    cluster, rng = WarmCluster(workload), np.random.default_rng(SEED)
+    for _ in range(3):
+        found = cluster.warm.solve()
+        step = next_round(workload, found.choice[cluster.ids], rng, share=0.1)
+        workload = step.after
+        cluster.tell(step)
+
+
+def _scratch(
+    section: Section, size: str, load: int, variant: dict[str, bool], least: float, wanted: float
+) -> None:
+    """One network from scratch; oversubscribed, the worst of five seeds."""
+    name = f"{size}{load}" + ("t" if variant.get("inner") else "")
+    name += ", aggregate costs" if variant.get("aggregate") else ""
+    found: list[tuple[float, float, float]] = []
+    for seed in range(SEED, SEED + (5 if load > 100 else 1)):
+        problem = quincy(
+            *SIZES[size],
+            load,
+            seed,
+            aggregate=variant.get("aggregate", False),
+            inner=variant.get("inner", False),
+        ).problem()
+        peer, cost = reference(problem)
+        own = median([ours(problem, cost) for _ in range(TURNS)])
+        found.append((peer / own, own, peer))
+    ratio, own, peer = min(found)
+    section.figure(f"{name}, from scratch, ours", own, "ms")
+    section.figure(f"{name}, from scratch, OR-Tools", peer, "ms")
+    _judged(section, f"{name} from scratch", (own, peer, ratio), least, wanted)
+
+
+def _judged(
+    section: Section,
+    what: str,
+    found: tuple[float, float, float],
+    least: float,
+    wanted: float,
+    note: str = "",
+) -> None:
+    own, peer, ratio = found
+    section.rows.append(
+        Row(
+            what,
+            f"{number(own)} ms",
+            f"OR-Tools {number(peer)} ms",
+            times(ratio),
+            judge(f"{least} x", ratio, least, below=False),
+            judge(f"{wanted} x", ratio, wanted, below=False),
+            note,
+        )
+    )
+
+
+def _warm(section: Section, size: str, load: int, least: float, wanted: float) -> None:
+    """Rounds in which one per cent of the tasks is replaced and all costs drift: telling and solving."""
+    workload: Workload = quincy(*SIZES[size], load, SEED)
+    cluster, rng = WarmCluster(workload), np.random.default_rng(SEED)
+    found = cluster.warm.solve()
+    own: list[float] = []
+    peers: list[float] = []
+    for turn in range(ROUNDS):
+        step = next_round(workload, found.choice[cluster.ids], rng)
+        workload = step.after
+        before = time.process_time()
+        cluster.tell(step)
+        found = cluster.warm.solve()
+        own.append((time.process_time() - before) * 1e3)
+        assert found.status == "optimal", found.reason
+        if turn % 3 == 2:
+            peer, cost = reference(workload.problem())
+            assert cost == found.cost
+            peers.append(peer)
+    taken, peer = median(own), median(peers)
+    fresh = ours(workload.problem())
+    section.figure(f"{size}{load}, 1 % changed, ours", taken, "ms")
+    section.figure(f"{size}{load}, 1 % changed, the slowest of {ROUNDS}", max(own), "ms")
+    note = f"slowest {number(max(own))} ms; our own from scratch {number(fresh)} ms"
+    _judged(section, f"{size}{load}, 1 % changed", (taken, peer, peer / taken), least, wanted, note)
