@@ -19,6 +19,7 @@ from dios.firmament.network import FlowNetwork, Plan, RoundNetwork
 from dios.firmament.network_answers import Answers, Questions, ask, children_of
 from dios.firmament.network_trace import trace
 from dios.firmament.network_upper import Bounds
+from dios.firmament.policies.evict import make_room, spare
 from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back
 from dios.firmament.policies.gangs import GangBook, GangChoice, needed
@@ -228,6 +229,10 @@ class RoundMaker:
             state.tasks.leaf[tasks],
         )
         held = hold_back(state, tasks, leaf, check_fit=self._settings.fit)
+        if held.any():
+            if self._settings.fit and self._settings.preemption:
+                make_room(state, tasks, leaf, held, plan.fixed)
+            spare(state, tasks, leaf, held, plan.bounds.most)
         short = self._short_gangs(tasks, leaf, held, record=record)
         held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
         stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)

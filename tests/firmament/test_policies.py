@@ -399,6 +399,30 @@ def test_the_higher_priority_fits_first() -> None:
     assert set(stage.round().places) == {10}
 
 
+def test_lower_priorities_make_room_in_memory() -> None:
+    """C.4.2: a flow stops tasks for slots only; for memory the least important make room, as few as do."""
+    stage = Stage([8], capacity=Resources(8, 8 * GB))
+    for task in (0, 1, 2):
+        stage.submit(task, 1, demand=Resources(1, 2 * GB), priority=task)
+    stage.round()
+    stage.submit(10, 1, demand=Resources(1, 4 * GB), priority=5)
+    assert set(stage.round().places) == {1, 2, 10}
+    assert {delta.change for delta in stage.last.deltas} == {Change.PREEMPT, Change.PLACE}
+    stage.submit(11, 1, demand=Resources(1, 8 * GB), priority=5)
+    assert set(stage.round().places) == {1, 2, 10}
+
+
+def test_nobody_is_stopped_for_a_placement_that_is_held_back() -> None:
+    """The solution stops a task for its slot, the placement lacks memory: then the task goes on."""
+    stage = Stage([2], capacity=Resources(8, 8 * GB))
+    stage.submit(0, 1, demand=Resources(1, 1 * GB))
+    stage.submit(1, 1, demand=Resources(1, 6 * GB), restartable=False)
+    stage.round()
+    stage.submit(10, 1, demand=Resources(1, 4 * GB), priority=5)
+    assert set(stage.round().places) == {0, 1}
+    assert stage.last.deltas == []
+
+
 def test_without_the_check_only_slots_count() -> None:
     """settings.fit off: several dimensions are the cost model's business alone."""
     stage = Stage([4], SchedulerSettings(fit=False), capacity=Resources(8, 8 * GB))

@@ -242,7 +242,7 @@ class History:
             for constraint in described.constraints:
                 fits = tree.labels[at].get(constraint.key) == constraint.value
                 assert fits or not constraint.hard, f"{place}: task {task} on {machine} breaks {constraint}"
-            known = tree.capacity[at] > 0
+            known = (tree.capacity[at] > 0) & self.settings.fit
             assert np.all((tree.reserved[at] <= tree.capacity[at] + 1e-6) | ~known), f"{place}: {machine}"
             assert tree.running[at] <= tree.slots[at], f"{place}: machine {machine} over its slots"
         for task, machine in before.items():
@@ -252,21 +252,26 @@ class History:
     def _check_jobs(self, found: Round, place: str) -> None:
         state = self.state
         jobs = state.jobs
-        reported = " ".join(fault.where for fault in found.faults)
+        reported = {fault.where for fault in found.faults}
         for row in jobs.all().tolist():
             mine = state.tasks.all()[state.tasks.job[state.tasks.all()] == row]
             runs = mine[state.tasks.status[mine] == RUNNING]
-            stuck = int(np.count_nonzero(~state.tasks.restartable[runs]))
+            stays = ~state.tasks.restartable[runs] | (not self.settings.preemption)
+            stuck = int(np.count_nonzero(stays))
             need = int(needed(state, np.array([row]))[0])
             name = f"{place}: job {jobs.id[row]} {jobs.descriptors[row]}"
             assert len(runs) <= max(int(jobs.maximum[row]), stuck), name
+            least = min(int(jobs.minimum[row]), len(mine), int(jobs.maximum[row]))
+            # What is held back after the solution may be missing, and gangs are whole or not at all.
+            certain = not self.settings.fit and not jobs.gang[row] and jobs.affinity[row] == Affinity.NONE
+            if certain and f"job {jobs.id[row]}" not in reported:
+                assert len(runs) >= least, f"{name}: E_j is missed, and nobody says so"
             assert len(runs) >= need or len(runs) == stuck, f"{name}: {len(runs)} of a gang of {need} run"
             kind = jobs.affinity[row]
             if kind == Affinity.SPREAD_MACHINES:
                 assert most_common(state.tasks.machine[runs]) <= 1, name
             if kind == Affinity.SPREAD_RACKS:
                 assert most_common(state.resources.rack[state.tasks.machine[runs]]) <= 1, name
-        del reported
 
 
 def most_common(column: Iterable[int]) -> int:

@@ -25,7 +25,7 @@ def fair_shares(state: ClusterState, tasks: Ints, most: Ints) -> Ints:
     job = state.tasks.job[tasks]
     wanted = np.minimum(np.bincount(job, minlength=len(most)), most)
     principal = state.jobs.principal
-    count = len(state.principals)
+    count = max(1, len(state.principals))
     demand = np.zeros(count, np.int64)
     np.add.at(demand, principal, np.where(state.jobs.alive, wanted, 0))
     largest = np.ones((count, 1 + state.tasks.demand.shape[1]))

@@ -102,9 +102,30 @@ def _crowded(state: ClusterState, tasks: Ints, now: Ints, arrives: Ints) -> Flag
     return more
 
 
-def fitting_machines(state: ClusterState, demand: Floats) -> Flags:
-    """By resource row: machines with so much left, shape (DIMENSIONS,)."""
-    machines = state.resources.at(Level.MACHINE)
-    allowed = np.zeros(len(state.resources.alive), np.bool_)
-    allowed[machines] = np.all(demand <= state.available(machines) * (1 + _TOLERANCE), axis=1)
+def room_left(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, machine: int) -> tuple[Floats, int]:
+    """What is left on a machine, (DIMENSIONS,) and in slots, when all go to ``leaf`` who are not held."""
+    table, tree = state.tasks, state.resources
+    source = table.machine[tasks]
+    target = np.where(held, source, np.where(leaf != ABSENT, tree.machine[leaf], ABSENT))
+    comes = np.flatnonzero((target == machine) & (source != machine))
+    goes = np.flatnonzero((source == machine) & (target != machine))
+    capacity = tree.capacity[machine]
+    used = tree.reserved[machine] + table.demand[tasks[comes]].sum(axis=0)
+    used = used - table.demand[tasks[goes]].sum(axis=0)
+    free = np.where(capacity > 0, capacity * (1 + _TOLERANCE) - used, np.inf)
+    return free, int(tree.slots[machine] - tree.running[machine] - len(comes) + len(goes))
+
+
+def fitting_machines(state: ClusterState, demand: Floats, priority: int, *, preemption: bool) -> Flags:
+    """By resource row: machines with ``demand`` (DIMENSIONS,) left, or that lower priorities could free."""
+    table, tree = state.tasks, state.resources
+    machines = tree.at(Level.MACHINE)
+    free = np.zeros(tree.capacity.shape)
+    free[machines] = state.available(machines) * (1 + _TOLERANCE)
+    if preemption:
+        weak = table.alive & (table.machine != ABSENT) & (table.priority < priority) & table.restartable
+        weak[weak] &= (state.jobs.gang + state.jobs.minimum)[table.job[weak]] == 0
+        np.add.at(free, table.machine[weak], table.demand[weak])
+    allowed = np.zeros(len(tree.alive), np.bool_)
+    allowed[machines] = np.all(demand <= free[machines], axis=1)
     return allowed

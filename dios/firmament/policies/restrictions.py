@@ -42,6 +42,8 @@ class _Rules:
     """Identifiers of machines."""
     demand: tuple[float, ...] = ()
     """What has to be free, for tasks that did not fit before."""
+    priority: int = 0
+    """Of those: lower ones may be stopped for them."""
 
 
 _NO_RULES = _Rules()
@@ -177,9 +179,11 @@ class Restrictions:
     def _rules(self, state: ClusterState, row: int, rules: _Rules, now: float, steps: Floats) -> _Rules:
         """What a single task has learned, added to the rules that it shares with others."""
         demand: tuple[float, ...] = ()
+        priority = 0
         if self._special[row].misfit:
+            priority = int(state.tasks.priority[row])
             demand = tuple(float(part) for part in np.ceil(state.tasks.demand[row] / steps) * steps)
-        return replace(rules, avoided=frozenset(self.refusals(row, now)), demand=demand)
+        return replace(rules, avoided=frozenset(self.refusals(row, now)), demand=demand, priority=priority)
 
     def number(self, rules: _Rules) -> int:
         """The number that rules had in the last round, or a new one."""
@@ -225,7 +229,12 @@ class Restrictions:
             if row != ABSENT:
                 allowed[row] = False
         if rules.demand:
-            allowed &= fitting_machines(state, np.array(rules.demand))
+            allowed &= fitting_machines(
+                state,
+                np.array(rules.demand),
+                rules.priority,
+                preemption=self._settings.preemption,
+            )
         single = False
         if rules.job != ABSENT:
             allowed &= allowed_by_affinity(state, rules.job, allowed)

@@ -1,0 +1,74 @@
+"""Room in several dimensions: what is stopped for a more important task, and what is not stopped after all.
+
+A flow stops tasks for slots alone. Where a placement was held back because other resources lack, strictly
+lower priorities make room for it (§C.4.1, §C.4.2); and where it stays held back, nobody is stopped in vain.
+
+Not for: deciding what fits (``policies.fit``), or who is worth more: only priorities count here, never costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.columns import ABSENT, Flags, Ints
+from dios.firmament.descriptors import Affinity
+from dios.firmament.policies.fit import room_left
+from dios.firmament.state import ClusterState
+from dios.limits import SCHED_EVICTORS_MAX
+
+
+def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: Flags) -> None:
+    """Stop tasks of lower priority where that lets a held placement in; changes ``leaf`` and ``held``.
+
+    Tasks of gangs and of jobs with an E_j are left alone, and what was held back for other reasons than room
+    stays so: jobs with affinity, and migrations.
+    """
+    table, jobs = state.tasks, state.jobs
+    job = table.job[tasks]
+    alone = jobs.affinity[job] == Affinity.NONE
+    waits = np.flatnonzero(held & (table.machine[tasks] == ABSENT) & alone)
+    waits = waits[np.lexsort((table.submitted[tasks[waits]], -table.priority[tasks[waits]]))]
+    weak = ~fixed & ~held & (jobs.gang[job] == 0) & (jobs.minimum[job] == 0)
+    for at in waits[:SCHED_EVICTORS_MAX].tolist():
+        place = int(state.resources.machine[leaf[at]])
+        stays = (leaf != ABSENT) & (state.resources.machine[leaf] == place)
+        stays &= table.machine[tasks] == place
+        lower = np.flatnonzero(weak & stays & (table.priority[tasks] < table.priority[tasks[at]]))
+        if not len(lower):
+            continue
+        # The least important first, and of those the one that has run the shortest time.
+        order = np.lexsort((-table.since[tasks[lower]], table.priority[tasks[lower]]))
+        free, slots = room_left(state, tasks, leaf, held, place)
+        victims: list[int] = []
+        for one in lower[order].tolist():
+            if slots > 0 and np.all(table.demand[tasks[at]] <= free):
+                break
+            victims.append(one)
+            free, slots = free + table.demand[tasks[one]], slots + 1
+        if slots > 0 and np.all(table.demand[tasks[at]] <= free):
+            leaf[victims] = ABSENT
+            held[at] = False
+
+
+def spare(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, most: Ints) -> None:
+    """Let tasks stay that were to stop for placements which are held back now; changes ``leaf``.
+
+    ``most`` is F_j by job row: a job that runs too many tasks still stops some.
+    """
+    table, tree = state.tasks, state.resources
+    places = np.unique(tree.machine[leaf[held]])
+    here = table.machine[tasks]
+    stops = np.flatnonzero((leaf == ABSENT) & (here != ABSENT) & np.isin(here, places))
+    job = table.job[tasks[stops]]
+    stops = stops[(state.jobs.gang[job] == 0) & (state.jobs.affinity[job] == Affinity.NONE)]
+    if not len(stops):
+        return
+    runs = np.where(held, table.leaf[tasks], leaf) != ABSENT
+    running = np.bincount(table.job[tasks[runs]], minlength=len(most))
+    order = np.lexsort((table.since[tasks[stops]], -table.priority[tasks[stops]]))
+    for at in stops[order].tolist():
+        row = int(tasks[at])
+        free, slots = room_left(state, tasks, leaf, held, int(table.machine[row]))
+        if running[table.job[row]] < most[table.job[row]] and slots > 0 and np.all(table.demand[row] <= free):
+            leaf[at] = table.leaf[row]
+            running[table.job[row]] += 1
