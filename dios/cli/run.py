@@ -10,6 +10,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
@@ -137,10 +138,8 @@ def run(
                 work=work,
             )
 
-        if wanted.gang is not None:
-            opening = partial(opened, node, group or ())
-            raise typer.Exit(run_gang(opening, begin, wanted.gang, detach=detach, as_json=as_json))
-        _run_one(place, begin, name, restartable=wanted.restartable, detach=detach, as_json=as_json)
+        opening = partial(opened, node, group or ())
+        _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
 
 
 def _check_place(needs: Needs, host: str, *, local: bool) -> None:
@@ -150,15 +149,19 @@ def _check_place(needs: Needs, host: str, *, local: bool) -> None:
         raise InvalidError("a gang is scheduled as a whole; leave out --host and --local")
 
 
-def _run_one(
+def _go(
     place: Place,
+    opening: Callable[[], AbstractContextManager[Place]],
     begin: Callable[[Place], Task],
+    needs: Needs,
     label: str,
     *,
-    restartable: bool,
     detach: bool,
     as_json: bool,
 ) -> None:
+    """Run the task, or the gang, and end as it does."""
+    if needs.gang is not None:
+        raise typer.Exit(run_gang(opening, begin, needs.gang, detach=detach, as_json=as_json))
     task = _placed(begin, place, label)
     if detach:
         _show_started(task, label, as_json=as_json)
@@ -166,7 +169,7 @@ def _run_one(
     # With --json the result alone goes to the standard output.
     output = sys.stderr.buffer if as_json else sys.stdout.buffer
     ended = attend(task, output)
-    while restartable and ended.cause is Cause.PREEMPTED:
+    while needs.restartable and ended.cause is Cause.PREEMPTED:
         say(f"task {ended.fingerprint} was preempted; it is run again")
         task = _placed(begin, place, label)
         ended = attend(task, output)
