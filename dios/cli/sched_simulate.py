@@ -230,6 +230,9 @@ def _tell(summary: Summary) -> None:
         _spread("solver, ms", summary.solve, 1000),
     ]
     table(columns, rows, right=columns[1:])
+    if summary.passed_over:
+        rows_of = ", ".join(f"{count} {what}" for what, count in sorted(summary.passed_over.items()))
+        say(f"rows of the trace that change nothing here: {rows_of}")
     for text in summary.fault_texts[:5]:
         say(f"fault: {text}")
     if summary.faults > 5:

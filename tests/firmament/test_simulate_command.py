@@ -107,6 +107,7 @@ def test_the_command_reads_a_trace() -> None:
     assert status == 0
     told = json.loads(shown)
     assert (told["submitted"], told["finished"], told["model"]) == (13, 7, "trivial")
+    assert told["passed_over"] == {"machine UPDATE": 1, "task UPDATE": 2}
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def run_options(options: Options, progress: Callable[[Progress], None] | None) -
     workload = _workload(options)
     mix = options.synthetic in MIXES
     knowledge = KnowledgeBase("simulation", 1) if mix else None
-    return simulate(
+    outcome = simulate(
         SimulationConfig(
             workload=workload,
             scheduler=scheduler_for(
@@ -87,6 +87,9 @@ def run_options(options: Options, progress: Callable[[Progress], None] | None) -
         ),
         progress,
     )
+    if isinstance(workload, TraceWorkload):
+        outcome.passed_over = dict(workload.passed_over)
+    return outcome
 
 
 def _interval(text: str) -> tuple[float, bool]:

@@ -70,6 +70,8 @@ class Outcome:
     """Slots that there were, times seconds."""
     busy_seconds: float = 0.0
     """Slots that were taken, times seconds."""
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """Rows of a trace that change nothing in a simulation, by what they are."""
     interrupted: bool = False
     real_s: float = 0.0
 

@@ -81,6 +81,8 @@ class Summary:
     vertices: int
     arcs: int
     """The network at its largest."""
+    passed_over: dict[str, int]
+    """Rows of a trace that change nothing here."""
     faults: int
     fault_texts: list[str]
     digest: str
@@ -129,6 +131,7 @@ def summarise(outcome: Outcome) -> Summary:
         solve=Spread.of(line.solve_s for line in rounds),
         vertices=max((line.vertices for line in rounds), default=0),
         arcs=max((line.arcs for line in rounds), default=0),
+        passed_over=outcome.passed_over,
         faults=outcome.faults,
         fault_texts=outcome.fault_texts,
         digest=outcome.digest,
