@@ -6,18 +6,17 @@ loaded inside of the command alone: they need the extra ``cluster``.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dios.cli.extras import needing_cluster
 from dios.cli.output import FAILED, JsonOption, facts, plain, progress, reporting, say, write_json
-from dios.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from dios.firmament.solvers import FlowProblem, FlowSolution
@@ -35,18 +34,6 @@ EXAMPLES: Final = (
     "  n 2 -1\n"
     "  a 1 2 0 1 5"
 )
-
-
-@contextlib.contextmanager
-def _needing_solvers() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in {"numpy", "numba"}:
-            raise
-        raise NotSupportedError(
-            f"the solvers need {error.name}, which is not installed: pip install 'dios[cluster]'"
-        ) from None
 
 
 def _certified(problem: FlowProblem, solution: FlowSolution) -> str:
@@ -104,7 +91,7 @@ def _solve(
     path: Path, algorithm: str, telling: Callable[[str], None]
 ) -> tuple[FlowProblem, FlowSolution, str, dict[str, float]]:
     """Problem, solution, what is against it, and how long each step took."""
-    with _needing_solvers():
+    with needing_cluster("the solvers"):
         from dios.firmament.solvers import FlowProblem, algorithms, solve  # noqa: PLC0415 - needs an extra
         from dios.firmament.solvers.errors import UnknownAlgorithmError  # noqa: PLC0415 - the same
         from dios.firmament.solvers.portfolio import race  # noqa: PLC0415 - the same

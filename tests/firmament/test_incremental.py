@@ -8,6 +8,7 @@ import pytest
 from flow_histories import History
 from flow_networks import network, problem_of
 
+from dios.firmament.generate import quincy
 from dios.firmament.solvers import (
     FlowProblem,
     FlowSolution,
@@ -313,3 +314,21 @@ def test_prices_that_fall_too_far_in_one_repair_come_back() -> None:
     history = History(live, 24)
     for step in range(CHANGES):
         answer(live, f"step {step} ({history.step()})")
+
+
+def test_answers_from_scratch_keep_their_ids_after_removals() -> None:
+    """What was removed does not hide the network's shape: the fast path answers, by the ids there are."""
+    live = IncrementalSolver(quincy(60, 700, 90, 3).problem())
+    assert answer(live).algorithm == "auction"
+    live.remove_nodes(np.arange(0, 700, 2))
+    live.set_supply(int(np.argmin(live.problem().supply)), -350)
+    live._cold = True
+    found = answer(live)
+    assert (found.status, found.algorithm) == ("optimal", "auction")
+    assert not found.prices[0:700:2].any()
+    task = int(live.compacted().vertices[0])
+    live.remove_arcs(np.flatnonzero(live.problem().tail[: live._arcs] == task))
+    live._cold = True
+    found = answer(live)
+    assert found.status == "infeasible"
+    assert str(task) in found.reason

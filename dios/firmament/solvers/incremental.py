@@ -47,9 +47,14 @@ EXCESSES_MIN: Final = 64
 EXCESSES_SHARE: Final = 4
 """More excesses than that, and than a vertex in so many: a start from scratch is likely to be cheaper."""
 
-WORK_SHARE: Final = 25
-"""A repair that looked at so many half-arcs for each one there is has cost what a start from scratch
-costs."""
+WORK_SHARE: Final = 10
+"""A repair that looked at so many half-arcs for each one there is costs as much as a start from scratch."""
+
+FAST_SHARE: Final = 3
+"""The same for a network whose shape has a fast path: a start from scratch costs little there."""
+
+FAST: Final = "auction"
+"""The algorithm of that path: who answered from scratch by it will do so again."""
 
 ENDLESS_MAX: Final = 2**60
 """No flow on an arc without end may need more than this."""
@@ -68,6 +73,7 @@ class IncrementalSolver(ChangingNetwork):
         self._scratch = scratch
         self._priced = 0
         self._cold = True
+        self._fast = False
         self._endless = 0
         self._price_low = PRICE_LOW
         super().__init__(problem)
@@ -87,7 +93,8 @@ class IncrementalSolver(ChangingNetwork):
                 self.problem(), NO_VERTICES, algorithm=NAME, seconds=time.perf_counter() - began
             )
         if self._endless_cycle():
-            return self._from_scratch(began, PLAIN)
+            # With its ids as they are: the witness and the reason name arcs.
+            return replace(solve(self.problem(), PLAIN), seconds=time.perf_counter() - began)
         self._bound_endless()
         if self._cold and self._scratch and self._arcs > COLD_ARCS_MAX:
             return self._from_scratch(began)
@@ -103,7 +110,8 @@ class IncrementalSolver(ChangingNetwork):
         if self._scratch:
             if excesses(net) > max(EXCESSES_MIN, self._vertices // EXCESSES_SHARE):
                 return self._from_scratch(began)
-            work_max = WORK_SHARE * 2 * (self._arcs + self._vertices + EXCESSES_MIN)
+            share = FAST_SHARE if self._fast else WORK_SHARE
+            work_max = share * 2 * (self._arcs + self._vertices + EXCESSES_MIN)
         outcome, settled = WIDE, 0
         while outcome == WIDE:
             self._bound_prices()
@@ -119,13 +127,21 @@ class IncrementalSolver(ChangingNetwork):
         cost = exact_product(flow, net.cost[: self._arcs])
         return FlowSolution(flow, cost, prices, "optimal", NAME, time.perf_counter() - began)
 
-    def _from_scratch(self, began: float, algorithm: str = "") -> FlowSolution:
+    def _from_scratch(self, began: float) -> FlowSolution:
         """An answer that starts from nothing; an optimal one is where the next repair starts from."""
-        solution = solve(self.problem(), algorithm or self._scratch or PLAIN)
-        if solution.status == "optimal":
-            adopt(self._net, solution.flow, solution.prices)
-            self._priced, self._cold = self._vertices, False
-        return replace(solution, seconds=time.perf_counter() - began)
+        # What was removed would hide the network's shape from those who look for one.
+        small = self.compacted()
+        solution = solve(small.problem, self._scratch or PLAIN)
+        self._fast = solution.algorithm == FAST
+        if solution.status != "optimal":
+            stuck = small.vertices[solution.witness]
+            seconds = time.perf_counter() - began
+            return infeasible(self.problem(), stuck, algorithm=solution.algorithm, seconds=seconds)
+        flow, prices = np.zeros(self._arcs, np.int64), np.zeros(self._vertices, np.int64)
+        flow[small.arcs], prices[small.vertices] = solution.flow, solution.prices
+        adopt(self._net, flow, prices)
+        self._priced, self._cold = self._vertices, False
+        return replace(solution, flow=flow, prices=prices, seconds=time.perf_counter() - began)
 
     def _endless_cycle(self) -> bool:
         """Whether some cycle of arcs without end lowers the cost for ever."""
