@@ -165,6 +165,16 @@ def test_only_the_more_important_see_room_on_a_full_machine() -> None:
     assert targets(state, ready(state)) == set()
 
 
+def test_room_behind_the_less_important_is_seen_machine_by_machine() -> None:
+    """Of two full machines only the one where somebody less important runs is offered."""
+    state = small.cluster(2, slots=1)
+    for machine, priority in ((0, 0), (1, 1)):
+        fill(state, machine, machine, priority=priority)
+    for number in (5, 6):
+        small.add_task(state, ask(number, priority=1))
+    assert targets(state, ready(state)) == {small.machine(state, 0)}
+
+
 def test_batch_never_pushes_out_a_service() -> None:
     """However important, a batch task sees no room where a service task runs."""
     state = small.cluster(1, slots=1)

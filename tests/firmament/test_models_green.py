@@ -275,6 +275,13 @@ def test_services_scale_with_their_load(load: float, capacities: list[float], ch
     assert ServiceScaler(1, 4).change(load, capacities) == change
 
 
+def test_nobody_is_taken_away_who_would_be_missed_at_once() -> None:
+    """Thresholds that are near each other: below the one, but without the task above the other."""
+    near = ServiceScaler(1, 4, grow_above=0.55, shrink_below=0.5)
+    assert near.change(45, [50, 50]) == 0
+    assert near.change(25, [50, 50]) == -1
+
+
 def test_scaling_does_not_swing() -> None:
     """At a constant load, whatever it is, the number of tasks comes to rest and stays there."""
     scaler = ServiceScaler(1, 6)
