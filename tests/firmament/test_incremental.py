@@ -16,6 +16,7 @@ from dios.firmament.solvers import (
     InvalidProblemError,
     OutOfRangeError,
     certificate,
+    incremental,
     solve,
 )
 from dios.firmament.solvers.residual_repair import PRICE_MAX
@@ -66,6 +67,22 @@ def test_each_step_of_a_history_is_answered_as_from_scratch(first: int) -> None:
             warm += found.status == "optimal" and found.algorithm == "incremental"
     assert statuses >= {"optimal", "infeasible"}, f"seeds from {first} answered only {statuses}"
     assert warm > HISTORIES_EACH * CHANGES // 4, f"seeds from {first}: only {warm} answers by repair"
+
+
+def test_repairs_and_answers_from_scratch_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little patience repairs give way in the middle of histories; what each answers is built on."""
+    for name, value in (("COLD_ARCS_MAX", 0), ("EXCESSES_MIN", 2), ("WORK_SHARE", 1), ("FAST_SHARE", 1)):
+        monkeypatch.setattr(incremental, name, value)
+    optimal: set[str] = set()
+    for seed in range(1_000, 1_012):
+        scratch = ("auto", "relaxation", "cost_scaling", "race")[seed % 4]
+        live = IncrementalSolver(network(seed), scratch=scratch)
+        history = History(live, seed)
+        for step in range(CHANGES):
+            found = answer(live, f"seed {seed}, step {step} ({history.step()})")
+            if found.status == "optimal":
+                optimal.add(found.algorithm)
+    assert optimal >= {"incremental", "relaxation", "cost_scaling"}, optimal
 
 
 def test_excess_finds_its_way() -> None:
