@@ -49,7 +49,7 @@ class Scale(NamedTuple):
 
 
 MEDIUM: Final = Scale(3_000, 3_600.0, 10.0, 24)
-WHOLE: Final = Scale(12_550, 3_600.0, 30.0, 24)
+WHOLE: Final = Scale(12_550, 3_600.0, 60.0, 12)
 QUICK: Final = (Scale(40, 300.0, 10.0, 6), Scale(120, 300.0, 10.0, 6))
 
 THESIS: Final[dict[int, dict[str, tuple[float, float, float | None]]]] = {
