@@ -29,6 +29,9 @@ BIDS_EACH_MAX: Final = 64
 BIDS_MAX: Final = 2000
 """More bids for each task that comes in, and in all, would be a war for too few slots."""
 
+NEAR_SHARE: Final = 8
+"""So many times as many tasks as are wanted are kept in view for the next round."""
+
 ROUNDS_MAX: Final = 12
 """After so many rounds the rest is left to the repair."""
 
@@ -63,17 +66,18 @@ def _left_over(net: Net, market: Market) -> int:
 
 
 @borrowing
-def _gaps(net: Net, market: Market, room: Ints, gaps: Ints) -> None:
-    """By how much the bound prices must fall before each task would come in, FAR for those that cannot.
+def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None:
+    """By how much the bound prices must fall before each of ``tasks`` would come in, FAR where it cannot.
 
-    ``room`` (V,) is filled with how far each vertex' price is above its cost.
+    ``gaps`` is beside ``tasks``; ``room`` (V,) is filled with how far each vertex' price is above its cost.
     """
     for vertex in range(len(room)):
         room[vertex] = 0
         if _bound(net, market, vertex):
             room[vertex] = market.value[vertex] - _margin(net, market, vertex)
-    for task in range(len(net.seat)):
-        gaps[task] = FAR
+    for place in range(len(tasks)):
+        task = tasks[place]
+        gaps[place] = FAR
         option = market.chosen[task]
         if option < 0:
             continue
@@ -92,7 +96,7 @@ def _gaps(net: Net, market: Market, room: Ints, gaps: Ints) -> None:
             target = net.target[other]
             if room[market.leaf[target]]:
                 gap = min(gap, net.option_cost[other] * market.scale + market.value[target] - pays)
-        gaps[task] = gap
+        gaps[place] = gap
 
 
 @borrowing
@@ -168,24 +172,25 @@ def _release_all(net: Net, market: Market, tasks: Ints) -> None:
 
 def ease(net: Net, market: Market, order: Ints) -> None:
     """Lower the bound prices until no slot above its cost is free, or little more is to be had."""
-    gaps, room = np.empty(len(net.seat), np.int64), np.empty(len(net.price), np.int64)
+    room, near = np.empty(len(net.price), np.int64), np.arange(len(net.seat))
     for _ in range(ROUNDS_MAX):
         free = _left_over(net, market)
         if not free:
             return
-        _gaps(net, market, room, gaps)
-        able = np.flatnonzero(gaps < FAR)
-        wanted = min(free, len(able))
+        gaps = np.empty(len(near), np.int64)
+        _gaps(net, market, near, room, gaps)
+        wanted = min(free, int(np.count_nonzero(gaps < FAR)))
         if not wanted:
             return
-        fall = max(0, int(np.partition(gaps[able], wanted - 1)[wanted - 1]))
+        if NEAR_SHARE * wanted < len(near):
+            # Bids raise prices, so that who is far away now is not among the next to come.
+            nearest = np.argpartition(gaps, NEAR_SHARE * wanted)[: NEAR_SHARE * wanted]
+            near, gaps = near[nearest], gaps[nearest]
+        ranked = np.argsort(gaps, kind="stable")[:wanted]
+        fall = max(0, int(gaps[ranked[-1]]))
         if fall:
             _lower(net, market, order, fall)
-            # Where prices met their cost they fell by less: whoever sits there has to look again too.
-            _gaps(net, market, room, gaps)
-            able = np.flatnonzero(gaps <= 0)
-        coming = able[np.argsort(gaps[able], kind="stable")]
-        moving = coming[:wanted]
+        moving = near[ranked]
         _release_all(net, market, moving)
         market.stack[: len(moving)] = moving[::-1]
         bid_all(net, market, len(moving), BIDS_EACH_MAX * len(moving) + BIDS_MAX)
