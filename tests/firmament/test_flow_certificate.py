@@ -65,6 +65,16 @@ def test_a_dearer_flow_is_named() -> None:
         assert refused.value.arc is not None, f"seed {seed}"
 
 
+@pytest.mark.parametrize(("price", "arc"), [(1, 1), (2, 0)])
+def test_one_unit_of_cost_too_much_is_seen(price: int, arc: int) -> None:
+    """A flow that costs one more than it must is refused, at the arc left empty or at the one used."""
+    problem = problem_of([1, -1], [(0, 1, 0, 1, 1), (0, 1, 0, 1, 2)])
+    dear = FlowSolution(np.array([0, 1]), 2, np.array([0, price]), "optimal", "none", 0.0)
+    with pytest.raises(CertificateError, match="has reduced cost") as refused:
+        certificate(problem, dear)
+    assert refused.value.arc == arc
+
+
 def test_a_changed_price_is_named() -> None:
     """A price that proves nothing is refused with an arc at that vertex."""
     solution = solved(PROBLEM)

@@ -17,6 +17,7 @@ from dios.firmament.solvers import (
     OutOfRangeError,
     UnknownAlgorithmError,
     certificate,
+    cost_scaling,
     relaxation,
     solve,
 )
@@ -98,6 +99,7 @@ def test_unbounded_is_what_gets_cheaper_with_every_more_room(algorithm: str) -> 
 EMPTY = problem_of([], [])
 LOOPS = problem_of([0, 0], [(0, 0, 1, 5, -3), (1, 1, 2, 5, 4)])
 CYCLE = problem_of([0, 0], [(0, 1, 0, 7, -5), (1, 0, 0, 4, 2)])
+HALF_ENDLESS = problem_of([0, 0], [(0, 1, 0, FLOW_UNBOUNDED, -5), (1, 0, 0, 7, 2)])
 FORCED = problem_of([0, 0, 0], [(0, 1, 3, 3, 2), (1, 2, 0, 9, 2), (2, 0, 0, 9, 2)])
 HUGE = problem_of([3, 0, -3], [(0, 1, 0, 2, 1 << 56), (0, 1, 0, 2, -(1 << 56)), (1, 2, 0, 9, 1 << 56)])
 
@@ -110,10 +112,11 @@ HUGE = problem_of([3, 0, -3], [(0, 1, 0, 2, 1 << 56), (0, 1, 0, 2, -(1 << 56)), 
         (problem_of([0, 0, 0], []), 0, []),
         (LOOPS, -7, [5, 2]),
         (CYCLE, -12, [4, 4]),
+        (HALF_ENDLESS, -21, [7, 7]),
         (FORCED, 18, [3, 3, 3]),
         (HUGE, 2 << 56, [1, 2, 3]),
     ],
-    ids=["empty", "no arcs", "loops", "negative cycle", "lower bound", "huge costs"],
+    ids=["empty", "no arcs", "loops", "negative cycle", "cycle with one end", "lower bound", "huge costs"],
 )
 def test_corner_cases(algorithm: str, problem: FlowProblem, cost: int, flow: list[int]) -> None:
     """Empty networks, loops, negative cycles, forced flow and costs near the end of 64 bits are solved."""
@@ -140,6 +143,19 @@ def test_costs_are_scaled_as_far_as_they_fit() -> None:
             solution = solve(problem, "cost_scaling")
             certificate(problem, solution)
             assert solution.cost == reference(seed).cost << (bits - 40), f"seed {seed}, {bits} bits"
+
+
+def test_scaled_prices_are_rounded_exactly() -> None:
+    """Whatever arc scaled prices allow up to one unit below 0, whole prices made of them allow exactly."""
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        vertices = int(rng.integers(1, 12))
+        factor = vertices + 1
+        scaled = rng.integers(-1_000, 1_000, vertices)
+        whole = cost_scaling._rounded(scaled, factor)
+        # The cheapest arc from each vertex to each other that the scaled prices allow.
+        cost = -((1 + scaled[:, None] - scaled[None, :]) // factor)
+        assert (cost + whole[:, None] - whole[None, :] >= 0).all(), f"seed {seed}"
 
 
 def test_a_contended_network_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
