@@ -111,8 +111,7 @@ def run(
     or other programs. Its standard input is empty in either case. Ctrl-C kills it, and so does the end of
     this command by SIGTERM or a closed terminal; one started with --detach goes on.
 
-    In a cluster the scheduler says where it runs, unless you do. It waits until what it needs is free there:
-    `dios explain` says why, and what would change that.
+    In a cluster the scheduler says where it runs, unless you do; it waits until what it needs is free there.
     """
     with (
         reporting("dios run", as_json=as_json, status=RUN_FAILED),

@@ -22,6 +22,16 @@ from dios.firmament.settings import SchedulerSettings
 from dios.wire.messages import Asked, BoardRows, Placed
 
 _PROBLEMS_KEPT = 20
+_PATIENCE_S = 5.0
+"""A placement waits no longer than this for those who have to go; then its node says whether it fits."""
+
+
+class _Guest(NamedTuple):
+    """A placement that is decided and not sent."""
+
+    task: int
+    target: str
+    until: float
 
 
 class Order(NamedTuple):
@@ -52,11 +62,17 @@ class Office:
         self._duty = Duty()
         self._now = 0.0
         self.unmeasured: dict[str, str] = {}
+        self._leaving: dict[int, str] = {}
+        """Tasks that were told to stop, and where they run."""
+        self._outside: list[_Guest] = []
+        """Placements that wait until there is room."""
 
     @property
     def waits(self) -> bool:
         """Whether any task waits for its place."""
-        return any(entry.phase is Phase.WAITING for entry in self._books.tasks.values())
+        return bool(self._outside) or any(
+            entry.phase is Phase.WAITING for entry in self._books.tasks.values()
+        )
 
     def changed_duty(self, before: Duty, now_duty: Duty, now: float) -> None:
         """Other nodes are this coordinator's from now on."""
@@ -101,8 +117,10 @@ class Office:
         for fault in found.faults:
             self.note(f"{fault.where}: {fault.what}")
         orders: dict[str, Order] = {}
-        for delta in found.deltas:
+        # Who has to go first: a node takes nobody in before there is room.
+        for delta in sorted(found.deltas, key=lambda delta: delta.change is Change.PLACE):
             self._order(delta, orders, now)
+        self._let_in(orders, now)
         return list(orders.values())
 
     def _order(self, delta: Delta, orders: dict[str, Order], now: float) -> None:
@@ -118,6 +136,23 @@ class Office:
         # A task that moves is stopped; whoever runs it submits it again.
         host = names.get(delta.source, "")
         orders.setdefault(host, Order(host, [], [])).preempted.append(delta.task)
+        self._leaving[delta.task] = host
+
+    def _let_in(self, orders: dict[str, Order], now: float) -> None:
+        """Send those whose node has no task left that was told to go."""
+        tasks = self._books.tasks
+        self._leaving = {task: host for task, host in self._leaving.items() if task in tasks}
+        full, outside = set(self._leaving.values()), self._outside
+        self._outside = []
+        for guest in outside:
+            entry = tasks.get(guest.task)
+            if entry is None:
+                continue
+            if guest.target in full and now < guest.until:
+                self._outside.append(guest)
+                continue
+            order = orders.setdefault(entry.host, Order(entry.host, [], []))
+            order.placements.append((guest.task, guest.target))
 
     def answered(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> None:
         """What a node said to an order."""
