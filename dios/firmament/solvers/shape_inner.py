@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.firmament.compiled import borrowing, compiled
 from dios.firmament.solvers.columns import Ints
 
 _UNLIMITED: Final = 2**60
@@ -46,7 +46,7 @@ class Upper(NamedTuple):
     sink: int
 
 
-@compiled
+@borrowing
 def _gathered(upper: Upper, pieces: Pieces, vertex: int, cost: Ints, units: Ints) -> int:
     """Copy all children's pieces, each cut to its arc's capacity, to ``cost`` and ``units``; how many."""
     count = 0
@@ -83,6 +83,27 @@ def _sorted_pieces(cost: Ints, units: Ints, count: int) -> int:
     return kept
 
 
+@borrowing
+def _need(upper: Upper, pieces: Pieces, vertex: int) -> int:
+    """How many pieces a vertex gathers at the most."""
+    need = 0
+    for place in range(upper.start[vertex], upper.start[vertex + 1]):
+        child = upper.head[upper.arcs[place]]
+        need += 1 if child == upper.sink else pieces.end[child] - pieces.start[child]
+    return int(need)
+
+
+@borrowing
+def _uniform(cost: Ints, units: Ints, count: int) -> bool:
+    """Whether all pieces, one at least, have one cost; then the first takes in the units of all."""
+    for piece in range(1, count):
+        if cost[piece] != cost[0]:
+            return False
+    for piece in range(1, count):
+        units[0] += units[piece]
+    return count > 0
+
+
 @compiled
 def convex_costs(upper: Upper) -> Pieces:
     """The convex cost of every closed vertex that has closed children or is one, (U,) pieces."""
@@ -95,18 +116,11 @@ def convex_costs(upper: Upper) -> Pieces:
         vertex = upper.order[place]
         if not upper.closed[vertex]:
             continue
-        need = 0
-        for arc in upper.arcs[upper.start[vertex] : upper.start[vertex + 1]]:
-            child = upper.head[arc]
-            need += 1 if child == upper.sink else pieces.end[child] - pieces.start[child]
+        need = _need(upper, pieces, vertex)
         if need > len(cost):
             cost, units = np.empty(2 * need, np.int64), np.empty(2 * need, np.int64)
         count = _gathered(upper, pieces, vertex, cost, units)
-        uniform = True
-        for piece in range(1, count):
-            uniform = uniform and cost[piece] == cost[0]
-        if uniform and count:
-            units[0] = units[:count].sum()
+        if _uniform(cost, units, count):
             count = 1
         else:
             count = _sorted_pieces(cost, units, count)
@@ -115,14 +129,15 @@ def convex_costs(upper: Upper) -> Pieces:
             wider, longer = np.empty(room, np.int64), np.empty(room, np.int64)
             wider[:used], longer[:used] = pieces.cost[:used], pieces.units[:used]
             pieces = Pieces(start, end, wider, longer)
-        pieces.cost[used : used + count] = cost[:count]
-        pieces.units[used : used + count] = units[:count]
+        for piece in range(count):
+            pieces.cost[used + piece] = cost[piece]
+            pieces.units[used + piece] = units[piece]
         start[vertex], end[vertex] = used, used + count
         used += count
     return pieces
 
 
-@compiled
+@borrowing
 def _margins(pieces: Pieces, vertex: int, through: int) -> tuple[int, int]:
     """What the last unit of ``through`` cost, and what one more would: the slopes on both sides."""
     below, above = -_UNLIMITED, _UNLIMITED
@@ -137,7 +152,7 @@ def _margins(pieces: Pieces, vertex: int, through: int) -> tuple[int, int]:
     return below, above
 
 
-@compiled
+@borrowing
 def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
     """How many units a child takes, within its arc's room, for less than ``bound`` each."""
     if child == sink:
@@ -149,7 +164,7 @@ def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
     return min(room, total)
 
 
-@compiled
+@borrowing
 def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints) -> None:
     """Fill in the flow of the arcs below closed vertices, and the prices there, from the top.
 

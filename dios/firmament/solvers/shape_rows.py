@@ -55,7 +55,8 @@ def topological(head: Ints, start: Ints, arcs: Ints) -> Ints:
     while done < known:
         vertex = order[done]
         done += 1
-        for arc in arcs[start[vertex] : start[vertex + 1]]:
+        for index in range(start[vertex], start[vertex + 1]):
+            arc = arcs[index]
             to = head[arc]
             waits[to] -= 1
             if not waits[to]:
@@ -79,7 +80,8 @@ def closed_vertices(
         if vertex == sink:
             continue
         fits = 1
-        for arc in arcs[start[vertex] : start[vertex + 1]]:
+        for index in range(start[vertex], start[vertex + 1]):
+            arc = arcs[index]
             to = head[arc]
             if lower[arc] > 0 or (to != sink and not (closed[to] and lonely[to])):
                 fits = 0
@@ -88,7 +90,8 @@ def closed_vertices(
     status = np.zeros(vertices, np.int64)
     for vertex in range(vertices):
         if closed[vertex]:
-            for arc in arcs[start[vertex] : start[vertex + 1]]:
+            for index in range(start[vertex], start[vertex + 1]):
+                arc = arcs[index]
                 if head[arc] != sink:
                     status[head[arc]] = 2
                     status[vertex] = max(status[vertex], 1)
