@@ -233,16 +233,16 @@ class RoundMaker:
             if self._settings.fit and self._settings.preemption:
                 make_room(state, tasks, leaf, held, plan.fixed)
             spare(state, tasks, leaf, held, plan.bounds.most)
-        short = self._short_gangs(tasks, leaf, held, record=record)
+        short = self._short_gangs(plan, leaf, held, record=record)
         held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
         stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)
         held &= ~stopped
         leaf[stopped] = ABSENT
         return leaf, held
 
-    def _short_gangs(self, tasks: Ints, leaf: Ints, held: Flags, *, record: bool) -> Flags:
+    def _short_gangs(self, plan: Plan, leaf: Ints, held: Flags, *, record: bool) -> Flags:
         """The tasks of gangs of which too few would run after what was held back; none of them may run."""
-        state = self._state
+        state, tasks = self._state, plan.tasks
         gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
         if not len(gangs):
             return np.zeros(len(tasks), np.bool_)
@@ -251,7 +251,9 @@ class RoundMaker:
         running = np.bincount(job[runs], minlength=len(state.jobs.alive))
         short = np.zeros(len(state.jobs.alive), np.bool_)
         short[gangs] = running[gangs] < needed(state, gangs)
-        for row in gangs[short[gangs]].tolist() if record else ():
+        # Those that were left out have been counted already.
+        let_in = gangs[short[gangs] & (plan.bounds.least[gangs] > 0)]
+        for row in let_in.tolist() if record else ():
             self._gangs.failed(row, state.now)
         return short[job]
 

@@ -238,6 +238,28 @@ def test_a_gang_that_loses_a_member_stops_or_is_completed() -> None:
     assert len(stage.round(1.0).places) == 4
 
 
+def test_a_gang_whose_replacement_does_not_fit_stops() -> None:
+    """§6.3.3, C.4.2: a slot is free for the lost member, but no memory: the others stop."""
+    stage = Stage([2, 2], capacity=Resources(8, 8 * GB))
+    stage.submit(
+        0, 2, JobDescriptor(1, gang=2, affinity=Affinity.SPREAD_MACHINES), demand=Resources(1, 5 * GB)
+    )
+    assert len(stage.round().places) == 2
+    stage.scheduler.remove_machine(1, 1.0)
+    assert stage.round(1.0).places == {}
+
+
+def test_a_gang_without_room_is_tried_again_after_pauses_that_double() -> None:
+    """A gang for which the solver finds no room is left out for a while, up to the longest pause."""
+    stage = Stage([1, 1, 1], SchedulerSettings(retry_first_s=1.0, retry_last_s=4.0))
+    stage.submit(0, 2, JobDescriptor(1, gang=2), constraints=(Constraint("zone", value="b"),))
+    gangs, row = stage.scheduler._gangs, stage.scheduler.state.jobs.row(1)
+    for pause in (1.0, 2.0, 4.0, 4.0):
+        assert stage.round().places == {}
+        assert gangs.paused_until(row) == stage.now + pause
+        stage.now += pause
+
+
 def test_gangs_that_cannot_be_are_refused_at_once() -> None:
     """A gang larger than its job, or than the cluster, is an error that changes nothing."""
     stage = Stage([2, 2])
@@ -352,6 +374,29 @@ def test_migration_waits_for_a_gain_above_the_hysteresis(hysteresis: int, place:
     stage.scheduler.add_machine(MachineDescriptor(0, "n0", "r0", slots=1), 0.0)
     assert stage.round().places == {0: place}
     assert [delta.change for delta in stage.last.deltas] == ([Change.MIGRATE] if place == 0 else [])
+
+
+def test_a_cost_that_returns_to_what_it_was_is_noticed() -> None:
+    """§6.4.3: the log compares with what the solver was told last, not with what it was told first."""
+    model = LevelModel(staying=10)
+    stage = Stage([1], model=model)
+    stage.submit(0, 1)
+    stage.round().round()
+    model.staying = 60
+    stage.round()
+    model.staying = 10
+    stage.submit(10, 1)
+    assert set(stage.round().places) == {0}
+
+
+def test_what_runs_beyond_the_slots_and_cannot_stop_stays() -> None:
+    """A new scheduler takes over two tasks on a machine with one slot; they run on."""
+    stage = Stage([1, 1])
+    stage.submit(0, 2, restartable=False)
+    for task in (0, 1):
+        stage.scheduler.started(task, 0, 0.0)
+    assert stage.round().places == {0: 0, 1: 0}
+    assert stage.last.deltas == []
 
 
 def test_a_drained_machine_keeps_what_runs_and_takes_nothing() -> None:
