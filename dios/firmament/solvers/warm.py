@@ -53,14 +53,15 @@ HOLES_SHARE_INVERSE: Final = 3
 NEW_SHARE_INVERSE: Final = 4
 """With more than a quarter of the tasks new, prices are made anew."""
 
-PATIENCE: Final = 8
+PATIENCE: Final = 3
 """Once zones have held each vertex so often, a warm start gives up for a start anew."""
 
 ZONES_LEAST: Final = 3000
 """In small networks zones may hold so many vertices more: all is quick there."""
 
-ANEW_ROUNDS_MAX: Final = 16
-"""At most so many rounds start anew before the warm start is tried again."""
+ANEW_ROUNDS_LEAST: Final = 4
+ANEW_ROUNDS_MAX: Final = 64
+"""So many rounds start anew before the warm start is tried again, more each time it gives up."""
 
 NAMED: Final = 5
 """A reason names at most so many vertices."""
@@ -130,7 +131,7 @@ class WarmSolver:
         self._indexed = True
         self._patience: Final = patience
         self._anew = 0
-        self._anew_next = 1
+        self._anew_next = ANEW_ROUNDS_LEAST
 
     # -- the upper network ------------------------------------------------------------------------
     def add_vertices(self, count: int) -> Ints:
@@ -289,7 +290,7 @@ class WarmSolver:
             self._anew, self._anew_next = self._anew_next, min(2 * self._anew_next, ANEW_ROUNDS_MAX)
             ended = self._optimise(anew=True)
         elif not anew:
-            self._anew_next = 1
+            self._anew_next = ANEW_ROUNDS_LEAST
         seat = net.seat[: self._count]
         homeless = np.flatnonzero(used & (seat < 0))
         if len(homeless):
