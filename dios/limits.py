@@ -227,6 +227,7 @@ SHELL_HISTORY_MAX: Final = 1_000
 
 # -- other nodes, as the core sees them -------------------------------------------------------------
 DCP_REQUESTS_MAX: Final = 4_096
+DCP_WAITING_TOLD: Final = 16
 REQUESTS_PER_EPOCH: Final = 2**36
 DCP_REPEAT_MS: Final = 250
 DCP_REPEAT_MS_MAX: Final = 2_000
@@ -357,7 +358,7 @@ COORDINATOR_STEADY_MS: Final = 60_000
 SCHED_ABANDONED_MAX: Final = 3
 SCHED_HISTORY_MAX: Final = 1_024
 SCHED_CLASS_DEPTH_MAX: Final = 64
-SCHED_MISFIT_FILTERS_MAX: Final = 64
+SCHED_MISFIT_FILTERS_MAX: Final = 16
 SCHED_KEPT_FILTERS_MAX: Final = 256
 SCHED_EVICTORS_MAX: Final = 64
 SCHED_FAULTS_MAX: Final = 100
