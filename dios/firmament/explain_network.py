@@ -67,6 +67,8 @@ class WhatIf:
     network: RoundNetwork
     names: VertexNames
     algorithm: str
+    limited: list[int]
+    """Numbers of filters that let in fewer tasks than there are slots."""
 
     def waiting_arc(self, index: int) -> int:
         """The arc of the task at an index to its unscheduled aggregator; ABSENT when it has none."""
@@ -91,8 +93,10 @@ class WhatIf:
         problem, upper = self.network.problem(), self.network.upper
         shift = len(self.network.rows.target)
         capacity, cost = problem.capacity.copy(), problem.cost.copy()
-        single = (upper.capacity == 1) & (self.names.kind[upper.tail] == VertexKind.ONLY)
-        down = np.isin(upper.head, list(chain)) & ~single & (upper.capacity > 0)
+        # Behind a filter with limits slots are not what limits.
+        limited = np.isin(self.names.row[upper.tail], self.limited)
+        limited &= self.names.kind[upper.tail] == VertexKind.ONLY
+        down = np.isin(upper.head, list(chain)) & ~limited & (upper.capacity > 0)
         down &= self.names.kind[upper.tail] != VertexKind.CLASS
         capacity[shift:][down | ((upper.tail == leaf) & (upper.head == SINK))] += 1
         cost[arc] -= 1

@@ -96,7 +96,8 @@ class _Explainer:
         rows = self.network.rows
         mine = np.arange(rows.start[self.index], rows.start[self.index + 1])
         self.options = mine[rows.kind[mine] != UNSCHEDULED]
-        self.try_out = WhatIf(self.network, subject.names, subject.algorithm)
+        limited = [number for number, one in outcome.plan.filters.items() if one.limit is not None]
+        self.try_out = WhatIf(self.network, subject.names, subject.algorithm, limited)
         self.ways = ways_from(
             rows.target[self.options],
             rows.cost[self.options],

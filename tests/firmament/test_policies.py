@@ -238,14 +238,13 @@ def test_a_gang_that_loses_a_member_stops_or_is_completed() -> None:
     assert len(stage.round(1.0).places) == 4
 
 
-def test_a_gang_whose_replacement_does_not_fit_stops() -> None:
-    """§6.3.3, C.4.2: a slot is free for the lost member, but no memory: the others stop."""
+def test_a_gang_that_does_not_fit_on_one_machine_spreads() -> None:
+    """C.4.2: two machines with slots enough but memory for one member each: the gang starts all the same."""
     stage = Stage([2, 2], capacity=Resources(8, 8 * GB))
-    stage.submit(
-        0, 2, JobDescriptor(1, gang=2, affinity=Affinity.SPREAD_MACHINES), demand=Resources(1, 5 * GB)
-    )
-    assert len(stage.round().places) == 2
-    stage.scheduler.remove_machine(1, 1.0)
+    stage.submit(0, 2, JobDescriptor(1, gang=2), demand=Resources(1, 5 * GB))
+    assert stage.round().places == {}
+    assert sorted(stage.round(2.0).places.values()) == [0, 1]
+    stage.scheduler.remove_machine(1, 3.0)
     assert stage.round(1.0).places == {}
 
 

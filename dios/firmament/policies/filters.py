@@ -32,22 +32,24 @@ class Filter:
     """At machine rows."""
     penalty: Ints
     """Added to the cost of each machine: unmet soft constraints."""
-    single: bool = False
-    """At most one of the group's tasks on each machine."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether a rack that is allowed as a whole may be used as a whole."""
-        return not self.single
+    limit: Ints | None = None
+    """How many of the group's tasks may come to each machine; None: as many as it has slots."""
 
     def same(self, other: Filter | None) -> bool:
         """Whether tasks under the other one have the same arcs."""
         return (
             other is not None
-            and self.single == other.single
+            and same_limit(self.limit, other.limit)
             and np.array_equal(self.allowed, other.allowed)
             and np.array_equal(self.penalty, other.penalty)
         )
+
+
+def same_limit(one: Ints | None, other: Ints | None) -> bool:
+    """Whether two filters let as many tasks in."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +182,9 @@ class Narrowing:
             low, high = np.searchsorted(tail, [inner, inner + 1])
             heads, costs, keep = self._through(one, head[low:high], cost[low:high])
             some = capacity[low:high][keep]
-            if one.single:
-                some = np.where(self._machine_of(heads[keep]) != ABSENT, np.minimum(some, 1), some)
+            if one.limit is not None:
+                machine = self._machine_of(heads[keep])
+                some = np.where(machine != ABSENT, np.minimum(some, one.limit[machine]), some)
             found.add(np.full(len(some), vertex), heads[keep], some, costs[keep])
 
     def _tree_arcs(self, vertex: int, one: Filter, row: int, arcs: TreeArcs, found: Columns) -> None:
@@ -192,15 +195,15 @@ class Narrowing:
         if not from_cluster:
             low, high = np.searchsorted(self._racks, [row, row + 1])
             machines = machines[low:high]
-        elif one.plain:
+        else:
             machines = self._whole_racks(vertex, one, arcs, found)
         machines = machines[one.allowed[machines]]
         capacity, cost = arcs.capacity[machines], arcs.cost[machines] + one.penalty[machines]
         if from_cluster:
             cost = cost + arcs.cost[tree.rack[machines]]
             capacity = np.minimum(capacity, arcs.capacity[tree.rack[machines]])
-        if one.single:
-            capacity = np.minimum(capacity, 1)
+        if one.limit is not None:
+            capacity = np.minimum(capacity, one.limit[machines])
         found.add(np.full(len(machines), vertex), self._vertex_of[machines], capacity, cost)
 
     def _whole_racks(self, vertex: int, one: Filter, arcs: TreeArcs, found: Columns) -> Ints:
@@ -208,7 +211,10 @@ class Narrowing:
         machines, racks = self._machines, self._racks
         whole = np.zeros(len(self._tree.alive), np.bool_)
         whole[racks] = True
-        whole[racks[~one.allowed[machines] | (one.penalty[machines] != 0)]] = False
+        partly = ~one.allowed[machines] | (one.penalty[machines] != 0)
+        if one.limit is not None:
+            partly |= one.limit[machines] < arcs.capacity[machines]
+        whole[racks[partly]] = False
         some = np.flatnonzero(whole)
         found.add(np.full(len(some), vertex), self._vertex_of[some], arcs.capacity[some], arcs.cost[some])
         others: Ints = machines[~whole[racks]]

@@ -17,6 +17,9 @@ from dios.firmament.state import ClusterState
 _TOLERANCE = 1e-9
 """Relative; sums of demands may miss a capacity that they fill exactly by rounding."""
 
+_MANY = 2.0**31
+"""As many tasks as anybody asks about."""
+
 
 @compiled
 def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: Flags) -> None:
@@ -116,8 +119,8 @@ def room_left(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, machine
     return free, int(tree.slots[machine] - tree.running[machine] - len(comes) + len(goes))
 
 
-def fitting_machines(state: ClusterState, demand: Floats, priority: int, *, preemption: bool) -> Flags:
-    """By resource row: machines with ``demand`` (DIMENSIONS,) left, or that lower priorities could free."""
+def fitting_tasks(state: ClusterState, demand: Floats, priority: int, *, preemption: bool) -> Ints:
+    """By resource row: how many times a machine has ``demand`` (DIMENSIONS,), if lower priorities stop."""
     table, tree = state.tasks, state.resources
     machines = tree.at(Level.MACHINE)
     free = np.zeros(tree.capacity.shape)
@@ -126,6 +129,8 @@ def fitting_machines(state: ClusterState, demand: Floats, priority: int, *, pree
         weak = table.alive & (table.machine != ABSENT) & (table.priority < priority) & table.restartable
         weak[weak] &= (state.jobs.gang + state.jobs.minimum)[table.job[weak]] == 0
         np.add.at(free, table.machine[weak], table.demand[weak])
-    allowed = np.zeros(len(tree.alive), np.bool_)
-    allowed[machines] = np.all(demand <= free[machines], axis=1)
-    return allowed
+    count = np.zeros(len(tree.alive), np.int64)
+    wanted = demand > 0
+    parts = np.minimum(free[machines][:, wanted] / demand[wanted], _MANY)
+    count[machines] = np.floor(parts.min(axis=1, initial=_MANY))
+    return count

@@ -12,7 +12,7 @@ import numpy as np
 from dios.firmament.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.descriptors import Affinity, Constraint, Level, MachineDescriptor, TaskDescriptor
 from dios.firmament.policies.filters import Filter
-from dios.firmament.policies.fit import fitting_machines
+from dios.firmament.policies.fit import fitting_tasks
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
@@ -228,18 +228,16 @@ class Restrictions:
             row = state.machine_row(machine)
             if row != ABSENT:
                 allowed[row] = False
+        limit: Ints | None = None
         if rules.demand:
-            allowed &= fitting_machines(
-                state,
-                np.array(rules.demand),
-                rules.priority,
-                preemption=self._settings.preemption,
-            )
-        single = False
+            demand = np.array(rules.demand)
+            limit = fitting_tasks(state, demand, rules.priority, preemption=self._settings.preemption)
+            allowed &= limit > 0
         if rules.job != ABSENT:
             allowed &= allowed_by_affinity(state, rules.job, allowed)
-            single = state.jobs.affinity[rules.job] == Affinity.SPREAD_MACHINES
-        return Filter(number, allowed, penalty, bool(single))
+            if state.jobs.affinity[rules.job] == Affinity.SPREAD_MACHINES:
+                limit = np.ones(size, np.int64)
+        return Filter(number, allowed, penalty, limit)
 
 
 class _Found:
