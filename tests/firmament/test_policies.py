@@ -93,6 +93,8 @@ class Stage:
         self.now += later
         self.last = self.scheduler.round(self.now)
         assert self.last.stands, self.last.faults
+        # A wrong answer is caught by its certificate and mended from scratch; here it is a failure.
+        assert not any(fault.where.startswith("solver") for fault in self.last.faults), self.last.faults
         return self
 
     @property

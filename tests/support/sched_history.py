@@ -213,6 +213,8 @@ class History:
         found = self.scheduler.round(self.now)
         place = f"seed {self.seed}, round {found.number}"
         assert found.stands, f"{place}: {found.faults}"
+        # A wrong answer is caught by its certificate and mended from scratch; here it is a failure.
+        assert not any(fault.where.startswith("solver") for fault in found.faults), f"{place}: {found.faults}"
         self._follow(found, place)
         check_sums(self.state, place)
         self._check_arrivals(before, place)
