@@ -13,6 +13,7 @@ from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received
 from dios.core.forwarding import lost_row
 from dios.core.membership import Change, Decision
 from dios.core.peers import Cluster, Peer
+from dios.core.settled import Settled
 from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import ProtocolError
@@ -51,7 +52,7 @@ def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Its tasks are gone with its former start, and so is what it knew of ours."""
     coordination.fail_all(step, peer, "was started anew meanwhile")
     peer.answers.clear()
-    peer.settled = 0
+    peer.settled = Settled()
     for target in peer.stand_ins.values():
         target.order = 0
     claims.end_deputies(step, cluster, peer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from dios import limits
-from dios.core import effects, sensible
+from dios.core import effects, sensible, settled
 from dios.core.effects import WriteSource
 from dios.core.peers import Cluster, Peer, Question, Then
 from dios.errors import Code, ProtocolError, UnreachableError
@@ -107,8 +107,8 @@ def _say(step: Step, cluster: Cluster, question: Question) -> None:
         source = None if question.source is None else step.state.objects.get(question.source.content_of)
         if source is not None:
             step.seen(source)  # its content may still be on the way to the disk
-        settled = next(iter(peer.asked))
-        step.emit(effects.Send(peer.node, dcp.Ask(question.number, settled, question.body), question.source))
+        asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, settled.waiting_of(peer))
+        step.emit(effects.Send(peer.node, asked, question.source))
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
     pause = min(limits.DCP_REPEAT_MS << min(question.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
     cluster.repeat_later(question, step.now + pause * _MS)
@@ -251,11 +251,10 @@ def _failure(code: Code, message: str) -> messages.Failure:
 # -- being asked --------------------------------------------------------------------------------------
 def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
     """Whether a request is to be acted on; a repeat is answered from the memory (§4.8)."""
-    if asked.settled > peer.settled:
-        peer.settled = asked.settled
-        for number in [number for number in peer.answers if number < asked.settled]:
+    if peer.settled.learn(asked):
+        for number in [number for number in peer.answers if peer.settled.has(number)]:
             del peer.answers[number]
-    if asked.number < peer.settled:
+    if peer.settled.has(asked.number):
         return False  # its answer arrived long ago
     if asked.number not in peer.answers:
         if len(peer.answers) >= 2 * limits.DCP_REQUESTS_MAX:

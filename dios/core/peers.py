@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import WriteSource
+from dios.core.settled import Settled
 from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp
 from dios.wire.types import Proximity
@@ -107,6 +108,7 @@ class Peer:
         "rack",
         "settled",
         "stand_ins",
+        "unsaid",
         "untold",
     )
 
@@ -127,7 +129,8 @@ class Peer:
         self.asked: dict[int, Question] = {}
         self.next_number = 1
         self.answers: dict[int, Remembered | None] = {}
-        self.settled = 0
+        self.unsaid = 0  # requests since one that named those which wait
+        self.settled = Settled()
         self.order_out = 0
         self.deputies: dict[TaskId, Task] = {}
         self.stand_ins: dict[ObjectId, StandIn] = {}

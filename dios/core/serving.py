@@ -41,7 +41,8 @@ def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
     """Act on a request, once."""
     body = message.body
     sensible.require_request(step.state, coordination.cluster_of(step), peer, body)
-    if isinstance(body, dcp.Forward) and message.number not in peer.answers:
+    settled = peer.settled.has(message.number)  # if it waits still, then for nobody
+    if isinstance(body, dcp.Forward) and message.number not in peer.answers and not settled:
         known = step.state.deputies.get(body.caller.task)
         if known is not None and message.number in known.pending:
             raise ProtocolError(f"request {message.number} waits already")

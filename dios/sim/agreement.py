@@ -24,6 +24,7 @@ LOOKUP_NS: Final = 9 * S
 ANY_NS: Final = 40 * S
 WELL_NS: Final = 6 * S
 ANSWERS_MAX: Final = 64
+SPARE_ANSWERS_MAX: Final = 8
 PROBES_MAX: Final = 12
 
 
@@ -84,7 +85,7 @@ def check_agreement(world: ClusterWorld) -> None:
     for host in world.hosts():
         check_rights(world, host, quiet=True)
         _check_members(world, host)
-        _check_questions(host)
+        _check_questions(world, host)
         for other in world.hosts():
             if other is not host:
                 _check_holdings(host, other)
@@ -111,12 +112,18 @@ def _check_members(world: ClusterWorld, host: ClusterHost) -> None:
             _require(peer.dead_since is None, "a living node is taken for dead")
 
 
-def _check_questions(host: ClusterHost) -> None:
+def _check_questions(world: ClusterWorld, host: ClusterHost) -> None:
+    """Few questions are open, and of answers there is little left but to those that are."""
     cluster = _cluster(host)
     for peer in cluster.peers.values():
         waiting = [one.body for one in peer.asked.values()]
         _require(len(waiting) <= 8, f"{len(waiting)} questions are still open: {waiting[:3]}")
         _require(len(peer.answers) <= ANSWERS_MAX, f"{len(peer.answers)} answers are still remembered")
+        asker = world.machines[peer.node].host
+        if asker is not None:
+            # At most those that came after the asker said last what it has.
+            spare = peer.answers.keys() - _cluster(asker).peer(cluster.here.node).asked.keys()
+            _require(len(spare) <= SPARE_ANSWERS_MAX, f"{len(spare)} answers are remembered for nobody")
     _require(not cluster.to_release, "references that were dropped are not released")
 
 

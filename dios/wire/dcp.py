@@ -20,6 +20,7 @@ from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
 from dios.wire.types import Brand, Buffering, ObjectType
 
 _U63: Final = Meta(ge=0, le=2**63 - 1)
+_WAITING: Final = Meta(max_length=limits.DCP_REQUESTS_MAX)
 _NAME: Final = Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)
 
 Node: TypeAlias = Annotated[NodeId, _U63]
@@ -274,11 +275,16 @@ Answer: TypeAlias = PlainResult | Results | Offered | Found | Unknown | Working 
 
 # -- on the connection ----------------------------------------------------------------------------
 class Ask(Struct, frozen=True, array_like=True, tag=40):
-    """A request. Everything numbered below ``settled`` was answered: its answers need not be kept."""
+    """A request. Everything numbered below ``settled`` was answered: its answers need not be kept.
+
+    ``waiting``, where it is not empty, are the numbers of all requests that wait for an answer: of what is
+    numbered below the highest of them all else was answered as well.
+    """
 
     number: U64
     settled: U64
     body: RequestBody
+    waiting: Annotated[tuple[U64, ...], _WAITING] = ()
 
 
 class Reply(Struct, frozen=True, array_like=True, tag=41):

@@ -32,7 +32,7 @@ SORTS: Final[dict[str, str]] = {
     "forgotten": "stranger",
     **dict.fromkeys(("ref", "refs", "first", "last", "self_ref", "console", "program"), "ref"),
     **dict.fromkeys(("object", "objects"), "object"),
-    **dict.fromkeys(("number", "settled", "seq"), "number"),
+    **dict.fromkeys(("number", "settled", "seq", "waiting"), "number"),
     **dict.fromkeys(("name", "group", "groups"), "name"),
     **dict.fromkeys(("names",), "internal"),
     **dict.fromkeys(("principal", "owner"), "principal"),
@@ -106,7 +106,8 @@ class Liar:
         dice = self.rng.random()
         if dice < 0.7:
             body = cast("dcp.RequestBody", self._struct(self.rng.choice(REQUESTS)))
-            return dcp.Ask(self._next(), self.rng.choice((0, 0, 0, self._number // 2)), body)
+            settled = self.rng.choice((0, 0, 0, self._number // 2))
+            return dcp.Ask(self._next(), settled, body, self._waiting())
         if dice < 0.85:
             kind = self.rng.choice(ANSWERS)
             number = self._scalar("asked") if self.rng.random() < 0.98 else self._edge()
@@ -115,6 +116,12 @@ class Liar:
             return cast("dcp.Published", self._struct(dcp.Published))
         told = cast("gossip.GossipMessage", self._struct(self.rng.choice(GOSSIPS)))
         return dcp.Gossip(gossip.encode(told) if dice < 0.99 else self.rng.randbytes(20))
+
+    def _waiting(self) -> tuple[int, ...]:
+        known = cast("list[int]", self.pools.of("number"))
+        if not known or self.rng.random() < 0.9:
+            return ()  # whoever names a high one is not listened to any more
+        return tuple(self.rng.choice(known) for _ in range(self.rng.choice((1, 4))))
 
     def _next(self) -> int:
         dice = self.rng.random()

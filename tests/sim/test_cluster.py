@@ -34,6 +34,7 @@ FOUND = {
     465: "a commit was repeated when its buffer was closed",
     414: "of a vector that was answered again the writes were said to be refused, and had been done",
     470: "a node that was met after a group was destroyed was not told of it",
+    1482: "while one request waited, the answers to all that came after it were remembered",
     621: "an answer that waited for the disk came to a later start of the asker, whose number fitted",
 }
 

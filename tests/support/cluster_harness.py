@@ -47,7 +47,7 @@ _ANSWERS = (
 )
 _BOOKS = frozenset({
     "_moments", "answers", "asked", "heard_ns", "membership", "next_number", "order_out", "placement",
-    "publish_at", "questions", "settled", "to_publish",
+    "publish_at", "questions", "settled", "to_publish", "unsaid",
 })  # fmt: skip
 """What changes with every request, whatever becomes of it."""
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from cluster_harness import Citizen, Cluster, Parcel
+from cluster_pair import Two
 
 from dios import limits
 from dios.core import effects, events
-from dios.core.peers import Peer
 from dios.errors import Code, ProtocolError
 from dios.ids import Name, PayloadId
 from dios.wire import dcp, messages
@@ -188,38 +188,6 @@ def test_a_lost_answer_is_given_again(undisturbed: Story, kind: type) -> None:
 
 
 # -- the memory of answers ----------------------------------------------------------------------------
-class Two:
-    """A session on the first of two nodes, and a reference of its to an object of the second."""
-
-    def __init__(self) -> None:
-        self.cluster = Cluster(("r1", "r1"))
-        self.here, self.there = self.cluster.nodes
-        self.me = self.cluster.session(self.here)
-        self.keeper = self.cluster.session(self.there)
-        made = self.keeper.create(data=b"content")
-        self.ref_there = made.reference.ref
-        (found,) = self.me.lookup(made.name)
-        self.ref = found.ref
-
-    def books(self) -> tuple[Peer, Peer]:
-        """What each node knows of the other."""
-        found = [node.core.state.cluster for node in self.cluster.nodes]
-        assert found[0] is not None
-        assert found[1] is not None
-        return found[0].peer(self.there.node), found[1].peer(self.here.node)
-
-    def hear(self, *said: dcp.Message) -> None:
-        """The second node gets these messages of the first."""
-        for message in said:
-            self.there.take(Parcel(self.here.node, self.there.node, 1, message, b""))
-
-    def held_back(self, call: messages.AnyCall) -> tuple[int, list[Parcel]]:
-        """Make a call whose messages wait in the test's hand."""
-        seq = self.me.send(call)
-        held, self.cluster.wire = self.cluster.wire, []
-        return seq, held
-
-
 @pytest.fixture
 def two() -> Two:
     """Two nodes."""
@@ -253,7 +221,7 @@ def test_who_asks_without_end_is_cut_off(two: Two, monkeypatch: pytest.MonkeyPat
     """A node that never says that answers arrived cannot fill the other's memory."""
     monkeypatch.setattr(limits, "DCP_REQUESTS_MAX", 8)
     _, theirs = two.books()
-    first = theirs.settled + 1_000
+    first = theirs.settled.below + 1_000
     asked = [dcp.Ask(number, 0, dcp.Disband(Name(bytes(32)))) for number in range(first, first + 100)]
     with pytest.raises(ProtocolError, match="at once"):
         two.hear(*asked)

@@ -94,6 +94,15 @@ def test_every_message_between_nodes_comes_back(kind: type[msgspec.Struct]) -> N
     holds()
 
 
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_request_of_an_earlier_release_is_one(kind: type[msgspec.Struct]) -> None:
+    """A request without the numbers of those that wait, which were added later, names none."""
+    message = message_with(described.sample_message(kind))
+    whole = msgpack.unpackb(bytes.fromhex(VECTORS[kind.__name__]))
+    assert dcp_frames.decode_frame(msgpack.packb([whole[0][:4]]))[0] == message
+    assert whole[0][4:] == [[]]
+
+
 def test_a_later_release_may_add_fields() -> None:
     """Fields behind those that this release knows are left out, in messages and in their parts."""
     body = msgpack.packb([[41, 7, [1, 5, "more"], "more"], None, "more"])
