@@ -33,6 +33,8 @@ class Phase(Enum):
     PLACED = 2
     """Its caller's node has taken it off its board."""
     RUNNING = 3
+    LEAVING = 4
+    """It was told to stop; for the scheduler it is gone already."""
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class Books:
         for task, entry in list(self.tasks.items()):
             if task in alive:
                 continue
-            here = entry.host == board.name and entry.phase is Phase.RUNNING
+            here = entry.host == board.name and entry.phase in {Phase.RUNNING, Phase.LEAVING}
             coming = entry.target == board.name and entry.phase is Phase.PLACED
             if here or (coming and task in ended):
                 self._forget(task, now, ended=ended.get(task))
@@ -143,6 +145,8 @@ class Books:
             entry = Entry(row, board.name, Phase.RUNNING, row.work.job or row.id)
             self._enter([entry], now)
             self._started(row.id, board, now)
+            return
+        if entry.phase is Phase.LEAVING:
             return
         if entry.phase is Phase.RUNNING and entry.host == board.name:
             entry.row = row
@@ -239,6 +243,8 @@ class Books:
         self, task: int, now: float, *, ended: Occupant | None = None, completed: bool = True
     ) -> None:
         entry = self.tasks.pop(task)
+        if entry.phase is Phase.LEAVING:
+            return
         if self.problems.pop(task, None) is not None:
             return
         pending = self._gangs.get(entry.job)
@@ -265,6 +271,17 @@ class Books:
             return None
         entry.phase, entry.target, entry.since = Phase.SENT, target, now
         return entry
+
+    def leaves(self, task: int, now: float) -> None:
+        """A task is told to stop: whoever runs it submits it again, under another number."""
+        self.tasks[task].phase = Phase.LEAVING
+        self.scheduler.finished(task, now, FinalReport(0.0, completed=False))
+
+    def stayed(self, task: int) -> None:
+        """It was not stopped: its node's board tells of it anew."""
+        entry = self.tasks.get(task)
+        if entry is not None and entry.phase is Phase.LEAVING:
+            del self.tasks[task]
 
     def answered(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> list[str]:
         """What a node said to placements; None: it did not answer. Gives the reasons of refusals."""

@@ -204,7 +204,7 @@ class Coordinator:
         with contextlib.suppress(DiosError):
             answer = await self._node.place("" if host == self._own else host, placements, preempted)
         async with self._lock:
-            office.answered(host, [task for task, _ in placements], answer, trio.current_time())
+            office.answered(host, [task for task, _ in placements], preempted, answer, trio.current_time())
 
     # Eyes -----------------------------------------------------------------------------------------------
 

@@ -127,14 +127,14 @@ class Office:
         names = {board.node: name for name, board in self._books.nodes.items()}
         if delta.change is Change.PLACE:
             target = names.get(delta.target, "")
-            entry = self._books.sent(delta.task, target, now)
-            if entry is not None:
-                orders.setdefault(entry.host, Order(entry.host, [], [])).placements.append(
-                    (delta.task, target)
-                )
+            if self._books.sent(delta.task, target, now) is not None:
+                self._outside.append(_Guest(delta.task, target, now + _PATIENCE_S))
             return
-        # A task that moves is stopped; whoever runs it submits it again.
+        if delta.task not in self._books.tasks:
+            return
+        # A task that moves is stopped, too.
         host = names.get(delta.source, "")
+        self._books.leaves(delta.task, now)
         orders.setdefault(host, Order(host, [], [])).preempted.append(delta.task)
         self._leaving[delta.task] = host
 
@@ -154,10 +154,15 @@ class Office:
             order = orders.setdefault(entry.host, Order(entry.host, [], []))
             order.placements.append((guest.task, guest.target))
 
-    def answered(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> None:
+    def answered(
+        self, host: str, tasks: list[int], preempted: list[int], answer: Placed | None, now: float
+    ) -> None:
         """What a node said to an order."""
         for why in self._books.answered(host, tasks, answer, now):
             self.note(f"{host}: {why}")
+        for task in preempted:
+            if answer is None or task in dict(answer.refused):
+                self._books.stayed(task)
 
     def answer(self, asked: Asked) -> bytes:
         """The answer to a question."""
