@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from dios.cli.extras import needing_cluster
 from dios.cli.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
-from dios.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from dios.firmament.repro.evaluation import Made
@@ -65,7 +65,7 @@ def firmament(
     same seed gives the same numbers, but for measured times (8.7).
     """
     with reporting(DOING, as_json=as_json):
-        with _needs_cluster():
+        with needing_cluster("the experiments"):
             from dios.firmament.repro import evaluation, pictures  # noqa: PLC0415 - needs an extra
         numbers = evaluation.chosen(figure or [])
         if not pictures.can_draw():
@@ -85,19 +85,6 @@ def firmament(
             write_json([_as_json(made) for made in done])
         else:
             say(f"wrote {sum(len(made.written) for made in done)} files in {out}")
-
-
-@contextlib.contextmanager
-def _needs_cluster() -> Iterator[None]:
-    """Turn the lack of what the scheduler is made with into a sentence."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in {"numpy", "numba", "ortools"}:
-            raise
-        raise NotSupportedError(
-            f"the experiments need {error.name}, which is not installed: pip install 'dios[cluster]'"
-        ) from None
 
 
 @contextlib.contextmanager

@@ -33,4 +33,5 @@ def borrowing(kernel: Callable[_P, _R]) -> Callable[_P, _R]:
 
     Nothing is counted then. A kernel that reads columns of a tuple in its inner loop is several times faster.
     """
-    return cast("Callable[_P, _R]", numba.njit(cache=True, nogil=True, _nrt=False)(kernel))
+    made = numba.njit(cache=True, nogil=True, _nrt=False)  # type: ignore[call-overload] # it is not declared
+    return cast("Callable[_P, _R]", made(kernel))

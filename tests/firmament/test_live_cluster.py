@@ -140,10 +140,11 @@ def test_a_constraint_that_nothing_meets_is_explained(site: Site) -> None:
         assert "3 of 3 machines: lack gpu=yes" in site.person.types("dios explain picky").stdout
         told = site.ask("dios explain picky")
         assert told["phase"] == "waiting"
+        assert run.stderr is not None
+        assert "waits for its place" in run.stderr.readline()
     finally:
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=60)
-    assert "waits for its place" in said
+        run.communicate(timeout=60)
     wait_until(lambda: not site.tasks("picky"), "what was given up is withdrawn", 30)
 
 

@@ -4,6 +4,9 @@ import math
 
 import numpy as np
 import pytest
+import sched_clusters as small
+from sched_clusters import GB, MACHINE, rows
+from sched_coco import arcs, ask, fill, ready, targets
 
 from dios.firmament.columns import Ints
 from dios.firmament.descriptors import (
@@ -20,9 +23,6 @@ from dios.firmament.models.coco_admission import Fit
 from dios.firmament.models.protocol import COST_MAX
 from dios.firmament.models.terms import BadModelError
 from dios.firmament.models.tree import all_steps
-from tests.support import sched_clusters as small
-from tests.support.sched_clusters import GB, MACHINE, rows
-from tests.support.sched_coco import arcs, ask, fill, ready, targets
 
 # Costs ----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ import random
 
 import numpy as np
 import pytest
+import sched_clusters as small
+from sched_clusters import GB, rows
+from sched_coco import SOCKETS, arcs, ask, fill, ready, targets
 
 from dios.firmament.descriptors import (
     JobDescriptor,
@@ -12,9 +15,6 @@ from dios.firmament.descriptors import (
 )
 from dios.firmament.models import coco_admission as admission
 from dios.firmament.models.tree import all_steps
-from tests.support import sched_clusters as small
-from tests.support.sched_clusters import GB, rows
-from tests.support.sched_coco import SOCKETS, arcs, ask, fill, ready, targets
 
 # Admission: Listing 7.1, one test for each branch ---------------------------------------------------
 

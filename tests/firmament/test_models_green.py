@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+import sched_clusters as small
+from sched_clusters import rows
 
 from dios.errors import InvalidError
 from dios.firmament.descriptors import JobDescriptor, Kind, Resources, TaskDescriptor
@@ -13,8 +15,6 @@ from dios.firmament.models.green_scaling import ServiceScaler, first_to_stop
 from dios.firmament.models.protocol import Options
 from dios.firmament.models.terms import BadModelError, class_kinds, class_members
 from dios.firmament.state import ClusterState
-from tests.support import sched_clusters as small
-from tests.support.sched_clusters import rows
 
 SERVICE = 9
 BATCH = 1

@@ -6,6 +6,8 @@ For: tests of the model. Not for: the network or the scheduler.
 from __future__ import annotations
 
 import numpy as np
+import sched_clusters as small
+from sched_clusters import GB
 
 from dios.firmament.descriptors import (
     Inner,
@@ -17,8 +19,6 @@ from dios.firmament.models.coco import CocoModel
 from dios.firmament.models.protocol import ClassArcs
 from dios.firmament.models.tree import all_steps
 from dios.firmament.state import ClusterState
-from tests.support import sched_clusters as small
-from tests.support.sched_clusters import GB
 
 SOCKETS = tuple(
     Inner(Level.SOCKET, f"socket {at}", tuple(Inner(Level.CORE, f"core {2 * at + one}") for one in (0, 1)))

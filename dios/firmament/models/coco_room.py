@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Floats, Ints
+from dios.firmament.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.descriptors import DIMENSIONS, Kind, Level
 from dios.firmament.models.coco_admission import PLACES, ROOM
 from dios.firmament.models.terms import running_tasks
@@ -33,7 +33,8 @@ class Occupancy:
         self.at_leaf: Ints = np.bincount(self.leaf, minlength=len(table.id))
         usage, demand = tasks.usage[self.rows], tasks.demand[self.rows]
         # A task that was not measured yet will use about what it asked for.
-        self.usage: Floats = np.where((usage > 0).any(axis=1)[:, None], usage, demand)
+        measured: Flags = np.any(usage > 0, axis=1)
+        self.usage: Floats = np.where(measured[:, None], usage, demand)
         self.used: Floats = np.maximum(self._by_machine(self.usage), table.usage)
 
     def _by_machine(self, values: Floats) -> Floats:

@@ -144,7 +144,7 @@ class PowerBook:
             cpus: cores that they ask for, shape (tasks,).
         """
         marginal = np.array([self.of(state.machine_types.names[kind]).marginal for kind in kinds])
-        found = cpus[:, None] * marginal[None, :]
+        found: Floats = cpus[:, None] * marginal[None, :]
         for (equivalence, kind), (total, count) in self._sums.items():
             if kind in kinds and count >= _SAMPLES_MIN:
                 found[equivalences == equivalence, kinds.index(kind)] = total / count

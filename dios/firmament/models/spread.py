@@ -121,10 +121,12 @@ class SpreadModel(BaseModel):
     def _busy(self, state: ClusterState, machines: Ints) -> Floats:
         """Processors' worth of tasks: one for each, or what was asked for where that is more."""
         table = state.resources
-        return np.maximum(table.running[machines], table.reserved[machines, 0]).astype(np.float64)
+        busy: Floats = np.maximum(table.running[machines], table.reserved[machines, 0])
+        return busy
 
     def _processors(self, state: ClusterState, machines: Ints) -> Floats:
-        return np.maximum(state.resources.capacity[machines, 0], 1.0).astype(np.float64)
+        size: Floats = np.maximum(state.resources.capacity[machines, 0], 1.0)
+        return size
 
     def _load(self, state: ClusterState, machine: int) -> float:
         row = np.array([machine])
