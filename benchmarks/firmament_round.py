@@ -1,7 +1,5 @@
 """Whole rounds of the cluster scheduler: events in, costs, solving, deltas out.
 
-    python benchmarks/firmament_round.py [--size L] [--loads 50,92] [--rounds 10]
-
 Two things are measured: a large cluster in which 1 % of the tasks end and as many come before each round
 (thesis §8.4), and three nodes with a hundred tasks, from submission to placement. The costs are those of
 Quincy's shape, drawn by a seed: up to seven machines and seven racks that a task prefers, running tasks that
@@ -12,13 +10,13 @@ Not for: solvers by themselves (``firmament_solvers.py``).
 
 from __future__ import annotations
 
-import argparse
-import resource
 import statistics
 import time
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.report import Row, Section, judge, number
 from dios.firmament.columns import Ints
 from dios.firmament.descriptors import JobDescriptor, Level, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.models.base import BaseModel
@@ -29,23 +27,12 @@ from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import ClusterState
 
-HEAD = """# Rounds of the cluster scheduler
-
-`benchmarks/firmament_round.py`: 1 % of the tasks end and as many come before each round, on a network of
-Quincy's shape (S: 100 machines and 1,000 tasks; M: 3,000 and 40,000; L: 12,550 and 150,000), at a load in per
-cent of the slots. CPU time of one thread, in ms, everything included: events in, costs, solving, deltas out.
-"First" is the first round, in which all tasks come at once, with loading what is compiled. The columns from
-"events" on are parts; "update", "solve" and "wall" are times on the wall, which are longer where others use
-the machine. The thesis (section 8.4) has 265 ms on average for the solver alone.
-
-| round | first | CPU, median | least | events | update | solve | wall | peak MB |
-|---|---|---|---|---|---|---|---|---|"""
-
 SIZES = {"S": (100, 1_000), "M": (3_000, 40_000), "L": (12_550, 150_000)}
 RACK_MACHINES = 40
 PREFERENCES = 7
 JOB_TASKS = 50
 CHANGED = 0.01
+ROUNDS = 10
 
 
 class DrawnModel(BaseModel):
@@ -95,9 +82,9 @@ class Cluster:
         slots = round(self.tasks * 100 / load / machines)
         self._random = np.random.default_rng(seed)
         self.scheduler = FlowScheduler(DrawnModel(seed), SchedulerSettings(certify_every=0))
-        for number in range(machines):
-            rack = f"r{number // RACK_MACHINES}"
-            self.scheduler.add_machine(MachineDescriptor(number, f"m{number}", rack, slots=slots), 0.0)
+        for machine in range(machines):
+            rack = f"r{machine // RACK_MACHINES}"
+            self.scheduler.add_machine(MachineDescriptor(machine, f"m{machine}", rack, slots=slots), 0.0)
         self._next = self._next_job = 0
         self.alive = np.zeros(0, np.int64)
         self.now = 0.0
@@ -130,8 +117,19 @@ class Cluster:
         return found
 
 
-def large(size: str, load: int, rounds: int) -> str:
-    """A line of the table for a large cluster."""
+class Measured(NamedTuple):
+    """Milliseconds: of the first round, of processor time for each later one, and medians of its parts."""
+
+    first: float
+    cpu: list[float]
+    events: float
+    update: float
+    solve: float
+    wall: float
+
+
+def large(size: str, load: int, rounds: int) -> Measured:
+    """Rounds of a large cluster in which one per cent of the tasks changes."""
     cluster = Cluster(size, load)
     started = time.process_time()
     cluster.round()
@@ -140,26 +138,19 @@ def large(size: str, load: int, rounds: int) -> str:
     for _ in range(rounds):
         started = time.process_time()
         cluster.change()
-        events.append(time.process_time() - started)
+        events.append(1000 * (time.process_time() - started))
         found = cluster.round()
-        cpu.append(time.process_time() - started)
+        cpu.append(1000 * (time.process_time() - started))
         parts.append((found.update_s, found.solve_s, found.total_s))
     update, solved, total = (1000 * statistics.median(column) for column in zip(*parts, strict=True))
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    middle, least = 1000 * statistics.median(cpu), 1000 * min(cpu)
-    return (
-        f"| {size}{load} | {first:.0f} | {middle:.0f} | {least:.0f} | {1000 * statistics.median(events):.0f}"
-        f" | {update:.0f} | {solved:.0f} | {total:.0f} | {memory:.0f} |"
-    )
+    return Measured(first, cpu, statistics.median(events), update, solved, total)
 
 
-def small(rounds: int) -> str:
-    """From submission to placement on three nodes, in ms: median and least."""
+def small(rounds: int) -> list[float]:
+    """From submission to placement on three nodes, in ms."""
     scheduler = FlowScheduler(make("trivial"), SchedulerSettings(certify_every=0))
-    for number in range(3):
-        scheduler.add_machine(
-            MachineDescriptor(number, f"n{number}", "r", Resources(64, 2**36), slots=40), 0.0
-        )
+    for node in range(3):
+        scheduler.add_machine(MachineDescriptor(node, f"n{node}", "r", Resources(64, 2**36), slots=40), 0.0)
     scheduler.submit(JobDescriptor(0), [TaskDescriptor(task) for task in range(99)], 0.0)
     scheduler.round(0.0)
     times = []
@@ -167,27 +158,42 @@ def small(rounds: int) -> str:
         started = time.perf_counter()
         scheduler.submit(JobDescriptor(at), [TaskDescriptor(98 + at)], float(at))
         found = scheduler.round(float(at))
-        times.append(time.perf_counter() - started)
+        times.append(1000 * (time.perf_counter() - started))
         assert len(found.deltas) == 1, found
         scheduler.finished(98 + at, float(at))
-    return f"| 3 nodes, 100 tasks | {1000 * statistics.median(times):.2f} | {1000 * min(times):.2f} |"
+    return times
 
 
-def main() -> None:
-    """Measure and print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def run(section: Section) -> None:
+    """Measure and judge."""
+    for load in (50, 92, 110):
+        found = large("L", load, ROUNDS)
+        middle = statistics.median(found.cpu)
+        section.figure(f"L{load}, the first round, CPU", found.first, "ms")
+        section.figure(f"L{load}, the quickest round, CPU", min(found.cpu), "ms")
+        section.figure(f"L{load}, telling of events, CPU", found.events, "ms")
+        section.figure(f"L{load}, costs and changes", found.update, "ms")
+        section.figure(f"L{load}, solver", found.solve, "ms")
+        section.figure(f"L{load}, whole round on the wall", found.wall, "ms")
+        section.rows.append(
+            Row(
+                f"a whole round at L{load}, 1 % changed, CPU",
+                f"{number(section.figure(f'L{load}, whole round, CPU', middle, 'ms'))} ms",
+                "",
+                "",
+                judge("250 ms", middle, 250),
+                judge("100 ms", middle, 100),
+                "" if load < 100 else "nearly all of it is the solver's",
+            )
+        )
+    placed = statistics.median(small(200))
+    section.rows.append(
+        Row(
+            "three nodes, 100 tasks: from submit to placed",
+            f"{number(section.figure('from submit to placed', placed, 'ms'))} ms",
+            "",
+            "",
+            judge("5 ms", placed, 5),
+            judge("2 ms", placed, 2),
+        )
     )
-    parser.add_argument("--size", choices=SIZES, default="L")
-    parser.add_argument("--loads", default="50,92")
-    parser.add_argument("--rounds", type=int, default=10)
-    given = parser.parse_args()
-    print(HEAD)
-    for load in given.loads.split(","):
-        print(large(given.size, int(load), given.rounds), flush=True)
-    print("\n| from submit to placed | ms, median | least |\n|---|---|---|")
-    print(small(200))
-
-
-if __name__ == "__main__":
-    main()

@@ -43,6 +43,7 @@ SECONDS_MAX: Final = {
     "cluster_life": 180,
     "cluster_work": 600,
     "firmament_solvers": 900,
+    "firmament_round": 600,
 }
 """The sections in their order, and the time after which one is killed."""
 
@@ -50,6 +51,7 @@ PAGES: Final = {
     "one-machine": tuple(name for name in SECONDS_MAX if not name.startswith(("cluster_", "firmament_"))),
     "many-machines": tuple(name for name in SECONDS_MAX if name.startswith("cluster_")),
     "firmament-solvers": ("firmament_solvers",),
+    "firmament-rounds": ("firmament_round",),
 }
 """The files of results, and whose figures stand in each."""
 

@@ -89,6 +89,8 @@ class RoundMaker:
         except ModelError as error:
             found.faults.append(Fault(f"model {model.name}", str(error)))
             found.stands = False
+            # It may have told of what is stale, and forgotten it, before it failed.
+            fresh.update(plan.tasks.tolist())
             self._count(found)
             return
         fresh.clear()
