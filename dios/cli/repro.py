@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dios.firmament.repro.evaluation import Made
 
 app: Final = typer.Typer(
-    help="The experiments of the theses that DIOS implements, done again on simulated machines.",
+    help="The experiments of the papers that DIOS implements, done again on simulated machines.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -47,7 +47,7 @@ QuickOption = Annotated[
 
 @app.callback()
 def family() -> None:
-    """The experiments of the theses that DIOS implements, done again on simulated machines."""
+    """The experiments of the papers that DIOS implements, done again on simulated machines."""
 
 
 @app.command(epilog=_EXAMPLES)

@@ -28,12 +28,12 @@ class Bounds:
     most: Ints
     tasks: Ints
     """N_j: those in the network."""
-    missable: Ints
+    may_miss: Ints
     """How many of ``least`` may be missed where there is no other way; each missing task is dear."""
 
     def allowing(self, which: Flags) -> Bounds:
         """The same, where flagged jobs may miss all of ``least``."""
-        return replace(self, missable=np.where(which, self.least, 0))
+        return replace(self, may_miss=np.where(which, self.least, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +116,8 @@ def upper_arcs(
     waiting = vertices.jobs(jobs)
     sink = np.full(len(jobs), SINK)
     found.add(waiting, sink, (bounds.most - bounds.least)[jobs], answers.job_cost)
-    if bounds.missable.any():
-        found.add(waiting, sink, bounds.missable[jobs], np.full(len(jobs), SHORTFALL_COST))
+    if bounds.may_miss.any():
+        found.add(waiting, sink, bounds.may_miss[jobs], np.full(len(jobs), SHORTFALL_COST))
     tail, head, capacity, cost = found.joined()
     supply = np.zeros(vertices.used, np.int64)
     supply[waiting] = (bounds.most - bounds.tasks)[jobs]

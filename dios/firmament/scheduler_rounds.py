@@ -183,7 +183,7 @@ class RoundMaker:
             if gangs < len(choice.tried):
                 left = np.concatenate([choice.left_out, choice.tried[gangs:]])
                 tried = self._plan(GangChoice(choice.complete, choice.tried[:gangs], left))
-            tried = replace(tried, bounds=tried.bounds.allowing(self._missable(missing)))
+            tried = replace(tried, bounds=tried.bounds.allowing(self._may_miss(missing)))
             network = self._network.build(questions, _only(answers, questions, tried), tried, warm=True)
             solved = self._chain.solve(network, self._network, found.faults)
             found.solve_s += solved.seconds
@@ -203,7 +203,7 @@ class RoundMaker:
         counts = sorted({len(choice.tried), min(1, len(choice.tried)), 0}, reverse=True)
         return [*((count, first) for count in counts), (0, _NOT_GANGS), (0, _ANYBODY)]
 
-    def _missable(self, missing: int) -> Flags:
+    def _may_miss(self, missing: int) -> Flags:
         gang = self._state.jobs.gang > 0
         return np.full(len(gang), missing != _NOTHING) & ((missing == _ANYBODY) | ~gang)
 
@@ -213,7 +213,7 @@ class RoundMaker:
         leaf, held = self._places(plan, network, solved, record=True)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
-        shortfalls = _shortfalls(self._state, plan.bounds.missable)
+        shortfalls = _shortfalls(self._state, plan.bounds.may_miss)
         self._short_of_room = bool(shortfalls)
         found.faults.extend(shortfalls)
 
