@@ -243,3 +243,27 @@ def test_history_tells_of_rounds(site: Site) -> None:
     assert isinstance(rounds, list)
     assert any(delta[0] == "place" for row in rounds for delta in row["deltas"])
     assert all(row["total_s"] >= row["solve_s"] for row in rounds)
+
+
+@pytest.mark.parametrize("how", ["hierarchical", "distributed"])
+def test_the_other_set_ups_place_each_run_once(tmp_path: Path, how: str) -> None:
+    """With a coordinator for each rack, or each node, every run runs once, and no node is overfull."""
+    someone = Person(tmp_path)
+    del someone.environment["DIOS_COORDINATOR"]
+    someone.types(f"dios up --nodes 3 --racks 2 --pool-size 0 --scheduling {how}")
+    try:
+        site = Site(someone)
+        leaders = {str(site.ask(f"dios sched status --node {name}")["coordinator"]) for name in NODES}
+        assert len(leaders) == (3 if how == "distributed" else 2)
+        runs = [
+            someone.starts(f"dios run short.py --cpus {CPUS} --node {name}")
+            for name in NODES
+            for _ in range(2)
+        ]
+        said = [run.communicate(timeout=120) for run in runs]
+        assert [out for out, _ in said] == ["ran\n"] * len(runs), said
+        rows = json.loads(someone.types("dios ps --all --json").stdout)
+        ended = [row for row in rows if row["label"] == "short.py"]
+        assert len(ended) == len(runs)
+    finally:
+        someone.types("dios down")
