@@ -8,6 +8,7 @@ same boards.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -30,11 +31,17 @@ if TYPE_CHECKING:
 KNOWLEDGE: Final = "knowledge"
 """The label of the durable object in which a node keeps what its coordinator has measured."""
 
+_LOADING: Final = (
+    "coordinator: loading the scheduler; the first time its kernels are compiled, which takes a minute, and "
+    "runs are placed without it meanwhile\n"
+)
 _NOTHING_NEW: Final = 2**62
 """A version that no board has: only its head is told."""
 
 _MEMBERS_S: Final = 0.25
 _HEAD_WAIT_MS: Final = 500
+_SETTLE_S: Final = 3.0
+"""So long a node that has come is waited for to say whether it has a coordinator."""
 _BOARD_WAIT_MS: Final = 1_000
 _AGAIN_S: Final = 0.5
 """While anything waits, costs change with time: a round at least so often."""
@@ -57,6 +64,7 @@ class Coordinator:
         self._own_id = 0
         self._own_board: BoardRows | None = None
         self._living: dict[str, Member] = {}
+        self._living_since: dict[str, float] = {}
         self._candidates: dict[str, Candidate] = {}
         self._duty = Duty()
         self._office: Office | None = None
@@ -88,10 +96,12 @@ class Coordinator:
             self._living = members
             for name in gone:
                 self._candidates.pop(name, None)
-            if fresh or gone:
-                await self._consider()
+                self._living_since.pop(name, None)
+            for name in fresh:
+                self._living_since[name] = trio.current_time()
             for name in fresh:
                 nursery.start_soon(self._follow_board, name, nursery)
+            await self._consider()
             await trio.sleep(_MEMBERS_S)
 
     async def _consider(self) -> None:
@@ -102,6 +112,7 @@ class Coordinator:
                 # The scheduler's libraries take a second to load, and kernels their time to be compiled.
                 from dios.firmament.coordinator.office import open_office  # noqa: PLC0415 - see above
 
+                sys.stderr.write(_LOADING)
                 make = partial(open_office, self._model, self._own, str(self._set_up), self._knowledge)
                 self._office = await trio.to_thread.run_sync(make)
                 self._office.unmeasured = self._observer.unmeasured
@@ -114,6 +125,16 @@ class Coordinator:
                     self._office.changed_duty(before, duty, trio.current_time())
 
     def _duty_now(self) -> Duty:
+        now = trio.current_time()
+        unknown = [
+            name
+            for name, since in self._living_since.items()
+            if now - since < _SETTLE_S
+            and (name not in self._candidates or not self._candidates[name].coordinated)
+        ]
+        if unknown:
+            # Who has just come may be the one to lead: its board, or its coordinator, is on the way.
+            return self._duty
         nodes = [self._candidates[name] for name in sorted(self._candidates) if name in self._living]
         return duty_of(self._own_id, nodes, self._set_up, self._delegation_s)
 
