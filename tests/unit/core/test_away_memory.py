@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster_harness import Parcel
 from cluster_pair import Two
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios import limits
@@ -170,11 +170,13 @@ def test_long_lists_are_told_now_and_then() -> None:
     assert max(told) == limits.DCP_REQUESTS_MAX
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_what_is_said_in_any_order_is_never_wrong(data: st.DataObject) -> None:
     """Lost, doubled and late, requests settle what was answered, never what waits, and soon all of it."""
     asker, known = Peer(NodeId(1)), Settled()
     said: list[dcp.Ask] = []
+    ever: set[int] = set()
 
     def toss() -> bool:
         return data.draw(st.booleans())
@@ -186,9 +188,15 @@ def test_what_is_said_in_any_order_is_never_wrong(data: st.DataObject) -> None:
             number = asker.next_number
             asker.next_number += 1
             asker.asked[number] = question(asker, number)
-            said.append(dcp.Ask(number, next(iter(asker.asked)), BODY, waiting_of(asker)))
+        if asker.asked:
+            repeated = data.draw(st.sampled_from(sorted(asker.asked)))
+            said.append(dcp.Ask(repeated, next(iter(asker.asked)), BODY, waiting_of(asker)))
         if said and toss():
-            known.learn(data.draw(st.sampled_from(said)))
+            heard = data.draw(st.sampled_from(said))
+            known.learn(heard)
+            until = max(heard.waiting, default=heard.settled)
+            ever |= set(range(heard.settled)) | (set(range(until)) - set(heard.waiting))
+        assert all(known.has(number) for number in ever)
         assert not any(known.has(number) for number in range(asker.next_number, asker.next_number + 3))
         assert not any(known.has(number) for number in asker.asked)
     last = asker.next_number
