@@ -45,7 +45,7 @@ def start(net: Net, order: Ints, dead: int) -> None:
     tasks = len(net.seat)
     bid_all(net, market, tasks, BIDS_SHARE_MAX * tasks)
     ease(net, market, order)
-    askers = np.bincount(net.target, minlength=len(net.price)) * (market.kind == AGGREGATE)
+    askers = market.askers * (market.kind == AGGREGATE)
     part = int(market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0
     # Those who came in through the largest aggregate pay its price or a step more: no rounding may part them.
     offset = market.scale - part if part + ROUNDING_STEPS >= market.scale else 0

@@ -27,8 +27,9 @@ DEPTH = 3
 class Market(NamedTuple):
     """The state of an auction. All prices are scaled, by ``scale``.
 
-    ``kind``, ``value`` (what a unit pays from here), ``leaf`` (the vertex with slots that is best from here),
-    ``size`` (of the heap) are (V,). An aggregate's heap of arcs is ``arc_heap`` and ``arc_key`` (A,) from its
+    ``askers`` (how many options name it), ``kind``, ``value`` (what a unit pays from here), ``leaf`` (the
+    vertex with slots that is best from here) and ``size`` (of the heap) are (V,). An aggregate's heap of arcs
+    is ``arc_heap`` and ``arc_key`` (A,) from its
     ``out_start``. A vertex' heap of taken slots is ``slot_price``, ``slot_task`` (H,) from ``slot_start``.
     ``piece`` (V,) is the place of the piece (an arc to the sink, cheapest first, in ``arc_heap``) that the
     next free slot belongs to, ``left`` (V,) how many it has left; ``floor`` (V,) is the least slot price.
@@ -38,6 +39,7 @@ class Market(NamedTuple):
 
     scale: int
     step: int
+    askers: Ints
     kind: Ints
     value: Ints
     leaf: Ints

@@ -42,6 +42,16 @@ NEVER: Final = -(2**58)
 
 
 @compiled
+def _askers(net: Net) -> Ints:
+    """How many tasks' options name each vertex, (V,); those of tasks that left still stand there."""
+    count = np.zeros(len(net.price), np.int64)
+    for option in range(len(net.target)):
+        if net.row[option] >= 0:
+            count[net.target[option]] += 1
+    return count
+
+
+@compiled
 def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints, Ints]:
     """Each vertex' kind, its slots, and how many arcs at most lead from it to one with slots; (V,) each."""
     vertices = len(net.price)
@@ -158,7 +168,7 @@ def open_market(net: Net, order: Ints) -> Market | None:
     """The market of a network, ``order`` its vertices topologically; None where an auction does not fit."""
     vertices, tasks = len(net.price), len(net.seat)
     most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
-    askers = np.bincount(net.target, minlength=vertices)
+    askers = _askers(net)
     kind, slots, left = _kinds(net, askers)
     path, depth = _paths(net, kind, order)
     if most * SCALE >= SCALED_MAX or depth.max(initial=0) > DEPTH or slots.sum() > 16 * tasks + 2**16:
@@ -169,6 +179,7 @@ def open_market(net: Net, order: Ints) -> Market | None:
     floor = np.where(entered & (price > NEVER), (price - path) * SCALE, NEVER * SCALE)
     market = Market(
         scale=SCALE,
+        askers=askers,
         step=1 + most * SCALE // STEPS_MAX,
         kind=kind,
         value=np.zeros(vertices, np.int64),

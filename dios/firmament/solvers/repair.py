@@ -22,8 +22,8 @@ def repair(net: Net, search: Search, stats: Ints, *, askers: bool, patience: int
 
     Complementary slackness must hold, and ``net.excess`` must be counted. ``askers``: the lists of options by
     vertex are there already; they are made here where something is missing. ``stats`` (5,) begins as zeros,
-    and goes with ``search``. After looking at more vertices than ``patience`` in zones it GAVE_UP, in the
-    middle.
+    and goes with ``search``. Where it would read more entries of lists than ``patience`` for zones, or at the
+    pace so far, it GAVE_UP, in the middle.
     """
     stats[4] = patience
     ended = push_excess(net, search, np.flatnonzero(net.excess > 0), stats)

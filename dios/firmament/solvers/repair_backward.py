@@ -136,10 +136,11 @@ def _search_back(net: Net, search: Search, wanting: int, now: int, found: int) -
 
 
 @borrowing
-def _distance_back(net: Net, search: Search, vertex: int, now: int) -> int:
-    """How far the border is from a vertex of the zone, as far as its neighbours know."""
+def _distance_back(net: Net, search: Search, vertex: int, now: int) -> tuple[int, int]:
+    """How far the border is from a vertex of the zone, as far as its neighbours know; how much was read."""
     price = net.price[vertex]
     best = search.distance[vertex]
+    read = net.out_start[vertex + 1] - net.out_start[vertex] + net.in_start[vertex + 1] - net.in_start[vertex]
     for place in range(net.out_start[vertex], net.out_start[vertex + 1]):
         arc = net.out_arcs[place]
         source = net.head[arc]
@@ -154,6 +155,7 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int) -> int:
             best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
     option = net.asked[vertex]
     while option >= 0:
+        read += 1
         if price - net.comes[option] < best:
             seat = net.seat[net.row[option]]
             source = net.target[seat]
@@ -162,24 +164,28 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int) -> int:
             if far < best and source != vertex:
                 best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
         option = net.asked_next[option]
-    return int(best)
+    return int(best), int(read)
 
 
 @borrowing
-def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int) -> int:
+def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int, stats: Ints) -> int:
     """Lower each vertex of the zone by its distance from the border; the zone's size, or -1 where nothing
     can come in.
     """
     size = gather_zone(search, now, held, found, grows)
-    changed = True
-    while changed:
+    changed, read = True, 0
+    while changed and read <= stats[4]:
         changed = False
         for place in range(size - 1, -1, -1):
             vertex = search.found[place]
-            best = _distance_back(net, search, vertex, now)
+            best, looked = _distance_back(net, search, vertex, now)
+            read += looked
             if best < search.distance[vertex]:
                 search.distance[vertex] = best
                 changed = True
+    stats[4] -= read
+    if stats[4] < 0:
+        return size
     most = 0
     for place in range(size):
         vertex = search.found[place]
@@ -198,7 +204,7 @@ def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> int:
     """Draw in all that is missing at these vertices; infeasible where it cannot come.
 
     ``stats`` (5,): [0] is the phases' clock and must go on from search to search, [2] counts paths, [3] is 0,
-    and [4] is how many vertices in zones may still be looked at before the search gives up.
+    and [4] is how many entries of lists may still be read for zones before the search gives up.
     """
     left = 0
     for vertex in wanting:
@@ -225,10 +231,11 @@ def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> int:
         left = kept
         # The zone is kept until a way is found: as it grows, prices do not climb in small steps for ever.
         if left:
-            held = _lower_zone(net, search, now, held, found, int(stats[2] == before))
+            enough = stats[4]
+            held = _lower_zone(net, search, now, held, found, int(stats[2] == before), stats)
             if held < 0:
                 return INFEASIBLE
-            stats[4] -= held
-            if stats[4] < 0:
+            # At this pace the rest will take too long as well.
+            if stats[4] < (enough - stats[4]) * left // max(1, stats[2] - before):
                 return GAVE_UP
     return SOLVED

@@ -147,10 +147,11 @@ def _search(net: Net, search: Search, source: int, now: int, found: int) -> tupl
 
 
 @borrowing
-def _distance(net: Net, search: Search, vertex: int, now: int) -> int:
-    """How far a vertex of the zone is from leaving it, as far as its neighbours know."""
+def _distance(net: Net, search: Search, vertex: int, now: int) -> tuple[int, int]:
+    """How far a vertex of the zone is from leaving it, as far as its neighbours know; how much was read."""
     price = net.price[vertex]
     best = search.distance[vertex]
+    read = net.out_start[vertex + 1] - net.out_start[vertex] + net.in_start[vertex + 1] - net.in_start[vertex]
     for place in range(net.out_start[vertex], net.out_start[vertex + 1]):
         arc = net.out_arcs[place]
         to = net.head[arc]
@@ -165,7 +166,9 @@ def _distance(net: Net, search: Search, vertex: int, now: int) -> int:
             best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
     task = net.first[vertex]
     while task >= 0:
+        read += 1
         if net.leaves[task] - price < best:
+            read += net.end[task] - net.begin[task]
             at_seat = net.option_cost[net.seat[task]]
             leaves = FAR
             for option in range(net.begin[task], net.end[task]):
@@ -178,24 +181,28 @@ def _distance(net: Net, search: Search, vertex: int, now: int) -> int:
                         best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
             net.leaves[task] = leaves
         task = net.following[task]
-    return int(best)
+    return int(best), int(read)
 
 
 @borrowing
-def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int) -> int:
+def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows: int, stats: Ints) -> int:
     """Raise each vertex of the zone by its distance to the border; the zone's size, or -1 where some excess
     cannot leave.
     """
     size = gather_zone(search, now, held, found, grows)
-    changed = True
-    while changed:
+    changed, read = True, 0
+    while changed and read <= stats[4]:
         changed = False
         for place in range(size - 1, -1, -1):
             vertex = search.found[place]
-            best = _distance(net, search, vertex, now)
+            best, looked = _distance(net, search, vertex, now)
+            read += looked
             if best < search.distance[vertex]:
                 search.distance[vertex] = best
                 changed = True
+    stats[4] -= read
+    if stats[4] < 0:
+        return size
     most = 0
     for place in range(size):
         vertex = search.found[place]
@@ -214,7 +221,7 @@ def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> int:
     """Send on all excess of these vertices; infeasible where some cannot leave.
 
     ``stats`` (5,): [0] is the phases' clock and must go on from search to search, [1] counts paths, [3] is 0,
-    and [4] is how many vertices in zones may still be looked at before the search gives up.
+    and [4] is how many entries of lists may still be read for zones before the search gives up.
     """
     left = 0
     for vertex in sources:
@@ -237,10 +244,11 @@ def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> int:
         left = kept
         # The zone is kept until a way is found: as it grows, prices do not climb in small steps for ever.
         if left:
-            held = _raise_zone(net, search, now, held, found, int(stats[1] == before))
+            enough = stats[4]
+            held = _raise_zone(net, search, now, held, found, int(stats[1] == before), stats)
             if held < 0:
                 return INFEASIBLE
-            stats[4] -= held
-            if stats[4] < 0:
+            # At this pace the rest will take too long as well.
+            if stats[4] < (enough - stats[4]) * left // max(1, stats[1] - before):
                 return GAVE_UP
     return SOLVED

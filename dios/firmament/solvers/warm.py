@@ -53,11 +53,11 @@ HOLES_SHARE_INVERSE: Final = 3
 NEW_SHARE_INVERSE: Final = 4
 """With more than a quarter of the tasks new, prices are made anew."""
 
-PATIENCE: Final = 3
-"""Once zones have held each vertex so often, a warm start gives up for a start anew."""
+PATIENCE: Final = 12
+"""A warm start reads so many entries of lists for each task at the most; a start anew costs about as much."""
 
-ZONES_LEAST: Final = 3000
-"""In small networks zones may hold so many vertices more: all is quick there."""
+PATIENT_TASKS: Final = 3000
+"""In small networks it reads as if there were so many tasks more: all is quick there."""
 
 ANEW_ROUNDS_LEAST: Final = 4
 ANEW_ROUNDS_MAX: Final = 64
@@ -112,7 +112,7 @@ class WarmSolver:
     and tasks are numbers from 0 that stay the same; a removed task's id is given to a later one.
     Arguments are columns (anything numpy takes), and a single number stands for a column of the same numbers.
     Costs are whole numbers within 2**40, prices stay within 2**61. Not safe for threads.
-    ``patience`` is how many vertices a repair looks at, for each there is, before all is solved anew.
+    ``patience`` is how many entries of lists a repair reads, for each task, before all is solved anew.
     """
 
     def __init__(self, *, patience: int = PATIENCE) -> None:
@@ -316,7 +316,7 @@ class WarmSolver:
         if seat_best(net, dirty):
             return INFEASIBLE
         count_excess(net, self._supply)
-        patience = WITHOUT_END if anew else self._patience * (ZONES_LEAST + len(net.price))
+        patience = WITHOUT_END if anew else self._patience * (PATIENT_TASKS + self._count)
         return repair(net, self._search, self._stats, askers=True, patience=patience)
 
     def _infeasible(self, reason: str) -> WarmSolution:
