@@ -52,7 +52,7 @@ def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
         _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
     except DiosError as error:
         if isinstance(error, ProtocolError) and not (step.after or step.persist):
-            # Nothing was done but to remember the number.
+            # Nothing was done but to remember the number, and which others are settled.
             peer.answers.pop(message.number, None)
             raise
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)

@@ -76,6 +76,7 @@ class Site:
         self.step(events.TimerFired(play.now))
         careful = play.checked and play.rng.random() < play.checked
         before = snapshot(self.core.state, _HEARD) if careful else []
+        remembered = self.remembered() if careful else {}
         try:
             self.step(event)
         except ProtocolError:
@@ -85,7 +86,22 @@ class Site:
                 after = snapshot(self.core.state, _HEARD)
                 changed = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
                 assert before == after, f"a refusal of {told.message} changed {changed[:4]}"
+                kept = {key: given for key, given in remembered.items() if not self.settled(*key)}
+                assert self.remembered() == kept, f"a refusal of {told.message} was remembered"
                 play.compared += 1
+
+    def remembered(self) -> dict[tuple[NodeId, int], object]:
+        """The answers that are kept, by who asked and the number."""
+        cluster = self.core.state.cluster
+        assert cluster is not None
+        peers = cluster.peers.items()
+        return {(node, number): given for node, peer in peers for number, given in peer.answers.items()}
+
+    def settled(self, node: NodeId, number: int) -> bool:
+        """Whether a node has said that it has the answer."""
+        cluster = self.core.state.cluster
+        assert cluster is not None
+        return cluster.peers[node].settled.has(number)
 
     def step(self, event: events.Event) -> None:
         """One event, and what the host makes of it."""
@@ -220,8 +236,11 @@ class Site:
         return rng.choice(makers)()
 
 
-_HEARD: Final = frozenset({"cut_off", "heard_ns", "membership", "placement", "seen_ns", "then"})
-"""That somebody was heard is noted of whatever is said; what goes on with an answer is no data."""
+_HEARD: Final = frozenset({
+    "answers", "cut_off", "heard_ns", "membership", "placement", "seen_ns", "settled", "then",
+})  # fmt: skip
+"""That somebody was heard, and which answers it has, is noted of whatever is said; answers are compared by
+themselves. What goes on with an answer is no data."""
 
 
 class Play:
