@@ -11,6 +11,20 @@ port=${NODE_PORT:-7400}
 data=${NODE_DATA:-/var/lib/dios}
 token=${NODE_TOKEN_FILE:-/run/dios-join/$name}
 host=${NODE_HOST:-$(hostname)}
+kernels=${NODE_KERNELS:-/opt/dios/kernels}
+
+# The image brings the coordinator's kernels. Numba uses none where it could not write, and looks below HOME,
+# which is all of the environment that a coordinator is given: so they go to the data, anew after a new image.
+if [ -f "$kernels/made" ]; then
+  HOME=$data/home
+  export HOME
+  cache=$HOME/.cache/numba
+  if [ "$(cat "$cache/made" 2>/dev/null)" != "$(cat "$kernels/made")" ]; then
+    rm -rf "$cache" "$cache.new"
+    (umask 077 && mkdir -p "$HOME/.cache" && cp -R "$kernels" "$cache.new")
+    mv "$cache.new" "$cache"
+  fi
+fi
 
 set -- --data "$data" --name "$name" --rack "$rack" --listen "0.0.0.0:$port" --advertise "$host:$port"
 

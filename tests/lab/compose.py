@@ -25,6 +25,10 @@ NO_ENGINE: Final = 3
 WAIT_SECONDS: Final = 120.0
 PROJECT: Final = "dios-try"
 PRIMES: Final = "2262 primes below 20000"
+SCHEDULED: Final = ("--cpus", "1", "--constraint", "node=n2")
+"""What only a scheduler can give: without a coordinator such a run waits."""
+OF_THE_IMAGE: Final = "/opt/dios/kernels"
+OF_THE_NODE: Final = "/var/lib/dios/home/.cache/numba"
 
 
 class FailedError(Exception):
@@ -57,6 +61,10 @@ class Compose:
     def asks(self, node: str, *words: str) -> str:
         """What a command prints inside a node's container."""
         return self("exec", "-T", node, *words, quiet=True)
+
+    def kernels(self, node: str, folder: str) -> set[str]:
+        """The compiled kernels below a folder of a node's container."""
+        return set(self.asks(node, "find", folder, "-name", "*.nbc", "-printf", "%P\\n").split())
 
     def sees(self, node: str) -> dict[str, str]:
         """The nodes and how they are, as one of them sees them."""
@@ -99,6 +107,33 @@ def agree(compose: Compose, nodes: tuple[str, ...], dead: tuple[str, ...] = ()) 
     return lambda: all(compose.sees(node) == expected for node in nodes)
 
 
+def coordinated(compose: Compose) -> dict[str, object]:
+    """What the coordinator says of itself, when it schedules on all nodes."""
+    found: dict[str, object] = {}
+
+    def answers() -> bool:
+        found.update(json.loads(compose.asks("n3", "dios", "sched", "status", "--json")))
+        return found["attends"] == list(NODES)
+
+    wait(answers, "a coordinator schedules for all nodes")
+    return found
+
+
+def scheduled(compose: Compose) -> None:
+    """A run that needs Firmament is placed, by kernels that the image brought; raises FailedError."""
+    coordinated(compose)
+    words = ("run", "--rm", "-T", "--entrypoint", "dios", "job", "run", *SCHEDULED, "--group", "jobs")
+    if PRIMES not in (said := compose(*words, "/opt/dios/cluster/job.py", quiet=True)):
+        raise FailedError(f"the scheduled job said {said!r}")
+    found = coordinated(compose)
+    if not found["rounds"] or found["problems"]:
+        raise FailedError(f"the coordinator says {found}")
+    node = str(found["coordinator"])
+    brought, kept = compose.kernels(node, OF_THE_IMAGE), compose.kernels(node, OF_THE_NODE)
+    if not brought or brought != kept:
+        raise FailedError(f"{node} compiled kernels that the image did not bring: {sorted(kept ^ brought)}")
+
+
 def tried(compose: Compose) -> None:
     """The whole story; raises FailedError."""
     step("building the image and starting three nodes")
@@ -115,6 +150,8 @@ def tried(compose: Compose) -> None:
     for _ in range(2):
         if PRIMES not in (said := compose("run", "--rm", "-T", "job", quiet=True)):
             raise FailedError(f"the job said {said!r}")
+    step("Firmament places a job")
+    scheduled(compose)
     step("n3 is killed; the others go on")
     compose("kill", "n3", quiet=True)
     wait(agree(compose, NODES[:2], dead=("n3",)), "n1 and n2 see n3 dead")
@@ -126,13 +163,24 @@ def tried(compose: Compose) -> None:
     compose("stop", quiet=True)
     compose("up", "--detach", quiet=True)
     wait(agree(compose, NODES), "three nodes see each other after a restart")
+    step("Firmament places a job after the restart")
+    scheduled(compose)
 
 
 def make_wheels() -> None:
     """Wheels for the image, made by this interpreter; older ones would be installed in their place."""
     step("making wheels")
     shutil.rmtree(WHEELS, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(WHEELS), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--wheel-dir",
+        str(WHEELS),
+        f"{ROOT}[cluster]",
+    ]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 
 

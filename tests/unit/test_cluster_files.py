@@ -227,6 +227,13 @@ def test_the_image_runs_as_nobody_special() -> None:
     assert at(pod, "securityContext", "runAsUser") == UID
 
 
+def test_the_image_schedules() -> None:
+    """Wheels are made for, and the image gets, the extra with which a coordinator runs."""
+    text = (CLUSTER / "Dockerfile").read_text()
+    assert "'/source[cluster]'" in text
+    assert "--find-links /wheels 'dios[cluster]'" in text
+
+
 def test_the_image_has_the_python_that_the_project_wants() -> None:
     """The default base image's Python is one that pyproject.toml allows."""
     found = re.search(r"^ARG BASE=\S+python:3\.(\d+)-", (CLUSTER / "Dockerfile").read_text(), re.MULTILINE)

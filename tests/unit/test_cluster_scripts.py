@@ -81,6 +81,35 @@ def test_every_other_node_joins_once_with_a_file(told: Path) -> None:
     assert "--join" not in line
 
 
+def test_kernels_of_the_image_are_where_a_coordinator_finds_them(told: Path) -> None:
+    """A node's start brings the image's kernels below its HOME, those of a new image in place of older ones.
+
+    What the node itself compiled in between stays until then.
+    """
+    image, cache = told / "kernels", told / "data" / "home" / ".cache" / "numba"
+    (image / "solvers").mkdir(parents=True)
+    for made in ("first", "second"):
+        (image / "made").write_text(made)
+        (image / "solvers" / f"{made}.nbc").write_text("code")
+        runs("join.sh", told, "n1", "r1", NODE_KERNELS=str(image))
+        (cache / "solvers" / "own.nbc").write_text("code")
+        runs("join.sh", told, "n1", "r1", NODE_KERNELS=str(image))
+        assert {path.name for path in (cache / "solvers").iterdir()} == {f"{made}.nbc", "own.nbc"}
+        (image / "solvers" / f"{made}.nbc").unlink()
+    assert (told / "data" / "home").stat().st_mode & 0o777 == 0o700
+
+
+def test_nodes_find_the_kernels_by_their_home(told: Path) -> None:
+    """HOME, all that a coordinator gets of a node's environment, is where the kernels are."""
+    says = f'#!/bin/sh\necho "$HOME" >>{told}/told\n'
+    (told / "bin" / "dios-node").write_text(says)
+    (told / "kernels").mkdir()
+    (told / "kernels" / "made").write_text("once")
+    joined(told)
+    homes = runs("join.sh", told, "n1", "r1", NODE_KERNELS=str(told / "kernels"), HOME="/elsewhere")
+    assert homes == [str(told / "data" / "home")]
+
+
 def test_tokens_are_for_the_nodes_user_only(told: Path) -> None:
     """Each name gets a token in a file that nobody else reads."""
     assert len(runs("tokens.sh", told, "n2", "n3")) == 2
