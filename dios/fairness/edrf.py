@@ -94,13 +94,16 @@ def _ratios(
     indptr: Ints, indices: npt.NDArray[np.int32], values: Floats, peaks: Floats, weights: Floats
 ) -> Floats:
     """Each tenant's rho (Table 1), for weights (n, m)."""
-    rows = np.repeat(np.arange(len(peaks)), np.diff(indptr))
     asked = values > 0.0
+    rows = np.repeat(np.arange(len(peaks)), np.diff(indptr))[asked]
+    columns = indices[asked]
     used = np.zeros(weights.shape, np.bool_)
-    used[rows[asked], indices[asked]] = True
+    used[rows, columns] = True
     positive("weights", weights, used)
     rho = np.full(len(peaks), np.inf)
-    np.minimum.at(rho, rows[asked], weights[rows[asked], indices[asked]] * (peaks[rows] / values)[asked])
+    with np.errstate(over="ignore"):
+        # A demand that is next to nothing gives a ratio without end, which is never the least.
+        np.minimum.at(rho, rows, weights[rows, columns] * (peaks[rows] / values[asked]))
     return np.where(np.isinf(rho), 1.0, rho)
 
 
