@@ -1,0 +1,114 @@
+"""Demands of a made-up datacenter, by seed: the profiles of Table 3 of the DC-DRF paper.
+
+Not for: demands over time. One call is one control interval.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dios.compiled import compiled
+
+Csr: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], int]
+
+PROFILES: Final = {"0": (0.0, 0.0), "1": (0.5, 0.0), "2": (0.5, 0.3)}
+"""By the second letter of a profile: how much of a row lies in the tenant's first and second pod."""
+
+LENGTH_MIN, LENGTH_MAX, LENGTH_SPREAD = 2, 128, 32.0
+CAPACITY_MIN, CAPACITY_MAX = 100.0, 10_000.0
+
+PODS: Final = 100
+"""The paper speaks of clusters and gives no size: here a hundredth of the resources is one."""
+
+TRIES_MAX: Final = 16
+"""So often a pod is asked for a resource that the row has not, before the whole datacenter is asked."""
+
+
+def generate_demands(profile: str, tenants: int, resources: int, *, seed: int) -> Csr:
+    """Table 3's demands as CSR ``(indptr, indices, values, m)``: what `edrf` and `DcDrf` take.
+
+    ``profile``: U or G for the rows' lengths (uniform in [2, 128]; normal with mean 2 and deviation 32,
+    truncated to [2, 128]), and 0, 1 or 2 for where they lie: everywhere; half in one pod; half in one and
+    three tenths in a second one. Pods are drawn for each tenant. Resources do not repeat in a row and have
+    no order. Capacities are uniform in [100, 10,000] (our choice), demands uniform in [1, capacity]; values
+    are the quotients, fractions in single precision. ``ValueError`` for an unknown profile or a wrong size.
+    """
+    if len(profile) != 2 or profile[0] not in "UG" or profile[1] not in PROFILES:
+        raise ValueError(f"profile is {profile!r}; it must be one of U0, U1, U2, G0, G1, G2")
+    if not 0 <= tenants < 2**31:
+        raise ValueError(f"tenants is {tenants}; it must lie between 0 and 2**31 - 1")
+    if not 1 <= resources < 2**31:
+        raise ValueError(f"resources is {resources}; it must lie between 1 and 2**31 - 1")
+    rng = np.random.default_rng(seed)
+    capacities = rng.uniform(CAPACITY_MIN, CAPACITY_MAX, resources)
+    lengths = np.minimum(_lengths(profile[0], tenants, rng), resources)
+    offsets = np.zeros(tenants + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    first, second = PROFILES[profile[1]]
+    start = rng.integers(2**63, dtype=np.uint64)
+    chosen = choose_resources(offsets, resources, max(1, resources // PODS), first, second, start)
+    values = rng.random(chosen.size, dtype=np.float32)
+    least = (1.0 / capacities).astype(np.float32)[chosen]
+    values *= 1 - least
+    values += least
+    return offsets, chosen, values, resources
+
+
+def _lengths(kind: str, tenants: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The lengths of the rows. A half of the normal ones lies below its mean and is drawn again."""
+    if kind == "U":
+        return rng.integers(LENGTH_MIN, LENGTH_MAX + 1, tenants)
+    lengths = np.zeros(tenants)
+    missing = np.arange(tenants)
+    while missing.size:
+        lengths[missing] = rng.normal(LENGTH_MIN, LENGTH_SPREAD, missing.size)
+        missing = missing[(lengths[missing] < LENGTH_MIN) | (lengths[missing] > LENGTH_MAX)]
+    return np.rint(lengths).astype(np.int64)
+
+
+@compiled
+def choose_resources(
+    offsets: NDArray[np.int64], resources: int, pod: int, first: float, second: float, start: np.uint64
+) -> NDArray[np.int32]:
+    """Resources for every row, none twice in one. A counter through a mixing function is the generator."""
+    chosen = np.empty(offsets[-1], np.int32)
+    seen = np.full(resources, -1, np.int64)
+    pods = resources // pod
+    state = start
+    for tenant in range(offsets.size - 1):
+        state += np.uint64(1)
+        home = np.int64(mixed(state) * pods)
+        state += np.uint64(1)
+        # The second pod is another one than the first, where there are two.
+        other = (home + 1 + np.int64(mixed(state) * max(1, pods - 1))) % pods
+        for k in range(offsets[tenant], offsets[tenant + 1]):
+            state += np.uint64(1)
+            place = mixed(state)
+            base, width = np.int64(0), np.int64(resources)
+            if place < first:
+                base, width = home * pod, np.int64(pod)
+            elif place < first + second:
+                base, width = other * pod, np.int64(pod)
+            tries = 0
+            resource = np.int64(-1)
+            while resource < 0 or seen[resource] == tenant:
+                if tries == TRIES_MAX:
+                    base, width = np.int64(0), np.int64(resources)
+                tries += 1
+                state += np.uint64(1)
+                resource = base + np.int64(mixed(state) * width)
+            seen[resource] = tenant
+            chosen[k] = resource
+    return chosen
+
+
+@compiled
+def mixed(state: np.uint64) -> float:
+    """A number in [0, 1) from a counter: multiplied and shifted until every bit moves every other one."""
+    bits = state * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return float((bits ^ (bits >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53

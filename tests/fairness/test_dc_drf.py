@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dios.fairness import dc_columns
+from dios.fairness.allocation import Allocation
+from dios.fairness.dc_drf import DcDrf
+from dios.fairness.dc_epsilon import EPSILON_MAX, EpsilonSearch
+from dios.fairness.generate_demands import generate_demands
+
+Doubles = NDArray[np.float64]
+TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
+LONG_S = 1e9
+
+
+def naive(demands: Doubles, weights: Doubles | None, rounds: int | None = None) -> tuple[Doubles, Doubles]:
+    """The paper's Algorithm 1 as it stands, over sums made anew each round: amounts and z."""
+    n, m = demands.shape
+    if weights is None:
+        weights = np.ones(n)
+    by_entry = np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, (n, m))
+    d = demands / np.maximum(demands.max(axis=1, keepdims=True), 1e-300)
+    with np.errstate(divide="ignore"):
+        rho = np.min(np.where(d > 0, by_entry / d, np.inf), axis=1)
+    v = np.where(d > 0, np.where(np.isinf(rho), 0.0, rho)[:, None] * d, 0.0)
+    left, z, alive = np.ones(m), np.zeros(n), demands.max(axis=1) > 0
+    made = 0
+    while alive.any() and (rounds is None or made < rounds):
+        mu = v[alive].sum(axis=0)
+        x = min(left[r] / mu[r] for r in range(m) if mu[r] > 0)
+        left = left - x * mu
+        z[alive] += x
+        dry = (left <= 1e-12) & (mu > 0)
+        alive &= ~(v[:, dry] > 0).any(axis=1)
+        made += 1
+    return v * z[:, None], z
+
+
+def random_case(seed: int) -> tuple[Doubles, Doubles | None]:
+    """Demands with zeros, idle tenants, ties, single rows and columns; weights of every shape."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(1, 25)), int(rng.integers(1, 9))
+    demands = rng.random((n, m)) * (rng.random((n, m)) < rng.choice([0.3, 0.7, 1.0]))
+    if seed % 3 == 0:
+        demands = np.ceil(demands * 4) / 4
+    demands[rng.random(n) < 0.1] = 0.0
+    if seed % 4 == 1:
+        return demands, rng.integers(1, 5, n).astype(np.float64)
+    if seed % 4 == 2:
+        return demands, rng.random((n, m)) + 0.1
+    return demands, None
+
+
+def csr(demands: Doubles) -> tuple[NDArray[np.int64], NDArray[np.int64], Doubles, int]:
+    """The demands in compressed rows."""
+    rows, columns = np.nonzero(demands)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(demands)))])
+    return offsets, columns, demands[rows, columns], demands.shape[1]
+
+
+def ticking(step: float) -> Callable[[], float]:
+    """A clock that moves by ``step`` seconds at every look."""
+    ticks = itertools.count()
+    return lambda: next(ticks) * step
+
+
+def same(left: Allocation, right: Allocation) -> bool:
+    """Whether two allocations are equal to the last bit."""
+    return (
+        np.array_equal(left.amounts, right.amounts)
+        and np.array_equal(left.share, right.share)
+        and np.array_equal(left.bottleneck, right.bottleneck)
+        and left.rounds == right.rounds
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
+    """With epsilon 0 and time enough the allocation is Algorithm 1's, dense and sparse, on 300 cases."""
+    for seed in range(300):
+        demands, weights = random_case(seed)
+        amounts, z = naive(demands, weights)
+        found = DcDrf(demands, deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype).interval()
+        near = TOLERANCE[dtype] * max(1.0, float(z.max(initial=0.0)))
+        assert found.completed, seed
+        np.testing.assert_allclose(found.amounts, amounts, atol=near, rtol=0, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(found.share, z, atol=near, rtol=0, err_msg=f"seed {seed}")
+        assert (found.amounts.sum(axis=0) <= 1 + 1e-12).all(), seed
+        assert ((found.bottleneck >= 0) == (demands.max(axis=1) > 0)).all(), seed
+        sparse = DcDrf(csr(demands), deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype).interval()
+        assert np.array_equal(sparse.amounts, found.amounts[demands > 0]), seed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_completed_it_keeps_its_bound(dtype: str) -> None:
+    """Every tenant wants a resource of which 1 - epsilon is given; none is over capacity; epsilon is told."""
+    for seed in range(300):
+        demands, weights = random_case(seed)
+        epsilon = (0.01, 0.1, 0.5)[seed % 3]
+        found = DcDrf(
+            demands, deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype, epsilon=epsilon
+        ).interval()
+        used = found.amounts.sum(axis=0)
+        assert found.completed, seed
+        assert found.epsilon == epsilon, seed
+        assert (used <= 1 + 1e-12).all(), seed
+        served = np.where(demands > 0, used, 0.0).max(axis=1)
+        assert (served[demands.max(axis=1) > 0] >= 1 - epsilon - 1e-12).all(), seed
+        asking = np.flatnonzero(demands.max(axis=1) > 0)
+        assert (used[found.bottleneck[asking]] >= 1 - epsilon - 1e-12).all(), seed
+        assert (demands[asking, found.bottleneck[asking]] > 0).all(), seed
+
+
+def test_a_timeout_keeps_the_last_complete_round() -> None:
+    """Cut off after k rounds, the allocation is Algorithm 1's after k rounds, and says it is not complete."""
+    demands = np.random.default_rng(5).random((60, 30)) * (np.random.default_rng(6).random((60, 30)) < 0.1)
+    exact = DcDrf(demands, deadline_s=LONG_S, dtype="float64").interval()
+    assert exact.rounds > 5
+    for rounds in range(1, exact.rounds):
+        found = DcDrf(
+            demands, deadline_s=rounds - 0.5, threads=1, dtype="float64", clock=ticking(1.0)
+        ).interval()
+        assert (found.rounds, found.completed) == (rounds, False)
+        amounts, z = naive(demands, None, rounds)
+        np.testing.assert_allclose(found.amounts, amounts, atol=1e-12, rtol=1e-9)
+        np.testing.assert_allclose(found.share, z, atol=1e-12, rtol=1e-9)
+
+
+def test_epsilon_rises_when_late_and_falls_with_time_enough() -> None:
+    """From 0 epsilon rises until an interval completes; with a deadline that grew it falls back to 0."""
+    demands = generate_demands("G0", 300, 200, seed=1)
+    sharing = DcDrf(demands, deadline_s=20.5, threads=1, clock=ticking(1.0))
+    seen = [sharing.interval() for _ in range(40)]
+    assert seen[0].epsilon == 0
+    assert not seen[0].completed
+    late = list(itertools.takewhile(lambda one: not one.completed, seen))
+    assert all(a.epsilon < b.epsilon for a, b in itertools.pairwise(late))
+    assert any(one.completed for one in seen)
+    assert all(one.rounds <= 21 for one in seen)
+    kept = min(one.epsilon for one in seen if one.completed)
+    unhurried = DcDrf(demands, deadline_s=LONG_S, threads=1, epsilon=kept, clock=ticking(1.0))
+    fallen = [unhurried.interval() for _ in range(40)]
+    assert all(one.completed for one in fallen)
+    assert all(a.epsilon > b.epsilon or a.epsilon == 0 for a, b in itertools.pairwise(fallen))
+    assert unhurried.epsilon == 0
+    assert fallen[-1].rounds > fallen[0].rounds
+
+
+def test_the_search_settles_just_within_the_deadline() -> None:
+    """Where an interval takes c / epsilon, the search comes within a fifth of the best epsilon and stays."""
+    for best in (2e-6, 3e-4, 0.02):
+        search = EpsilonSearch()
+        trail = []
+        for _ in range(80):
+            used = best / search.epsilon if search.epsilon else 100.0
+            search.ended(late=used > 1, used=used)
+            trail.append(search.epsilon)
+        assert all(best / 1.2 < epsilon < best * 1.2 for epsilon in trail[50:]), (best, trail)
+
+
+def test_epsilon_has_a_greatest_value() -> None:
+    """However often the search comes too late, epsilon stays at its bound."""
+    search = EpsilonSearch()
+    for _ in range(60):
+        search.ended(late=True, used=2.0)
+    assert search.epsilon == EPSILON_MAX
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """One thread and two give the same allocation to the last bit, with tiles and many tenants leaving."""
+    monkeypatch.setattr(dc_columns, "TILED_MIN", 1000)
+    monkeypatch.setattr("dios.fairness.dc_drf.TILED_MIN", 1000)
+    demands = generate_demands("U2", 2000, 150, seed=3)
+    for epsilon in (0.0, 0.05):
+        one, two = (
+            DcDrf(demands, deadline_s=LONG_S, threads=threads, dtype=dtype, epsilon=epsilon).interval()
+            for threads in (1, 2)
+        )
+        assert same(one, two)
+        monkeypatch.setattr(dc_columns, "TILED_MIN", 1 << 40)
+        monkeypatch.setattr("dios.fairness.dc_drf.TILED_MIN", 1 << 40)
+        whole = DcDrf(demands, deadline_s=LONG_S, threads=1, dtype=dtype, epsilon=epsilon).interval()
+        np.testing.assert_allclose(one.amounts, whole.amounts, rtol=1e-6, atol=1e-12)
+
+
+def test_new_demands_take_the_place_of_the_last() -> None:
+    """An interval with new demands, of the same places or of others, is what a new object would give."""
+    rng = np.random.default_rng(8)
+    first = rng.random((40, 12)) * (rng.random((40, 12)) < 0.4)
+    sharing = DcDrf(first, deadline_s=LONG_S, dtype="float64")
+    sharing.interval()
+    for changed in (first * (1 + rng.random((40, 12))), np.roll(first, 1, axis=1), rng.random((7, 3))):
+        fresh = DcDrf(changed, deadline_s=LONG_S, dtype="float64").interval()
+        assert same(sharing.interval(changed), fresh)
+        assert same(sharing.interval(), fresh)
+
+
+def test_demands_that_change_under_its_hands_change_nothing() -> None:
+    """The arrays that were handed over may be written to afterwards."""
+    demands = csr(np.random.default_rng(9).random((20, 5)))
+    sharing = DcDrf(demands, deadline_s=LONG_S)
+    before = sharing.interval()
+    for column in demands[:3]:
+        assert isinstance(column, np.ndarray)
+        column[:] = 0
+    assert same(sharing.interval(), before)
+
+
+def test_nobody_and_nothing() -> None:
+    """No tenants, no resources, or only idle tenants: an empty allocation, complete, in no rounds."""
+    for shape in ((0, 3), (3, 0), (0, 0), (4, 2)):
+        found = DcDrf(np.zeros(shape), deadline_s=1.0).interval()
+        assert found.amounts.shape == shape
+        assert (found.rounds, found.completed) == (0, True)
+        assert (found.share == 0).all()
+        assert (found.bottleneck == -1).all()
+
+
+def test_a_sum_that_lost_its_digits_is_made_anew() -> None:
+    """After a million times its demand has left a resource, what remains there is still shared exactly."""
+    demands = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1e-9, 1e-12], [0.0, 3e-10, 1.0]])
+    amounts, z = naive(demands, None)
+    found = DcDrf(demands, deadline_s=LONG_S, dtype="float64").interval()
+    np.testing.assert_allclose(found.share, z, rtol=1e-9)
+    np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("demands", "fault"),
+    [
+        ([[0.1, np.nan]], r"demands\[0, 1\]"),
+        ([[0.1, 0.2], [-1.0, 0.2]], r"demands\[1, 0\]"),
+        ([[np.inf]], r"demands\[0, 0\]"),
+        ([0.1, 0.2], "shape"),
+        (([0, 2], [0, 1], [0.1, np.nan], 2), r"values\[1\]"),
+        (([0, 1, 2], [0, 1], [0.1, -0.5], 2), r"values\[1\].*tenant 1"),
+        (([0, 2], [0, 2], [0.1, 0.1], 2), r"indices\[1\]"),
+        (([0, 2], [1, 1], [0.1, 0.1], 2), r"indices\[1\].*twice"),
+        (([0, 2, 1], [0], [0.1], 2), r"indptr\[2\]"),
+        (([1, 2], [0, 1], [0.1, 0.1], 2), r"indptr\[0\]"),
+        (([0, 3], [0, 1], [0.1, 0.1], 2), "indptr ends at 3"),
+        (([0.0, 1.0], [0], [0.1], 2), "indptr"),
+        (([0, 1], [0], [0.1], -1), r"demands\[3\]"),
+        ([["a"]], "numbers"),
+    ],
+)
+def test_bad_demands_are_refused(demands: dc_columns.Demands, fault: str) -> None:
+    """What is no demand raises ValueError with its place, also in an interval, which then changes nothing."""
+    with pytest.raises(ValueError, match=fault):
+        DcDrf(demands, deadline_s=1.0)
+    sharing = DcDrf([[0.5, 0.25], [0.1, 0.3]], deadline_s=LONG_S)
+    before = sharing.interval()
+    with pytest.raises(ValueError, match=fault):
+        sharing.interval(demands)
+    assert same(sharing.interval(), before)
+
+
+@pytest.mark.parametrize(
+    ("weights", "fault"),
+    [
+        ([1.0], "shape"),
+        ([1.0, 0.0], r"weights\[1\]"),
+        ([1.0, -1.0], r"weights\[1\]"),
+        ([1.0, 1e-60], r"weights\[1\]"),
+        ([[1.0, np.nan], [1.0, 1.0]], r"weights\[0, 1\]"),
+        ([[1.0, 1.0], [0.0, 1.0]], r"weights\[1, 0\]"),
+    ],
+)
+def test_bad_weights_are_refused(weights: list[float], fault: str) -> None:
+    """What is no weight raises ValueError with its place."""
+    with pytest.raises(ValueError, match=fault):
+        DcDrf([[0.5, 0.25], [0.1, 0.3]], deadline_s=1.0, weights=weights)
+
+
+def test_bad_options_are_refused() -> None:
+    """A deadline, a number of threads, a precision or an epsilon that means nothing raises ValueError."""
+    demands = [[0.5, 0.25]]
+    for deadline_s in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="deadline_s"):
+            DcDrf(demands, deadline_s=deadline_s)
+    with pytest.raises(ValueError, match="threads"):
+        DcDrf(demands, deadline_s=1.0, threads=0)
+    with pytest.raises(ValueError, match="dtype"):
+        DcDrf(demands, deadline_s=1.0, dtype="int32")
+    for epsilon in (-0.1, 0.6, np.nan):
+        with pytest.raises(ValueError, match="epsilon"):
+            DcDrf(demands, deadline_s=1.0, epsilon=epsilon)
+    assert DcDrf(demands, deadline_s=1.0, threads=os.cpu_count()).interval().completed
+
+
+@pytest.mark.parametrize("profile", ["U0", "U1", "U2", "G0", "G1", "G2"])
+def test_generated_demands_are_of_table_3(profile: str) -> None:
+    """Lengths lie in [2, 128] with the profile's mean, resources differ in a row, values in [1/C, 1]."""
+    offsets, resources, values, count = generate_demands(profile, 4000, 2000, seed=7)
+    lengths = np.diff(offsets)
+    assert count == 2000
+    assert lengths.min() >= 2
+    assert lengths.max() <= 128
+    assert abs(lengths.mean() - (65 if profile[0] == "U" else 27.5)) < 2
+    rows = np.repeat(np.arange(4000), lengths)
+    assert np.unique(rows * count + resources).size == resources.size
+    assert values.min() >= 1e-4 * (1 - 1e-6)
+    assert values.max() <= 1
+    assert abs(values.mean() - 0.5) < 0.01
+    used = np.bincount(resources, minlength=count)
+    assert used.min() > 0
+    again = generate_demands(profile, 4000, 2000, seed=7)
+    assert np.array_equal(again[1], resources)
+    assert np.array_equal(again[2], values)
+    assert not np.array_equal(generate_demands(profile, 4000, 2000, seed=8)[0], offsets)
+
+
+def test_pods_hold_what_their_profile_says() -> None:
+    """Half of a row of profile 1 lies in one pod, and of profile 2 also three tenths in a second one."""
+    for profile, most, second in (("U0", 0.1, 0.1), ("U1", 0.5, 0.1), ("U2", 0.5, 0.3)):
+        offsets, resources, _, _ = generate_demands(profile, 400, 100_000, seed=2)
+        shares = []
+        for first, last in itertools.pairwise(offsets):
+            if last - first >= 100:
+                # Pods of 1,000 resources each.
+                shares.append(np.sort(np.bincount(resources[first:last] // 1000))[::-1][:2] / (last - first))
+        found = np.mean(shares, axis=0)
+        assert abs(found[0] - most) < 0.08, (profile, found)
+        assert abs(found[1] - second) < 0.08, (profile, found)
+
+
+def test_few_resources_clip_the_lengths() -> None:
+    """With fewer than 128 resources no row is longer than there are; bad arguments are refused."""
+    for count in (1, 2, 3, 50):
+        offsets, resources, _, _ = generate_demands("U2", 200, count, seed=4)
+        assert np.diff(offsets).max() <= count
+        assert resources.max() < count
+    with pytest.raises(ValueError, match="profile"):
+        generate_demands("X0", 10, 10, seed=1)
+    with pytest.raises(ValueError, match="resources"):
+        generate_demands("U0", 10, 0, seed=1)
+    with pytest.raises(ValueError, match="tenants"):
+        generate_demands("U0", -1, 10, seed=1)
