@@ -1,0 +1,297 @@
+"""A whole trace through SDRF or DRF at once: when each task starts, and in which order.
+
+Not for: machines and placement; the capacity is one pool. ``dios.fairness.sdrf_scheduler`` takes events one
+by one and decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dios.compiled import borrowing
+from dios.fairness.sdrf_input import checked_capacity, checked_population, checked_rule
+from dios.fairness.sdrf_kernels import (
+    PLAIN,
+    Books,
+    Floats,
+    Ints,
+    bring_forward,
+    decay,
+    empty_books,
+    give_back,
+    join,
+    leave,
+    settle_everybody,
+    start_next,
+)
+
+SPAN_US: Final = 2**53
+"""Times and the longest possible simulation stay below this, about 285 years: exact as floats, too."""
+MICRO: Final = 1e6
+
+
+class Trace(NamedTuple):
+    """The tasks (T), by row; ``arrival`` is the rows in order of submission."""
+
+    arrival: Ints
+    submit: Ints
+    duration: Ints
+    user: Ints
+    demand: Floats
+
+
+class Flight(NamedTuple):
+    """What happens to the tasks: starts, and heaps and queues of rows."""
+
+    start: Ints
+    """(T,) microseconds, or -1."""
+    order: Ints
+    """(T,) rows as they started."""
+    finish: Ints
+    """(T,) microseconds."""
+    turn: Ints
+    """(T,) the place of a row in ``order``."""
+    heap: Ints
+    """(T,) running rows, the first to finish on top."""
+    following: Ints
+    """(T,) the row behind it in its user's queue, or -1."""
+    first: Ints
+    """(U,) the first row in a user's queue, or -1."""
+    last: Ints
+    """(U,) the last row in a user's queue."""
+    tally: Ints
+    """How many have arrived, started, run, users were seen, users are active."""
+
+
+ARRIVED, STARTED, RUNNING, SEEN, ACTIVE = range(5)
+
+
+@borrowing
+def sooner(flight: Flight, a: int, b: int) -> bool:
+    """Whether row ``a`` finishes before ``b``; at one instant, whichever started first."""
+    if flight.finish[a] != flight.finish[b]:
+        return bool(flight.finish[a] < flight.finish[b])
+    return bool(flight.turn[a] < flight.turn[b])
+
+
+@borrowing
+def push(flight: Flight, row: int) -> None:
+    """Put a row that runs into the heap."""
+    place = flight.tally[RUNNING]
+    flight.tally[RUNNING] += 1
+    while place > 0:
+        above = (place - 1) >> 1
+        if not sooner(flight, row, flight.heap[above]):
+            break
+        flight.heap[place] = flight.heap[above]
+        place = above
+    flight.heap[place] = row
+
+
+@borrowing
+def pop(flight: Flight) -> int:
+    """Take out the row that finishes first."""
+    top = flight.heap[0]
+    flight.tally[RUNNING] -= 1
+    size = flight.tally[RUNNING]
+    row = flight.heap[size]
+    place = 0
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and sooner(flight, flight.heap[below + 1], flight.heap[below]):
+            below += 1
+        if not sooner(flight, flight.heap[below], row):
+            break
+        flight.heap[place] = flight.heap[below]
+        place = below
+    flight.heap[place] = row
+    return int(top)
+
+
+@borrowing
+def arrive(
+    trace: Trace, flight: Flight, books: Books, row: int, population: int, g: float, mode: int
+) -> None:
+    """Queue a row for its user, who may be seen for the first time."""
+    user = trace.user[row]
+    if user == flight.tally[SEEN]:
+        flight.tally[SEEN] += 1
+        if population == 0:
+            settle_everybody(books, user, 1.0 / flight.tally[SEEN], g, mode)
+    if flight.first[user] < 0:
+        flight.first[user] = row
+        flight.tally[ACTIVE] = join(books, flight.tally[ACTIVE], user, trace.demand[row])
+    else:
+        flight.following[flight.last[user]] = row
+    flight.last[user] = row
+
+
+@borrowing
+def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int) -> None:
+    """Start the first row in a user's queue, which the books count already."""
+    row = flight.first[user]
+    flight.start[row] = t
+    flight.finish[row] = t + trace.duration[row]
+    flight.turn[row] = flight.tally[STARTED]
+    flight.order[flight.tally[STARTED]] = row
+    flight.tally[STARTED] += 1
+    push(flight, row)
+    behind = flight.following[row]
+    flight.first[user] = behind
+    if behind < 0:
+        flight.tally[ACTIVE] = leave(books, flight.tally[ACTIVE], user)
+    else:
+        bring_forward(books, user, trace.demand[behind])
+
+
+@borrowing
+def fly(
+    trace: Trace, flight: Flight, books: Books, clock: Floats, population: int, tau: float, mode: int
+) -> None:
+    """Go from instant to instant: first all finishes, then all arrivals, then scheduling."""
+    count = flight.tally
+    rows = trace.arrival.size
+    while count[ARRIVED] < rows or count[RUNNING]:
+        if count[ARRIVED] == rows:
+            t = flight.finish[flight.heap[0]]
+        else:
+            t = trace.submit[trace.arrival[count[ARRIVED]]]
+            if count[RUNNING]:
+                t = min(t, flight.finish[flight.heap[0]])
+        if mode != PLAIN:
+            decay(books, count[SEEN], clock, t / MICRO, tau)
+        fair = 1.0 / max(population or count[SEEN], 1)
+        while count[RUNNING] and flight.finish[flight.heap[0]] <= t:
+            row = pop(flight)
+            give_back(books, trace.user[row], trace.demand[row], fair, clock[1], mode)
+        while count[ARRIVED] < rows and trace.submit[trace.arrival[count[ARRIVED]]] <= t:
+            arrive(trace, flight, books, trace.arrival[count[ARRIVED]], population, clock[1], mode)
+            count[ARRIVED] += 1
+        fair = 1.0 / max(population or count[SEEN], 1)
+        while count[ACTIVE]:
+            user = start_next(books, count[ACTIVE], fair, clock[1], mode)
+            if user < 0:
+                break
+            launch(trace, flight, books, t, user)
+
+
+def simulate(
+    submit_us: ArrayLike,
+    duration_us: ArrayLike,
+    user: ArrayLike,
+    demands: ArrayLike,
+    capacity: ArrayLike,
+    *,
+    users: int | Collection[Hashable] | None = None,
+    delta: float | None = 1 - 1e-6,
+    priority: str = "dominant",
+) -> tuple[Ints, Ints]:
+    """Play a trace through SDRF (SDRF paper, Algorithm 1 and equation 12), or DRF where ``delta`` is None.
+
+    ``submit_us``, ``duration_us`` (T,) are whole microseconds, ``user`` (T,) who submits, ``demands`` (T, m)
+    and ``capacity`` (m,) raw units; rows need no order, and those of one instant arrive as they stand.
+    ``users`` is the population that shares, 1/n each: how many, or who; None is everyone seen so far.
+    ``delta`` is for each second.
+
+    Returns ``start_us`` (T,) int64, -1 for a task that never starts, and ``order``, the rows as they started.
+    Each user's tasks start in order; if the next user's first task does not fit, everybody waits.
+    ``ValueError`` names the row at fault.
+    """
+    pool = checked_capacity(capacity)
+    mode, tau = checked_rule(delta, 1.0, priority)
+    population, named = checked_population(users)
+    submit, duration = _times(submit_us, "submit_us"), _times(duration_us, "duration_us")
+    _check_length(duration.shape, submit.size, "duration_us")
+    demand = _demands(demands, submit.size, pool.size)
+    if submit.size and int(submit.max()) + float(duration.sum(dtype=np.float64)) >= SPAN_US:
+        message = "submit_us and all of duration_us add up to more than 285 years"
+        raise ValueError(message)
+    arrival = np.argsort(submit, kind="stable").astype(np.int64)
+    index, seen = _indexed(user, arrival, population, named)
+    rows = submit.size
+    trace = Trace(arrival, submit, duration, index, demand)
+    flight = Flight(
+        start=np.full(rows, -1, np.int64),
+        order=np.zeros(rows, np.int64),
+        finish=np.zeros(rows, np.int64),
+        turn=np.zeros(rows, np.int64),
+        heap=np.zeros(rows, np.int64),
+        following=np.full(rows, -1, np.int64),
+        first=np.full(seen, -1, np.int64),
+        last=np.zeros(seen, np.int64),
+        tally=np.zeros(5, np.int64),
+    )
+    clock = np.array([submit[arrival[0]] / MICRO if rows else 0.0, 1.0])
+    fly(trace, flight, empty_books(pool, seen), clock, population, tau, mode)
+    return flight.start, flight.order[: flight.tally[STARTED]].copy()
+
+
+def _times(given: ArrayLike, name: str) -> Ints:
+    """Microseconds (T,), as a copy."""
+    made = np.asarray(given)
+    if made.ndim != 1:
+        message = f"{name} has shape {made.shape}; give one number for each task"
+        raise ValueError(message)
+    if not (
+        made.size == 0 or np.issubdtype(made.dtype, np.integer) or np.issubdtype(made.dtype, np.floating)
+    ):
+        message = f"{name} holds {made.dtype}; give whole microseconds"
+        raise ValueError(message)
+    numbers: Floats = made.astype(np.float64)
+    bad = np.flatnonzero(~((numbers >= 0) & (numbers < SPAN_US) & (np.floor(numbers) == numbers)))
+    if bad.size:
+        message = f"{name}[{bad[0]}] is {made[bad[0]]}; give whole microseconds from 0 to 2^53"
+        raise ValueError(message)
+    return made.astype(np.int64)
+
+
+def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
+    if shape != (rows,):
+        message = f"{name} has shape {shape}; submit_us has {rows} tasks"
+        raise ValueError(message)
+
+
+def _demands(given: ArrayLike, rows: int, resources: int) -> Floats:
+    """Demands (T, m), as rows that lie side by side."""
+    made: Floats = np.array(given, dtype=np.float64, order="C")
+    if made.size == 0 and rows == 0:
+        return made.reshape(0, resources)
+    if made.shape != (rows, resources):
+        message = f"demands has shape {made.shape}; there are {rows} tasks and {resources} resources"
+        raise ValueError(message)
+    bad = np.argwhere(~(np.isfinite(made) & (made >= 0)))
+    if len(bad):
+        row, r = (int(place) for place in bad[0])
+        message = f"demands[{row}, {r}] is {made[row, r]}; a demand is finite and not negative"
+        raise ValueError(message)
+    return made
+
+
+def _indexed(
+    given: ArrayLike, arrival: Ints, population: int, named: frozenset[Hashable] | None
+) -> tuple[Ints, int]:
+    """(each row's user as its order of first submission, how many users there are)."""
+    made: Ints = np.asarray(given)  # or of names; they are only compared
+    _check_length(made.shape, arrival.size, "user")
+    if made.dtype.kind == "f" and not np.isfinite(made).all():
+        row = int(np.flatnonzero(~np.isfinite(made))[0])
+        message = f"user[{row}] is {made[row]}"
+        raise ValueError(message)
+    who, first, inverse = np.unique(made[arrival], return_index=True, return_inverse=True)
+    if named is not None:
+        for place, name in zip(first.tolist(), who.tolist(), strict=True):
+            if name not in named:
+                message = f"user[{arrival[place]}] is {name!r}, none of those who share"
+                raise ValueError(message)
+    if population and who.size > population:
+        message = f"user holds {who.size} users, more than the {population} who share"
+        raise ValueError(message)
+    rank = np.empty(who.size, np.int64)
+    rank[np.argsort(first)] = np.arange(who.size)
+    index = np.empty(arrival.size, np.int64)
+    index[arrival] = rank[inverse]
+    return index, int(who.size)
