@@ -7,5 +7,18 @@ from dios.fairness.allocation import Allocation
 from dios.fairness.dc_drf import DcDrf
 from dios.fairness.drf import drf, sdrf, smmf
 from dios.fairness.edrf import edrf
+from dios.fairness.live_tree import LiveTree
+from dios.fairness.sdrf_scheduler import SdrfScheduler
+from dios.fairness.simulate import simulate
 
-__all__ = ["Allocation", "DcDrf", "drf", "edrf", "sdrf", "smmf"]
+__all__ = [
+    "Allocation",
+    "DcDrf",
+    "LiveTree",
+    "SdrfScheduler",
+    "drf",
+    "edrf",
+    "sdrf",
+    "simulate",
+    "smmf",
+]
