@@ -140,7 +140,7 @@ def _divided(
         (starts, members),
         (dry_at[first], busy[first], sums),
         (caps, order),
-        (peaks > 0.0, z, stopped),
+        (peaks > 0.0, z, stopped, np.empty(int(np.diff(starts).max(initial=0)), np.int32)),
     )
     amounts = edrf_events.amounts((indptr, indices, values, peaks, rho), z, stopped, cap)
     return z, stopped, int(rounds), amounts

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled, inlined
+from dios.compiled import borrowing, compiled, inlined
 from dios.fairness.allocation import Floats, Ints
 
 Places: TypeAlias = npt.NDArray[np.int32]
@@ -22,7 +22,7 @@ Demands: TypeAlias = tuple[Ints, Places, Floats, Floats, Floats]
 """indptr, indices, values, each tenant's largest value, and its rho."""
 
 
-@compiled
+@borrowing
 def first_fault(indptr: Ints, indices: Places, values: Floats, seen: Ints) -> int:
     """The first value that is negative or not finite, or whose resource its row has named before; or -1."""
     for i in range(len(indptr) - 1):
@@ -102,7 +102,7 @@ def _sunk(keys: Floats, ids: Ints, size: int) -> None:
     keys[at], ids[at] = key, name
 
 
-@compiled
+@borrowing
 def _top(keys: Floats, ids: Ints, size: int, sums: Floats, level: float) -> int:
     """Bring to the top the resource that runs dry next, with its true level; returns the heap's size."""
     while size > 0:
@@ -121,7 +121,7 @@ def _top(keys: Floats, ids: Ints, size: int, sums: Floats, level: float) -> int:
     return size
 
 
-@compiled
+@borrowing
 def _left(demands: Demands, i: int, level: float, sums: Floats) -> None:
     """Tenant i keeps what it has at ``level`` and rises no more."""
     indptr, indices, values, largest, rho = demands
@@ -135,24 +135,24 @@ def _left(demands: Demands, i: int, level: float, sums: Floats) -> None:
                 sums[r, 3] -= 1.0
 
 
-@compiled
+@borrowing
 def rise(
     demands: Demands,
     index: tuple[Ints, Places],
     dry: tuple[Floats, Ints, Floats],
     caps: tuple[Floats, Ints],
-    out: tuple[npt.NDArray[np.bool_], Floats, Ints],
+    out: tuple[npt.NDArray[np.bool_], Floats, Ints, Places],
 ) -> int:
     """Let the level rise until everybody has left; fills z and the resource that stopped each.
 
     ``dry`` is a heap of levels and resources, and ``sums``; ``caps`` the levels at which tenants have all
-    they demand, and the tenants in that order (both empty: no caps). Returns how often a resource ran dry.
+    they demand, and the tenants in that order (both empty: no caps). The last of ``out`` is room for the
+    tenants of one resource. Returns how often a resource ran dry.
     """
     starts, members = index
     keys, ids, sums = dry
     until, order = caps
-    rising, z, stopped = out
-    living = np.empty(max(1, np.max(np.diff(starts)) if len(starts) > 1 else 1), np.int32)
+    rising, z, stopped, living = out
     size, level, rounds, following = len(ids), 0.0, 0, 0
     while True:
         size = _top(keys, ids, size, sums, level)
