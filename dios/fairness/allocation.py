@@ -6,13 +6,15 @@ Not for: dividing (``drf.py``, ``edrf.py``, ``dc_drf.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+
+_Number = TypeVar("_Number", np.float64, np.int64, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +38,13 @@ class Allocation:
 
 
 def numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> Floats:
-    """A copy or view of ``given`` as doubles: finite, not negative and of ``shape`` (None: any length).
+    """``given`` as doubles in one piece: finite, not negative and of ``shape`` (None: any length).
 
+    It is the caller's own array where that is possible, so do not write to it.
     ``ValueError`` names the first index at fault, as in ``demands[3, 1] is nan``.
     """
     try:
-        found = np.asarray(given, dtype=np.float64)
+        found = as_compiled(given, np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} is not a rectangle of numbers: {error}") from error
     wanted = ", ".join("any" if length is None else str(length) for length in shape)
@@ -53,6 +56,14 @@ def numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> F
     if not good.all():
         refuse(name, found, good, "a finite number of at least 0 is needed")
     return found
+
+
+def as_compiled(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
+    """The same array, or a copy where it is frozen, strided or of another type: kernels know one kind only.
+
+    Numba would compile them anew, for seconds, for each other kind that somebody brings.
+    """
+    return np.require(given, dtype=kind, requirements=["C", "W"])
 
 
 def positive(name: str, found: Floats, where: npt.NDArray[np.bool_] | None = None) -> None:

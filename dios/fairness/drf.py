@@ -91,7 +91,7 @@ def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:
     enough = owed + largest
     end = busy[np.argsort(enough[busy], kind="stable")]
     share, stopped = np.zeros(len(asked)), np.full(len(asked), -1, np.int64)
-    rounds = _fill((np.ascontiguousarray(asked), largest, owed), begin, end, enough[end], share, stopped)
+    rounds = _fill((asked, largest, owed), begin, end, enough[end], share, stopped)
     parts = np.divide(asked, largest[:, None], out=np.zeros_like(asked), where=largest[:, None] > 0.0)
     amounts = np.where((stopped < 0)[:, None], asked, np.minimum(asked, parts * share[:, None]))
     return Allocation(amounts, share, stopped, int(rounds))

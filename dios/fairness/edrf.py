@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.fairness import edrf_events
-from dios.fairness.allocation import Allocation, Floats, Ints, numbers, positive
+from dios.fairness.allocation import Allocation, Floats, Ints, as_compiled, numbers, positive
 
 Csr: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, int]
 """A sparse matrix: (indptr (n + 1,), indices (z,), values (z,), number of columns)."""
@@ -62,7 +62,7 @@ def _sparse(
 ) -> tuple[Ints, npt.NDArray[np.int32], Floats, int]:
     """The parts of a CSR matrix as the kernels want them, or ``ValueError``."""
     ends, places = np.asarray(indptr), np.asarray(indices)
-    held = np.ascontiguousarray(values, dtype=np.float64)
+    held = as_compiled(values, np.float64)
     for name, part in (("indptr", ends), ("indices", places)):
         if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
             raise ValueError(f"{name} has the shape {part.shape} and the type {part.dtype}: (any) integers")
@@ -79,8 +79,7 @@ def _sparse(
     if outside.any():
         at = int(np.argmax(outside))
         raise ValueError(f"indices[{at}] is {places[at]}: there are {columns} resources")
-    ends = np.ascontiguousarray(ends, dtype=np.int64)
-    places = np.ascontiguousarray(places, dtype=np.int32)
+    ends, places = as_compiled(ends, np.int64), as_compiled(places, np.int32)
     fault = edrf_events.first_fault(ends, places, held, np.full(columns, -1, np.int64))
     if fault >= 0 and np.isfinite(held[fault]) and held[fault] >= 0.0:
         row = int(np.searchsorted(ends, fault, side="right")) - 1

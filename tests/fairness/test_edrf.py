@@ -130,3 +130,22 @@ def test_bad_input_is_named_with_its_place(
     """What makes no sense is a ValueError that says which argument, and at which index."""
     with pytest.raises(ValueError, match=place):
         edrf(demands, weights=weights)
+
+
+def test_frozen_and_strided_arrays_are_divided_and_left_as_they_are() -> None:
+    """Arrays that may not be written, or lie scattered in memory, get the same, and no argument changes."""
+    demands, weights, _ = drawn(1)
+    wide = np.repeat(demands, 2, axis=1)
+    wide.setflags(write=False)
+    before = wide.copy()
+    expected = edrf(demands, weights=weights).amounts
+    frozen = weights.copy()
+    frozen.setflags(write=False)
+    np.testing.assert_array_equal(edrf(wide[:, ::2], weights=frozen).amounts, expected)
+    np.testing.assert_array_equal(wide, before)
+    indptr, indices, values = (np.array(part) for part in rows_of(demands, 1))
+    for part in (indptr, indices, values):
+        part.setflags(write=False)
+    sparse = edrf((indptr, indices, values, demands.shape[1]), weights=weights)
+    assert sparse.amounts is not values
+    np.testing.assert_allclose(sparse.amounts.sum(), expected.sum(), rtol=1e-12)
