@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,13 +20,19 @@ from dios.fairness.allocation import Allocation
 from dios.fairness.dc_columns import TILED_MIN, Demands, Table, Workers, table_of, tiles_of
 from dios.fairness.dc_epsilon import EPSILON_MAX, EpsilonSearch
 from dios.fairness.dc_kernels import (
+    BEFORE,
+    BLOCK,
+    COUNT,
+    MU,
     allocate_rows,
     gather_rows,
     mend_sums,
-    next_round,
-    subtract_rows,
+    some_rounds,
     subtract_tiles,
 )
+
+LOOK_AGAIN: Final = 50_000
+"""Entries of rows touched between two looks at the clock: below a millisecond."""
 
 
 class DcDrf:
@@ -133,10 +140,10 @@ class _Rounds:
         self._workers = workers
         self._level = 0.0
         self._count = 0
-        self._left = np.ones(resources)
-        self._sums = table.sums.copy()
-        self._counts = table.counts.copy()
-        self._before = table.sums.copy()
+        self._state = np.zeros((resources, 4))
+        self._state[:, MU] = self._state[:, BEFORE] = table.sums
+        self._state[:, COUNT] = table.counts
+        self._soonest = np.zeros(-(-resources // BLOCK))
         self._marks = _Marks(
             active=np.ones(tenants, np.uint8),
             reached=np.zeros(tenants),
@@ -149,57 +156,56 @@ class _Rounds:
         """Tenants that still rise."""
 
     def advance(self) -> None:
-        """One round: lines 13 to 18."""
+        """Some rounds, at least one: lines 13 to 18."""
         table, marks = self._table, self._marks
-        gone, self._level = next_round(
+        rounds, self._level, self.active, pending = some_rounds(
             self._level,
             self._epsilon,
-            self._left,
-            self._sums,
+            self.active,
+            table.offsets,
+            table.resources,
+            table.scaled,
             table.column_offsets,
             table.column_tenants,
+            self._state,
+            self._soonest,
             marks.active,
             marks.reached,
             marks.bottleneck,
             marks.dry,
             marks.leaving,
+            marks.worn,
+            LOOK_AGAIN,
+            # Less is not worth the tiles' own sums; which of the two it is depends on the case alone.
+            max(TILED_MIN, 4 * table.shape[1]),
         )
-        if gone < 0:
+        if rounds < 0:
             raise AssertionError(f"{self.active} tenants rise and no resource has a demand")
-        self._count += 1
-        self.active -= gone
-        if self.active:
-            self._subtract(marks.leaving[:gone])
+        self._count += rounds
+        if pending and self.active:
+            self._subtract(np.sort(marks.leaving[:pending]))
 
     def _subtract(self, leaving: NDArray[np.int32]) -> None:
-        """Line 17, in tiles where much leaves at once; which of the two depends on the case alone."""
+        """Line 17 in tiles, where much leaves at once."""
         table, marks = self._table, self._marks
         ends = np.zeros(leaving.size + 1, np.int64)
         np.cumsum(table.offsets[leaving + 1] - table.offsets[leaving], out=ends[1:])
-        if ends[-1] < max(TILED_MIN, 4 * self._sums.size):
-            worn = subtract_rows(
-                *(table.offsets, table.resources, table.scaled, leaving),
-                *(self._sums, self._counts, self._before, marks.worn),
-            )
-        else:
-            tiles = tiles_of(ends)
-            sums = np.zeros((len(tiles), self._sums.size))
-            counts = np.zeros((len(tiles), self._sums.size), np.int64)
-            self._workers.run(
-                [
-                    partial(
-                        gather_rows,
-                        *(table.offsets, table.resources, table.scaled, leaving[first:last]),
-                        *(sums[tile], counts[tile]),
-                    )
-                    for tile, (first, last) in enumerate(tiles)
-                ]
-            )
-            worn = subtract_tiles(sums, counts, self._sums, self._counts, self._before, marks.worn)
+        tiles = tiles_of(ends)
+        taken = np.zeros((len(tiles), table.shape[1], 2))
+        self._workers.run(
+            [
+                partial(
+                    gather_rows,
+                    *(table.offsets, table.resources, table.scaled, leaving[first:last], taken[tile]),
+                )
+                for tile, (first, last) in enumerate(tiles)
+            ]
+        )
+        worn = subtract_tiles(self._level, taken, self._state, marks.worn)
         if worn:
             mend_sums(
                 *(table.offsets, table.resources, table.scaled, table.column_offsets, table.column_tenants),
-                *(marks.active, marks.worn[:worn], self._sums, self._before),
+                *(marks.active, marks.worn[:worn], self._state),
             )
 
     def allocation(self) -> Allocation:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dios.fairness import dc_columns
+from dios.fairness import dc_columns, dc_drf
 from dios.fairness.allocation import Allocation
 from dios.fairness.dc_drf import DcDrf
 from dios.fairness.dc_epsilon import EPSILON_MAX, EpsilonSearch
@@ -117,8 +117,9 @@ def test_completed_it_keeps_its_bound(dtype: str) -> None:
         assert (demands[asking, found.bottleneck[asking]] > 0).all(), seed
 
 
-def test_a_timeout_keeps_the_last_complete_round() -> None:
+def test_a_timeout_keeps_the_last_complete_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after k rounds, the allocation is Algorithm 1's after k rounds, and says it is not complete."""
+    monkeypatch.setattr(dc_drf, "LOOK_AGAIN", 1)
     demands = np.random.default_rng(5).random((60, 30)) * (np.random.default_rng(6).random((60, 30)) < 0.1)
     exact = DcDrf(demands, deadline_s=LONG_S, dtype="float64").interval()
     assert exact.rounds > 5
@@ -132,8 +133,9 @@ def test_a_timeout_keeps_the_last_complete_round() -> None:
         np.testing.assert_allclose(found.share, z, atol=1e-12, rtol=1e-9)
 
 
-def test_epsilon_rises_when_late_and_falls_with_time_enough() -> None:
+def test_epsilon_rises_when_late_and_falls_with_time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """From 0 epsilon rises until an interval completes; with a deadline that grew it falls back to 0."""
+    monkeypatch.setattr(dc_drf, "LOOK_AGAIN", 1)
     demands = generate_demands("G0", 300, 200, seed=1)
     sharing = DcDrf(demands, deadline_s=20.5, threads=1, clock=ticking(1.0))
     seen = [sharing.interval() for _ in range(40)]
@@ -176,7 +178,7 @@ def test_epsilon_has_a_greatest_value() -> None:
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """One thread and two give the same allocation to the last bit, with tiles and many tenants leaving."""
     monkeypatch.setattr(dc_columns, "TILED_MIN", 1000)
-    monkeypatch.setattr("dios.fairness.dc_drf.TILED_MIN", 1000)
+    monkeypatch.setattr(dc_drf, "TILED_MIN", 1000)
     demands = generate_demands("U2", 2000, 150, seed=3)
     for epsilon in (0.0, 0.05):
         one, two = (
@@ -185,7 +187,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> 
         )
         assert same(one, two)
         monkeypatch.setattr(dc_columns, "TILED_MIN", 1 << 40)
-        monkeypatch.setattr("dios.fairness.dc_drf.TILED_MIN", 1 << 40)
+        monkeypatch.setattr(dc_drf, "TILED_MIN", 1 << 40)
         whole = DcDrf(demands, deadline_s=LONG_S, threads=1, dtype=dtype, epsilon=epsilon).interval()
         np.testing.assert_allclose(one.amounts, whole.amounts, rtol=1e-6, atol=1e-12)
 
