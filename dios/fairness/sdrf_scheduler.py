@@ -90,7 +90,7 @@ class SdrfScheduler:
         queue.append((tag, made))
         self._waiting.add(tag)
         if len(queue) == 1:
-            self._active = join(self._books, self._active, index, made)
+            self._active = join(self._books, self._active, index, made, float(self._clock[1]))
 
     def finish(self, tag: Hashable, t: float) -> None:
         """End a running task; ``ValueError`` where none has this tag."""
@@ -171,7 +171,7 @@ class SdrfScheduler:
         """Give a newcomer its index; where everyone seen shares, 1/n falls for all."""
         index = len(self._index)
         if index == self._books.lead.size:
-            self._books = grown_books(self._books, 2 * index)
+            self._books = grown_books(self._books, 2 * index, float(self._clock[1]))
         self._index[user] = index
         self._queues.append(deque())
         if not self._population:
@@ -184,4 +184,4 @@ class SdrfScheduler:
         if queue:
             self._books.head[index] = queue[0][1]
         else:
-            self._active = leave(self._books, self._active, index)
+            self._active = leave(self._books, self._active, index, float(self._clock[1]))

@@ -124,14 +124,14 @@ def arrive(
             settle_everybody(books, user, 1.0 / flight.tally[SEEN], g, mode)
     if flight.first[user] < 0:
         flight.first[user] = row
-        flight.tally[ACTIVE] = join(books, flight.tally[ACTIVE], user, trace.demand[row])
+        flight.tally[ACTIVE] = join(books, flight.tally[ACTIVE], user, trace.demand[row], g)
     else:
         flight.following[flight.last[user]] = row
     flight.last[user] = row
 
 
 @borrowing
-def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int) -> None:
+def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: float) -> None:
     """Start the first row in a user's queue, which the books count already."""
     row = flight.first[user]
     flight.start[row] = t
@@ -143,7 +143,7 @@ def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int) -> Non
     behind = flight.following[row]
     flight.first[user] = behind
     if behind < 0:
-        flight.tally[ACTIVE] = leave(books, flight.tally[ACTIVE], user)
+        flight.tally[ACTIVE] = leave(books, flight.tally[ACTIVE], user, g)
     else:
         bring_forward(books, user, trace.demand[behind])
 
@@ -176,7 +176,7 @@ def fly(
             user = start_next(books, count[ACTIVE], fair, clock[1], mode)
             if user < 0:
                 break
-            launch(trace, flight, books, t, user)
+            launch(trace, flight, books, t, user, clock[1])
 
 
 def simulate(

@@ -1,0 +1,69 @@
+"""The kinetic tournament of many users against the scan of few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dios.fairness.sdrf_kernels import (
+    DOMINANT,
+    PLAIN,
+    SUM,
+    decay,
+    empty_books,
+    give_back,
+    join,
+    leave,
+    pick,
+    settle_everybody,
+    start_next,
+)
+
+
+def played(seed: int, users: int, mode: int, tau: float) -> int:
+    """Live one random history in both kinds of books; how often a decision followed another's."""
+    rng = np.random.default_rng(seed)
+    capacity = rng.integers(20, 60, int(rng.integers(1, 4))).astype(np.float64)
+    both = [empty_books(capacity, users, scan_max) for scan_max in (users, 0)]
+    clocks = [np.array([0.0, 1.0]) for _ in both]
+    active, t, fair, changes, last = 0, 0.0, 1 / users, 0, -1
+    running: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
+    for step in range(300):
+        t += float(rng.choice([0.0, 0.1, 3.0])) * float(rng.random())
+        if step % 100 == 99:
+            t += 30 * tau
+            fair /= 2
+        for books, clock in zip(both, clocks, strict=True):
+            decay(books, users, clock, t, tau)
+            if step % 100 == 99:
+                settle_everybody(books, users, fair, float(clock[1]), mode)
+        g = float(clocks[0][1])
+        if running and rng.random() < 0.5:
+            who, gone = running.pop(int(rng.integers(len(running))))
+            for books in both:
+                give_back(books, who, gone, fair, g, mode)
+        user, demand = int(rng.integers(users)), rng.integers(0, 7, capacity.size).astype(np.float64)
+        idle = bool(both[0].place[user] < 0)
+        for books in both:
+            if idle:
+                join(books, active, user, demand, g)
+            else:
+                leave(books, active, user, g)
+        active += 1 if idle else -1
+        chosen = [pick(books, active, g) for books in both]
+        assert chosen[0] == chosen[1], (seed, step, chosen)
+        changes, last = changes + (chosen[0] != last), chosen[0]
+        started = [start_next(books, active, fair, g, mode) for books in both]
+        assert started[0] == started[1], (seed, step, started)
+        if started[0] >= 0:
+            running.append((started[0], both[0].head[started[0]].copy()))
+    return changes
+
+
+@pytest.mark.parametrize("mode", [PLAIN, DOMINANT, SUM])
+def test_the_tournament_chooses_as_the_scan_does(mode: int) -> None:
+    """Through starts, ends, decay, a moved reference and newcomers both find the same user next."""
+    changes = sum(
+        played(seed, users, mode, tau) for seed in range(4) for users in (1, 2, 13, 64) for tau in (2.0, 50.0)
+    )
+    assert changes > 1500
