@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from dios.fairness.live_tree import LiveTree, MissingElementError
+from dios.fairness.sdrf_lines import Commitment, intersection, priority
 
 Line = tuple[float, float]
 Crossing = Callable[[float, Line, Line], float | None]
@@ -47,11 +48,11 @@ def decays_meet(t: float, a: Line, b: Line) -> float | None:
     return span if span > 0 else None
 
 
-def lived(seed: int, priority: Callable[[float, Line], float], crossing: Crossing, *, whole: bool) -> None:
+def lived(seed: int, height_of: Callable[[float, Line], float], crossing: Crossing, *, whole: bool) -> None:
     """Live one random history and compare with sorting after every step."""
     rng = random.Random(seed)  # noqa: S311 - a history, no secret
     now = 0.0
-    tree: LiveTree[int, Line] = LiveTree(priority, crossing, now)
+    tree: LiveTree[int, Line] = LiveTree(height_of, crossing, now)
     model: dict[int, Line] = {}
     for step in range(40):
         kind = rng.random()
@@ -71,7 +72,7 @@ def lived(seed: int, priority: Callable[[float, Line], float], crossing: Crossin
             now += rng.choice([0, 1, 2, 5]) / 4 if whole else rng.expovariate(2.0)
             tree.update(now)
         order = list(tree)
-        values = [priority(now, model[ident]) for ident in order]
+        values = [height_of(now, model[ident]) for ident in order]
         assert sorted(order) == sorted(model), (seed, step)
         for low, high in pairwise(values):
             assert low <= high + 1e-9, (seed, step, values)
@@ -82,16 +83,42 @@ def lived(seed: int, priority: Callable[[float, Line], float], crossing: Crossin
 
 @pytest.mark.parametrize("whole", [True, False], ids=["ties", "general"])
 @pytest.mark.parametrize(
-    ("priority", "crossing"),
+    ("height_of", "crossing"),
     [(height, ahead), (height, instant), (decay, decays_meet)],
     ids=["lines", "lines by instant", "decays"],
 )
 def test_any_history_leaves_the_elements_sorted(
-    priority: Callable[[float, Line], float], crossing: Crossing, *, whole: bool
+    height_of: Callable[[float, Line], float], crossing: Crossing, *, whole: bool
 ) -> None:
     """After every insertion, deletion and update the order is that of sorting, equal priorities included."""
     for seed in range(170):
-        lived(seed, priority, crossing, whole=whole)
+        lived(seed, height_of, crossing, whole=whole)
+
+
+def test_users_stay_sorted_by_their_priority_in_sdrf() -> None:
+    """With equations 13 and 14 the tree keeps users in order while commitments build up and fade."""
+    for seed in range(30):
+        rng = random.Random(seed)  # noqa: S311 - a history, no secret
+        tree: LiveTree[int, Commitment] = LiveTree(priority, intersection)
+        users: dict[int, Commitment] = {}
+        for step in range(60):
+            t = tree.now + rng.expovariate(1.0)
+            tree.update(t)
+            user = rng.randrange(12)
+            share = tuple(rng.randint(0, 4) / 8 for _ in range(3))
+            over = tuple(max(part - 1 / 8, 0.0) for part in share)
+            owed = tuple(rng.choice([0.0, rng.random()]) for _ in range(3))
+            if user in users:
+                tree.delete(user)
+                was = users[user]
+                fade = math.exp(-(t - was.t) / was.tau)
+                owed = tuple(o + (c - o) * fade for o, c in zip(was.over, was.owed, strict=True))
+            users[user] = Commitment(t, 20.0, share, over, owed)
+            tree.insert(user, users[user])
+            values = [priority(t, users[name]) for name in tree]
+            for low, high in pairwise(values):
+                assert low <= high + 1e-9, (seed, step, values)
+        assert tree.events > 0, seed
 
 
 def test_two_that_meet_and_part_change_places() -> None:
