@@ -67,3 +67,26 @@ def test_the_tournament_chooses_as_the_scan_does(mode: int) -> None:
         played(seed, users, mode, tau) for seed in range(4) for users in (1, 2, 13, 64) for tau in (2.0, 50.0)
     )
     assert changes > 1500
+
+
+@pytest.mark.parametrize("scan_max", [3, 0])
+@pytest.mark.parametrize(
+    ("slopes", "first"),
+    [
+        ([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], 0),
+        ([[-0.25, -0.25], [0.25, 0.25], [0.0, 0.0]], 1),
+        ([[-0.25, 0.5], [-0.5, -0.5], [-0.125, 0.0]], 2),
+    ],
+    ids=["index", "falling", "what rises counts"],
+)
+def test_equal_priorities_go_by_derivative_then_by_index(
+    slopes: list[list[float]], first: int, scan_max: int
+) -> None:
+    """Of users with one priority the one that falls fastest is next, then the one who came first."""
+    books = empty_books(np.array([8.0, 8.0]), 3, scan_max)
+    for user, slope in enumerate(slopes):
+        books.slope[user] = slope
+        books.level[user] = 0.75 - books.slope[user]
+    for count, user in enumerate((2, 0, 1)):
+        join(books, count, user, np.ones(2), 1.0)
+    assert pick(books, 3, 1.0) == first
