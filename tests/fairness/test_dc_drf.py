@@ -82,8 +82,8 @@ def same(left: Allocation, right: Allocation) -> bool:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
-    """With epsilon 0 and time enough the allocation is Algorithm 1's, dense and sparse, on 300 cases."""
-    for seed in range(300):
+    """With epsilon 0 and time enough the allocation is Algorithm 1's, dense and sparse, on 200 cases."""
+    for seed in range(200):
         demands, weights = random_case(seed)
         amounts, z = naive(demands, weights)
         found = DcDrf(demands, deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype).interval()
@@ -100,7 +100,7 @@ def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_completed_it_keeps_its_bound(dtype: str) -> None:
     """Every tenant wants a resource of which 1 - epsilon is given; none is over capacity; epsilon is told."""
-    for seed in range(300):
+    for seed in range(200):
         demands, weights = random_case(seed)
         epsilon = (0.01, 0.1, 0.5)[seed % 3]
         found = DcDrf(
@@ -226,12 +226,14 @@ def test_nobody_and_nothing() -> None:
 
 
 def test_a_sum_that_lost_its_digits_is_made_anew() -> None:
-    """After a million times its demand has left a resource, what remains there is still shared exactly."""
-    demands = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1e-9, 1e-12], [0.0, 3e-10, 1.0]])
-    amounts, z = naive(demands, None)
-    found = DcDrf(demands, deadline_s=LONG_S, dtype="float64").interval()
-    np.testing.assert_allclose(found.share, z, rtol=1e-9)
-    np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9)
+    """After those of a billion times the weight have left a resource, the rest of it is shared exactly."""
+    demands = np.array([[1.0, 0.7, 0.0], [0.9, 0.3, 0.0], [0.0, 1.0, 0.3], [0.0, 0.8, 1.0]])
+    weights = np.array([1.1e9, 0.7e9, 1.0, 0.3])
+    amounts, z = naive(demands, weights)
+    found = DcDrf(demands, deadline_s=LONG_S, weights=weights, dtype="float64").interval()
+    assert found.bottleneck.tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(found.share, z, rtol=1e-12)
+    np.testing.assert_allclose(found.amounts, amounts, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
