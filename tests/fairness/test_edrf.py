@@ -64,7 +64,7 @@ def test_a_cap_gives_nobody_more_than_it_asked_for() -> None:
 
 
 def test_heavy_tails_lose_no_digits() -> None:
-    """Demands over twelve orders of magnitude are divided as in fractions: mu stays exact as giants leave."""
+    """Demands over twelve orders of magnitude are divided as in fractions."""
     rng = np.random.default_rng(6)
     demands = np.exp(rng.normal(0.0, 5.0, (60, 8)))
     demands[rng.random(demands.shape) < 0.6] = 0.0
@@ -72,6 +72,18 @@ def test_heavy_tails_lose_no_digits() -> None:
     found = edrf(demands)
     np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9)
     np.testing.assert_allclose(found.share, z, rtol=1e-9)
+
+
+def test_a_tenant_of_next_to_no_weight_gets_what_giants_left() -> None:
+    """When heavy tenants have gone, the slope of a resource is that of the light one, to the last digits."""
+    rng = np.random.default_rng(9)
+    demands = np.column_stack([rng.random(20) * 0.1, np.ones(20)])
+    demands = np.vstack([demands, [1.0, 0.0]])
+    weights = np.append(rng.random(20) + 0.5, 1e-9)
+    amounts, z, _ = algorithm_1(demands, np.repeat(weights[:, None], 2, axis=1))
+    found = edrf(demands, weights=weights)
+    np.testing.assert_allclose(found.share, z, rtol=1e-9)
+    np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9)
 
 
 def test_everybody_who_asks_is_stopped_by_a_resource_that_it_uses_and_that_is_full() -> None:

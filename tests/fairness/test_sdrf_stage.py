@@ -114,6 +114,14 @@ def test_without_commitments_sdrf_is_drf() -> None:
             )
 
 
+def test_a_dry_resource_stops_also_those_who_have_not_begun() -> None:
+    """One bottleneck is one round, and stops users whom the level has not reached as well."""
+    found = sdrf([[0.9, 0.1], [0.9, 0.2], [0.5, 0.5]], [0.0, 0.0, 0.9])
+    np.testing.assert_allclose(found.share, [0.5, 0.5, 0.0], rtol=1e-12)
+    assert found.bottleneck.tolist() == [0, 0, 0]
+    assert found.rounds == 1
+
+
 @GAMES
 @given(games())
 def test_all_are_satisfied_or_there_is_a_bottleneck(game: Game) -> None:
