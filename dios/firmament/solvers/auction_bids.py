@@ -27,10 +27,12 @@ DEPTH = 3
 class Market(NamedTuple):
     """The state of an auction. All prices are scaled, by ``scale``.
 
+    Bids rise by ``step`` above the next best at least, those by way of an aggregate by ``war_step``.
+
     ``askers`` (how many options name it), ``kind``, ``value`` (what a unit pays from here), ``leaf`` (the
     vertex with slots that is best from here) and ``size`` (of the heap) are (V,). An aggregate's heap of arcs
-    is ``arc_heap`` and ``arc_key`` (A,) from its
-    ``out_start``. A vertex' heap of taken slots is ``slot_price``, ``slot_task`` (H,) from ``slot_start``.
+    is ``arc_heap`` and ``arc_key`` (A,) from its ``out_start``. A vertex' heap of taken slots is
+    ``slot_price``, ``slot_task`` (H,) from ``slot_start``.
     ``piece`` (V,) is the place of the piece (an arc to the sink, cheapest first, in ``arc_heap``) that the
     next free slot belongs to, ``left`` (V,) how many it has left; ``floor`` (V,) is the least slot price.
     ``chosen`` (T,) is a task's option and ``way`` (T, DEPTH) the arcs from there. ``stack`` is for tasks that
@@ -39,6 +41,7 @@ class Market(NamedTuple):
 
     scale: int
     step: int
+    war_step: int
     askers: Ints
     kind: Ints
     value: Ints
@@ -252,7 +255,8 @@ def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
             market.way[task, depth] = -1
         if market.kind[vertex] == ENDLESS or market.value[vertex] == FAR:
             continue
-        rise = min(second - least, market.scale << 20) + market.step
+        step = market.war_step if depth else market.step
+        rise = min(second - least, market.scale << 20) + step
         loser = _take(net, market, task, vertex, market.value[vertex] + rise)
         if loser >= 0:
             market.chosen[loser] = -1

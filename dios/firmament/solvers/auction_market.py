@@ -28,6 +28,11 @@ from dios.firmament.solvers.repair_net import FAR, SINK, Net, sit
 SCALE: Final = 8
 """Prices in the auction are in eighths of a cost unit, so that the smallest step is rounded away."""
 
+WAR_STEPS: Final = 2
+"""Where aggregates' arcs cost unlike, many slots below them come to be worth the same, and bids there would
+be a long war of small steps: they rise by a unit in so many. In one, the rounding parts too many; and where
+the arcs cost alike the first prices are so good that the small step is the better one."""
+
 STEPS_MAX: Final = 2**17
 """The dearest cost is so many steps at the most: wars over large costs would take too long in small ones."""
 
@@ -176,11 +181,14 @@ def open_market(net: Net, order: Ints) -> Market | None:
     start = np.cumsum(slots) - slots
     entered = net.in_start[1:] > net.in_start[:-1]
     price = _clearing_price(net, kind, path)
+    step, passed = 1 + most * SCALE // STEPS_MAX, net.cost[kind[net.tail] == AGGREGATE]
+    war_step = max(step, SCALE // WAR_STEPS) if len(passed) and passed.min() < passed.max() else step
     floor = np.where(entered & (price > NEVER), (price - path) * SCALE, NEVER * SCALE)
     market = Market(
         scale=SCALE,
         askers=askers,
-        step=1 + most * SCALE // STEPS_MAX,
+        step=step,
+        war_step=war_step,
         kind=kind,
         value=np.zeros(vertices, np.int64),
         leaf=np.zeros(vertices, np.int64),

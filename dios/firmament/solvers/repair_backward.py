@@ -19,6 +19,8 @@ from dios.firmament.solvers.repair_net import (
     Net,
     Search,
     gather_zone,
+    note_inner,
+    settle_distances,
     sit,
     unseat,
 )
@@ -136,8 +138,10 @@ def _search_back(net: Net, search: Search, wanting: int, now: int, found: int) -
 
 
 @borrowing
-def _distance_back(net: Net, search: Search, vertex: int, now: int) -> tuple[int, int]:
-    """How far the border is from a vertex of the zone, as far as its neighbours know; how much was read."""
+def _distance_back(net: Net, search: Search, vertex: int, now: int, inner: int) -> tuple[int, int, int]:
+    """How far the border is from a vertex of the zone, as far as its neighbours know; how much was
+    read, and how many edges within the zone are noted, ``inner`` of them before.
+    """
     price = net.price[vertex]
     best = search.distance[vertex]
     read = net.out_start[vertex + 1] - net.out_start[vertex] + net.in_start[vertex + 1] - net.in_start[vertex]
@@ -146,13 +150,21 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int) -> tuple[int
         source = net.head[arc]
         far = price - net.cost[arc] - net.price[source]
         if net.flow[arc] > net.lower[arc] and far < best:
-            best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
+            if search.stamp[source] == now:
+                inner = note_inner(search, inner, vertex, source, far)
+                best = min(best, far + search.distance[source])
+            else:
+                best = far
     for place in range(net.in_start[vertex], net.in_start[vertex + 1]):
         arc = net.in_arcs[place]
         source = net.tail[arc]
         far = net.cost[arc] + price - net.price[source]
         if net.flow[arc] < net.capacity[arc] and far < best:
-            best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
+            if search.stamp[source] == now:
+                inner = note_inner(search, inner, vertex, source, far)
+                best = min(best, far + search.distance[source])
+            else:
+                best = far
     option = net.asked[vertex]
     while option >= 0:
         read += 1
@@ -162,9 +174,13 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int) -> tuple[int
             net.comes[option] = net.option_cost[seat] + net.price[source] - net.option_cost[option]
             far = price - net.comes[option]
             if far < best and source != vertex:
-                best = min(best, far + search.distance[source] if search.stamp[source] == now else far)
+                if search.stamp[source] == now:
+                    inner = note_inner(search, inner, vertex, source, far)
+                    best = min(best, far + search.distance[source])
+                else:
+                    best = far
         option = net.asked_next[option]
-    return int(best), int(read)
+    return int(best), int(read), int(inner)
 
 
 @borrowing
@@ -173,16 +189,18 @@ def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows
     can come in.
     """
     size = gather_zone(search, now, held, found, grows)
-    changed, read = True, 0
-    while changed and read <= stats[4]:
-        changed = False
+    read, again = 0, True
+    while again and read <= stats[4]:
+        again, inner = False, 0
         for place in range(size - 1, -1, -1):
             vertex = search.found[place]
-            best, looked = _distance_back(net, search, vertex, now)
+            best, looked, inner = _distance_back(net, search, vertex, now, inner)
             read += looked
-            if best < search.distance[vertex]:
-                search.distance[vertex] = best
-                changed = True
+            again |= best < search.distance[vertex]
+            search.distance[vertex] = best
+        noted = len(search.inner_from)
+        settle_distances(search, min(inner, noted))
+        again &= inner > noted
     stats[4] -= read
     if stats[4] < 0:
         return size

@@ -21,6 +21,8 @@ from dios.firmament.solvers.repair_net import (
     Net,
     Search,
     gather_zone,
+    note_inner,
+    settle_distances,
     sit,
     unseat,
 )
@@ -147,8 +149,10 @@ def _search(net: Net, search: Search, source: int, now: int, found: int) -> tupl
 
 
 @borrowing
-def _distance(net: Net, search: Search, vertex: int, now: int) -> tuple[int, int]:
-    """How far a vertex of the zone is from leaving it, as far as its neighbours know; how much was read."""
+def _distance(net: Net, search: Search, vertex: int, now: int, inner: int) -> tuple[int, int, int]:
+    """How far a vertex of the zone is from leaving it, as far as its neighbours know; how much was
+    read, and how many edges within the zone are noted, ``inner`` of them before.
+    """
     price = net.price[vertex]
     best = search.distance[vertex]
     read = net.out_start[vertex + 1] - net.out_start[vertex] + net.in_start[vertex + 1] - net.in_start[vertex]
@@ -157,13 +161,21 @@ def _distance(net: Net, search: Search, vertex: int, now: int) -> tuple[int, int
         to = net.head[arc]
         far = net.cost[arc] + net.price[to] - price
         if net.flow[arc] < net.capacity[arc] and far < best:
-            best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+            if search.stamp[to] == now:
+                inner = note_inner(search, inner, vertex, to, far)
+                best = min(best, far + search.distance[to])
+            else:
+                best = far
     for place in range(net.in_start[vertex], net.in_start[vertex + 1]):
         arc = net.in_arcs[place]
         to = net.tail[arc]
         far = net.price[to] - net.cost[arc] - price
         if net.flow[arc] > net.lower[arc] and far < best:
-            best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+            if search.stamp[to] == now:
+                inner = note_inner(search, inner, vertex, to, far)
+                best = min(best, far + search.distance[to])
+            else:
+                best = far
     task = net.first[vertex]
     while task >= 0:
         read += 1
@@ -178,10 +190,14 @@ def _distance(net: Net, search: Search, vertex: int, now: int) -> tuple[int, int
                     leaves = min(leaves, level)
                     far = level - price
                     if far < best:
-                        best = min(best, far + search.distance[to] if search.stamp[to] == now else far)
+                        if search.stamp[to] == now:
+                            inner = note_inner(search, inner, vertex, to, far)
+                            best = min(best, far + search.distance[to])
+                        else:
+                            best = far
             net.leaves[task] = leaves
         task = net.following[task]
-    return int(best), int(read)
+    return int(best), int(read), int(inner)
 
 
 @borrowing
@@ -190,16 +206,18 @@ def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows
     cannot leave.
     """
     size = gather_zone(search, now, held, found, grows)
-    changed, read = True, 0
-    while changed and read <= stats[4]:
-        changed = False
+    read, again = 0, True
+    while again and read <= stats[4]:
+        again, inner = False, 0
         for place in range(size - 1, -1, -1):
             vertex = search.found[place]
-            best, looked = _distance(net, search, vertex, now)
+            best, looked, inner = _distance(net, search, vertex, now, inner)
             read += looked
-            if best < search.distance[vertex]:
-                search.distance[vertex] = best
-                changed = True
+            again |= best < search.distance[vertex]
+            search.distance[vertex] = best
+        noted = len(search.inner_from)
+        settle_distances(search, min(inner, noted))
+        again &= inner > noted
     stats[4] -= read
     if stats[4] < 0:
         return size

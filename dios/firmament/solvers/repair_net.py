@@ -92,7 +92,7 @@ class Search(NamedTuple):
     """What a search remembers, (V,) each: who was seen in this phase, how far each list was read, the path.
 
     ``found`` lists the vertices seen in a phase. ``distance`` is how far a vertex of the zone is from
-    leaving it.
+    leaving it. ``inner_from``, ``inner_to`` and ``inner_far`` (other lengths) are the edges within a zone.
     """
 
     stamp: Ints
@@ -104,11 +104,19 @@ class Search(NamedTuple):
     edge: Ints
     found: Ints
     distance: Ints
+    inner_from: Ints
+    inner_to: Ints
+    inner_far: Ints
+
+
+INNER_EDGES: Final = 2**17
+"""So many edges within a zone are noted; where there are more, lists are read again and again."""
 
 
 def new_search(vertices: int) -> Search:
     """The memory of searches in a network of so many vertices."""
-    return Search(*(np.zeros(2 * vertices + 1, np.int64) for _ in Search._fields))
+    columns = (np.zeros(2 * vertices + 1, np.int64) for _ in range(len(Search._fields) - 3))
+    return Search(*columns, *(np.empty(INNER_EDGES, np.int64) for _ in range(3)))
 
 
 @compiled
@@ -208,6 +216,29 @@ def gather_zone(search: Search, now: int, held: int, found: int, grows: int) -> 
             search.distance[vertex] = FAR
             size += 1
     return size
+
+
+@borrowing
+def note_inner(search: Search, count: int, vertex: int, to: int, far: int) -> int:
+    """Note an edge within the zone, if there is room; how many there are."""
+    if count < len(search.inner_from):
+        search.inner_from[count] = vertex
+        search.inner_to[count] = to
+        search.inner_far[count] = far
+    return count + 1
+
+
+@borrowing
+def settle_distances(search: Search, count: int) -> None:
+    """Carry distances on along the edges noted, until they fit."""
+    changed = True
+    while changed:
+        changed = False
+        for edge in range(count):
+            far = search.inner_far[edge] + search.distance[search.inner_to[edge]]
+            if far < search.distance[search.inner_from[edge]]:
+                search.distance[search.inner_from[edge]] = far
+                changed = True
 
 
 @borrowing

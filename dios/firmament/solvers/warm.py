@@ -53,7 +53,7 @@ HOLES_SHARE_INVERSE: Final = 3
 NEW_SHARE_INVERSE: Final = 4
 """With more than a quarter of the tasks new, prices are made anew."""
 
-PATIENCE: Final = 12
+PATIENCE: Final = 4
 """A warm start reads so many entries of lists for each task at the most; a start anew costs about as much."""
 
 PATIENT_TASKS: Final = 3000
