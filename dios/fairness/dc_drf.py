@@ -74,6 +74,7 @@ class DcDrf:
         self._search = EpsilonSearch(float(epsilon))
         with Workers(self._threads) as workers:
             self._table = table_of(demands, self._weights, self._dtype, workers, None)
+            _compile(self._dtype, workers)
 
     @property
     def epsilon(self) -> float:
@@ -116,6 +117,14 @@ def _precision(dtype: str) -> type[np.float32 | np.float64]:
     if found == np.float64:
         return np.float64
     raise ValueError(f"dtype is {dtype!r}; it must be float32 or float64")
+
+
+def _compile(dtype: type[np.float32 | np.float64], workers: Workers) -> None:
+    """Run every kernel once on next to nothing: an interval that waits for the compiler would be late."""
+    rounds = _Rounds(table_of([[1.0]], None, dtype, workers, None), 0.0, workers)
+    rounds.advance()
+    rounds.subtract(np.zeros(0, np.int32))
+    rounds.allocation()
 
 
 @dataclass(frozen=True)
@@ -183,9 +192,9 @@ class _Rounds:
             raise AssertionError(f"{self.active} tenants rise and no resource has a demand")
         self._count += rounds
         if pending and self.active:
-            self._subtract(np.sort(marks.leaving[:pending]))
+            self.subtract(np.sort(marks.leaving[:pending]))
 
-    def _subtract(self, leaving: NDArray[np.int32]) -> None:
+    def subtract(self, leaving: NDArray[np.int32]) -> None:
         """Line 17 in tiles, where much leaves at once."""
         table, marks = self._table, self._marks
         ends = np.zeros(leaving.size + 1, np.int64)
