@@ -7,6 +7,10 @@ import pytest
 from flow_warm import WarmHistory
 
 from dios.firmament.solvers import InvalidProblemError, OutOfRangeError, certificate, solve
+from dios.firmament.solvers.auction_bids import ENDLESS
+from dios.firmament.solvers.auction_market import open_market
+from dios.firmament.solvers.repair_net import new_search
+from dios.firmament.solvers.shape_rows import topological
 from dios.firmament.solvers.warm import WarmSolver
 
 pytest.importorskip("ortools")
@@ -106,3 +110,35 @@ def test_wrong_arguments_are_named() -> None:
     warm.change_costs([0], [0], [2**60])
     with pytest.raises(OutOfRangeError, match="larger unit"):
         warm.solve()
+
+
+def test_zones_with_more_edges_than_can_be_noted_are_exact() -> None:
+    """With room to note two edges of a zone only, the rest is read again, and the cost is the reference's."""
+    for seed in range(200, 204):
+        history = WarmHistory(seed)
+        for step in range(12):
+            history.change()
+            expected = solve(history.problem(), "ortools")
+            history.warm._search = new_search(4 * len(history.warm._net.price) + 64)._replace(
+                inner_from=np.empty(2, np.int64),
+                inner_to=np.empty(2, np.int64),
+                inner_far=np.empty(2, np.int64),
+            )
+            history.warm._stats[:] = 0
+            found = history.warm.solve()
+            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
+            assert found.status != "optimal" or found.cost == expected.cost, f"seed {seed}, step {step}"
+
+
+def test_tasks_that_left_ask_for_nothing_in_a_start_anew() -> None:
+    """An aggregate with room for all its tasks is no place to bid for, however many tasks have left it."""
+    warm = _small()
+    for _ in range(5):
+        warm.remove_tasks([0, 1])
+        warm.add_tasks([0, 2, 4], [1, 2, 1, 2], [0, 5, 0, 9])
+    assert warm.solve().cost == 5
+    net = warm._net
+    market = open_market(net, topological(net.head, net.out_start, net.out_arcs))
+    assert market is not None
+    assert market.askers[1:].tolist() == [2, 2]
+    assert market.kind[2] == ENDLESS
