@@ -13,7 +13,7 @@ from dios.firmament.coordinator.books import Books, Phase
 from dios.firmament.coordinator.desk import Desk
 from dios.firmament.coordinator.duty import Duty
 from dios.firmament.coordinator.observer import Report
-from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
+from dios.firmament.coordinator.rehearsal import rehearse
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.rounds import Change, Delta
@@ -179,12 +179,5 @@ def open_office(model: str, node: str, set_up: str, knowledge: KnowledgeBase) ->
     A cold compilation takes tens of seconds, once for each version; runs are placed without a scheduler
     meanwhile.
     """
-    office = Office(model, node, set_up, knowledge)
-    trial = FlowScheduler(catalogue.make("spread"))
-    size = Resources(4.0, 1e9)
-    for number in range(2):
-        trial.add_machine(MachineDescriptor(number, f"m{number}", "r", size, 4), 0.0)
-    for number in range(3):
-        trial.submit(JobDescriptor(number), [TaskDescriptor(number)], float(number))
-        trial.round(float(number))
-    return office
+    rehearse("spread")
+    return Office(model, node, set_up, knowledge)
