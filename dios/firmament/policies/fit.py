@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dios.compiled import compiled
 from dios.firmament.columns import ABSENT, Flags, Floats, Ints
-from dios.firmament.compiled import compiled
 from dios.firmament.descriptors import Affinity, Level
 from dios.firmament.state import ClusterState
 

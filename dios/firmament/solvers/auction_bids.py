@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dios.firmament.compiled import borrowing
+from dios.compiled import borrowing
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import FAR, Indices, Net
 

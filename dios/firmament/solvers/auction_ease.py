@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.compiled import borrowing
+from dios.compiled import borrowing
 from dios.firmament.solvers.auction_bids import (
     AGGREGATE,
     DEPTH,

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.compiled import borrowing, compiled
+from dios.compiled import borrowing, compiled
 from dios.firmament.solvers.auction_bids import (
     AGGREGATE,
     DEPTH,

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError

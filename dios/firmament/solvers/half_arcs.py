@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.standard import Standard
 

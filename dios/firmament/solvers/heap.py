@@ -5,7 +5,7 @@ Not for: Python code, which has ``heapq``.
 
 from __future__ import annotations
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
 
 

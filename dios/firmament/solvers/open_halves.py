@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.half_arcs import Halves, Indices
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
 
 

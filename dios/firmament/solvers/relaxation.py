@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers import cost_scaling, successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError

@@ -7,7 +7,7 @@ Not for: what is too much; that is sent on first, so that the sink is all that c
 
 from __future__ import annotations
 
-from dios.firmament.compiled import borrowing
+from dios.compiled import borrowing
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import (
     FAR,

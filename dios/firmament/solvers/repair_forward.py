@@ -9,7 +9,7 @@ Not for: what is missing and has to be drawn in (``repair_backward.py``).
 
 from __future__ import annotations
 
-from dios.firmament.compiled import borrowing
+from dios.compiled import borrowing
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import (
     FAR,

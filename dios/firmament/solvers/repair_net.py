@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.firmament.compiled import borrowing, compiled
+from dios.compiled import borrowing, compiled
 from dios.firmament.solvers.columns import Ints
 
 Indices: TypeAlias = NDArray[np.int32]

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.heap import bring, take
 from dios.firmament.solvers.residual import (

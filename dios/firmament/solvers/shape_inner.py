@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.compiled import borrowing, compiled
+from dios.compiled import borrowing, compiled
 from dios.firmament.solvers.columns import Ints
 
 _UNLIMITED: Final = 2**60

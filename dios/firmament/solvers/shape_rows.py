@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.compiled import borrowing, compiled
+from dios.compiled import borrowing, compiled
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.repair_net import FAR, SINK, Indices, Net
 

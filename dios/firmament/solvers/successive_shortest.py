@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.compiled import compiled
+from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
 from dios.firmament.solvers.heap import bring, take
