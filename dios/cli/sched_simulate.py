@@ -126,6 +126,7 @@ def simulate(
 
 def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> None:
     """Simulate, write, tell."""
+    from dios.firmament.coordinator.rehearsal import rehearse  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate import command, report  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate import plots as pictures  # noqa: PLC0415 - needs an extra
 
@@ -136,8 +137,11 @@ def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> N
     if out is not None:
         # Before the simulation: what cannot be written must not show after an hour.
         out.mkdir(parents=True, exist_ok=True)
+    config = command.config_of(options)
+    with err().status("loading the scheduler; the first time its kernels are compiled, which takes a minute"):
+        rehearse("spread")
     with _progress() as progress:
-        outcome = command.run_options(options, progress)
+        outcome = command.run_config(config, progress)
     summary = report.summarise(outcome)
     if out is not None:
         (out / "summary.json").write_text(json.dumps(summary.as_json(), indent=2) + "\n", encoding="utf-8")

@@ -54,8 +54,8 @@ class Options:
     checked: bool = False
 
 
-def run_options(options: Options, progress: Callable[[Progress], None] | None) -> Outcome:
-    """Simulate what the options say.
+def config_of(options: Options) -> SimulationConfig:
+    """What the options say, checked.
 
     Raises:
         InvalidError: an option makes no sense, or not beside another; the message names it.
@@ -63,32 +63,33 @@ def run_options(options: Options, progress: Callable[[Progress], None] | None) -
         BadModelError: there is no such model or parameter.
     """
     interval, measured = _interval(options.round_interval)
-    workload = _workload(options)
     mix = options.synthetic in MIXES
     knowledge = KnowledgeBase("simulation", 1) if mix else None
-    outcome = simulate(
-        SimulationConfig(
-            workload=workload,
-            scheduler=scheduler_for(
-                options.model,
-                parameters=options.parameters,
-                settings=SchedulerSettings(
-                    solver=options.solver, preemption=not options.stay, migration=not options.stay
-                ),
-                knowledge=knowledge,
-                seed=options.seed,
+    return SimulationConfig(
+        workload=_workload(options),
+        scheduler=scheduler_for(
+            options.model,
+            parameters=options.parameters,
+            settings=SchedulerSettings(
+                solver=options.solver, preemption=not options.stay, migration=not options.stay
             ),
-            seconds=options.hours * 3600,
-            round_interval=interval,
-            measured=measured,
-            sample_interval=SAMPLED_S if mix else None,
             knowledge=knowledge,
-            checked=options.checked,
+            seed=options.seed,
         ),
-        progress,
+        seconds=options.hours * 3600,
+        round_interval=interval,
+        measured=measured,
+        sample_interval=SAMPLED_S if mix else None,
+        knowledge=knowledge,
+        checked=options.checked,
     )
-    if isinstance(workload, TraceWorkload):
-        outcome.passed_over = dict(workload.passed_over)
+
+
+def run_config(config: SimulationConfig, progress: Callable[[Progress], None] | None) -> Outcome:
+    """Simulate; of a trace, what was passed over in it stands in the outcome."""
+    outcome = simulate(config, progress)
+    if isinstance(config.workload, TraceWorkload):
+        outcome.passed_over = dict(config.workload.passed_over)
     return outcome
 
 
