@@ -116,7 +116,7 @@ class Victim:
 def running_cluster(console: Console, nodes: int) -> Iterator[tuple[local_cluster.LocalCluster, dios.Node]]:
     """Nodes in a temporary directory, stopped at the end; says so when anything is left running."""
     missing = missing_for_pure(probe())
-    # The demo says itself where its tasks run, and shows that none is outside the sandbox, as a coordinator is.
+    # It says itself where its tasks run, and none is outside the sandbox, as a coordinator would be.
     settings = {"coordinator": "off"}
     if missing:
         console.print(
