@@ -79,7 +79,7 @@ async def test_a_node_that_was_hung_up_on_is_left_alone(tmp_path: Path) -> None:
         one.do(fx.HangUp(other.node, "people asked for it"))
         assert not one.links.is_up(other.node)
         await until(lambda: len(one.core.seen(PeerUp)) == 2, "it came by itself")
-        assert other.core.seen(PeerDown)
+        await until(lambda: other.core.seen(PeerDown), "the other saw the connection end")
         assert not one.core.seen(PeerDown)
 
 
