@@ -61,6 +61,8 @@ class BenchCluster:
 def running_cluster(count: int, **settings: str) -> Iterator[BenchCluster]:
     """A fresh cluster of so many nodes, ended with the body."""
     with workspace() as folder, private_environment(folder), writing_compiled():
+        # What is measured here is nodes; rounds of the scheduler have a section of their own.
+        settings = {"coordinator": "off", **settings}
         made = local_cluster.make(folder / "cluster", nodes=count, settings=settings)
         pids: list[int] = []
         try:
