@@ -101,7 +101,7 @@ def clean_environment(home: Path) -> dict[str, str]:
         **kept,
         "HOME": str(home),
         "XDG_RUNTIME_DIR": str(home),
-        # The lab is about nodes and the ways between them; a scheduler's process beside each takes their time.
+        # The lab is about nodes and the ways between them; a scheduler beside each takes their time.
         "DIOS_COORDINATOR": "off",
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}",
     }
