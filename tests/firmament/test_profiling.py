@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import sched_procfs as made
-from sched_children import BUSY, PATIENCE_S, begin, idle_child, until
+from sched_children import BUSY, begin, idle_child, until
 from sched_procfs import Shown, Thread
 from sched_sysfs import write
 
@@ -290,27 +289,25 @@ def test_a_real_process_is_seen_working_and_ending(busy: subprocess.Popen[bytes]
     assert gone.cpu_ns >= after.cpu_ns
 
 
-def test_our_own_threads_are_seen() -> None:
-    """Threads that wait are counted as threads of their process."""
-    stop, started = threading.Event(), threading.Barrier(4)
-
-    def body() -> None:
-        started.wait(PATIENCE_S)
-        stop.wait(PATIENCE_S)
-
+def test_waiting_threads_are_seen() -> None:
+    """Threads that wait are counted as threads of their process, until it has ended."""
+    script = (
+        "import sys, threading; wait = threading.Event().wait\n"
+        "for _ in range(3): threading.Thread(target=wait, daemon=True).start()\n"
+        "print('up', flush=True); sys.stdin.read()"
+    )
     probe = TaskProbe()
-    idle = probe.look(1, [os.getpid()]).threads
-    workers = [threading.Thread(target=body) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    started.wait(PATIENCE_S)
-    assert probe.look(2, [os.getpid()]).threads == idle + 3
-    stop.set()
-    for worker in workers:
-        worker.join()
-    for _ in until():
-        if probe.look(3, [os.getpid()]).threads == idle:
-            break
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"up\n"
+        assert probe.look(1, [child.pid]).threads == 4
+        child.stdin.close()
+        for _ in until():
+            if probe.look(2, [child.pid]).threads == 0:
+                break
 
 
 def test_a_real_child_of_a_task_is_followed() -> None:
