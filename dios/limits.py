@@ -340,6 +340,7 @@ BOARD_LEASE_MS: Final = 5_000  # who schedules has to ask again within this, or 
 BOARD_LABEL_CHARS_MAX: Final = 64
 BOARD_ENDED_KEPT: Final = 256
 BOARD_QUESTIONS_MAX: Final = 64
+QUESTION_BYTES_MAX: Final = 1 * KIB
 BOARD_REPORTS_KEPT: Final = 4
 SUBMISSIONS_MAX: Final = 65_536
 SCHEDULER_PATIENCE_MS: Final = 15_000  # for the answer to a question
@@ -370,6 +371,7 @@ SIMULATED_FAULTS_KEPT: Final = 100
 TRACE_TASKS_MAX: Final = 5_000_000
 TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in a measurement of a trace
 
+assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101

@@ -103,7 +103,7 @@ class SchedulingOps(UsageOps):
     """Calls between tasks, nodes and whoever schedules."""
 
     def ask_scheduler_op(self, question: bytes) -> Operation[bytes]:
-        """Ask whoever schedules for this node; see ``dios.firmament.questions`` for what it understands."""
+        """Ask whoever schedules for this node; ``dios.firmament.coordinator.desk`` has the questions."""
         return expect(messages.Advice, (yield messages.AskScheduler(question))).answer
 
     def board_op(

@@ -249,8 +249,7 @@ def _start_here(step: Step, start: _Start, pieces: list[_Piece]) -> None:
     task, order = start.task, start.order
     if any(not piece.origin.object.home and piece.origin.id not in task.table for piece in pieces):
         raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
-    if start.scheduled:
-        board.require_fit(step, start.call.work)
+    board.require_fit(step, order.recipe.work)
     budget = run_calls.admit(step, task, order)
     child = run_calls.begin(step, task, order, budget, start.chosen)
     granted: list[messages.Reference] = []
@@ -293,7 +292,7 @@ def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> Non
         brand=recipe.brand,
         limits=recipe.limits,
         flags=start.call.flags & int(Flag.NON_BLOCKING),
-        work=start.call.work,
+        work=recipe.work,
     )
     body = dcp.Start(
         forwarding.caller_of(task),

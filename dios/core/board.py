@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.pending import Pending
@@ -61,6 +62,7 @@ class Board:
     __slots__ = (
         "answers",
         "attended_until",
+        "by_call",
         "ended",
         "next_question",
         "next_report",
@@ -75,6 +77,7 @@ class Board:
     def __init__(self) -> None:
         self.version = 1
         self.waiting: dict[TaskId, Waiting] = {}
+        self.by_call: dict[tuple[int, int], TaskId] = {}
         self.ended: deque[messages.Occupant] = deque(maxlen=limits.BOARD_ENDED_KEPT)
         self.questions: dict[int, Question] = {}
         self.answers: dict[int, list[bytes]] = {}
@@ -97,10 +100,24 @@ class Board:
         if own:
             self.own_until = until
 
+    def put(self, one: Waiting) -> None:
+        """Let a run wait; one that waits already keeps its place in the order."""
+        self.waiting[one.chosen.task] = one
+        self.by_call[one.row.key] = one.chosen.task
+
+    def take(self, one: Waiting) -> None:
+        """A run waits no longer."""
+        del self.waiting[one.chosen.task], self.by_call[one.row.key]
+
+    def of_call(self, row: Pending) -> Waiting | None:
+        """The run that waits by this very call."""
+        one = self.waiting.get(self.by_call.get(row.key, TaskId(0)))
+        return one if one is not None and one.row is row else None
+
     def tidy(self, state: State) -> None:
         """Forget what nobody waits for any more: callers end, and calls are cancelled."""
-        for task in [task for task, one in self.waiting.items() if not state.pending.has(one.row)]:
-            del self.waiting[task]
+        for one in [one for one in self.waiting.values() if not state.pending.has(one.row)]:
+            self.take(one)
         for number in [number for number, one in self.questions.items() if not state.pending.has(one.row)]:
             del self.questions[number]
             self.answers.pop(number, None)
@@ -119,13 +136,23 @@ def wait(
     step: Step, task: Task, seq: int, call: messages.Run, chosen: Chosen, since: int | None = None
 ) -> None:
     """Let a run wait for its place; also again, when a node had no room for it after all (§6.5.1)."""
-    board = step.state.board
-    lease = max(board.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
-    row = Pending(task, seq, call, (), lease)
-    step.wait(row)
     began = step.now if since is None else since
-    board.waiting[chosen.task] = Waiting(row, call, chosen, fingerprint(chosen.name), began)
+    row = _row(step, task, seq, call)
+    step.wait(row)
+    step.state.board.put(Waiting(row, call, chosen, fingerprint(chosen.name), began))
     changed(step)
+
+
+def wait_on(step: Step, one: Waiting) -> None:
+    """The time to look whether anybody schedules has come, and somebody does: the next one."""
+    step.state.pending.remove(one.row)
+    one.row = _row(step, one.row.task, one.row.seq, one.call)
+    step.wait(one.row)
+
+
+def _row(step: Step, task: Task, seq: int, call: messages.Run) -> Pending:
+    lease = max(step.state.board.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
+    return Pending(task, seq, call, (), lease)
 
 
 def require_fit(step: Step, work: messages.Work) -> None:
@@ -188,8 +215,8 @@ def occupant(task: Task, now: int) -> messages.Occupant:
         task.state,
         task.pid,
         max(0, until - task.started_ns) // _MS,
-        messages.Work() if recipe is None else recipe.work,
+        messages.Work() if recipe is None else replace(recipe.work, near=(), constraints=()),
         task.cpu_ms,
         task.memory_bytes,
-        task.exit_code == 0 and not task.signal,
+        task.cause is Cause.EXITED and task.exit_code == 0,
     )

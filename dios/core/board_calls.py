@@ -55,12 +55,25 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
 
     Raises:
         UnreachableError: it asks for what only a scheduler can give, and there is none.
+        InvalidError: it asks for that where there can be none, or says itself where it runs.
     """
-    flags, cluster = Flag(call.flags), step.state.cluster
-    if cluster is None or call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
+    flags, cluster, work = Flag(call.flags), step.state.cluster, call.work
+    if cluster is None:
+        if work.particular:
+            raise InvalidError(
+                "this node is alone: nothing is scheduled or set aside here; `dios-node init` or `dios up` "
+                "makes a cluster"
+            )
+        return False
+    if call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
+        if work.choosy:
+            raise InvalidError(
+                "gangs, affinity and constraints are for whoever schedules: leave out the host, and let the "
+                "run stand alone"
+            )
         return False
     attended = step.state.board.attended(step.now)
-    if not call.work.particular:
+    if not work.particular:
         return attended and not flags & Flag.NON_BLOCKING
     if not attended and not cluster.here.coordinator:
         raise UnreachableError(f"{_NOBODY}; or say where it runs with a host, and set nothing aside")
@@ -82,16 +95,20 @@ def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
 def lease_over(step: Step, row: Pending) -> None:
     """A submission's time to look whether anybody schedules still: otherwise it is placed here and now."""
     table = step.state.board
-    one = next((one for one in table.waiting.values() if one.row is row), None)
+    one = table.of_call(row)
     if one is None:
         return
-    step.state.pending.remove(row)
     if table.attended(step.now) or one.call.work.particular:
-        board.wait(step, row.task, row.seq, one.call, one.chosen, one.since)
+        board.wait_on(step, one)
         return
-    del table.waiting[one.chosen.task]
-    board.changed(step)
+    _take(step, one)
     _begin(step, one, one.call)
+
+
+def _take(step: Step, one: Waiting) -> None:
+    step.state.board.take(one)
+    step.state.pending.remove(one.row)
+    board.changed(step)
 
 
 def _begin(step: Step, one: Waiting, call: messages.Run) -> None:
@@ -133,10 +150,8 @@ def _place(step: Step, task: Task, placement: messages.Placement) -> None:
     if one is None:
         raise NoSuchTaskError("it is placed already, or nobody waits for it any more")
     away_calls.named(step, placement.node)  # a dead node: it goes on waiting
-    del table.waiting[one.chosen.task]
-    step.state.pending.remove(one.row)
+    _take(step, one)
     step.audit(task, "place", "ok", one.fingerprint, f"on {placement.node}")
-    board.changed(step)
     _begin(step, one, replace(one.call, host=placement.node))
 
 
@@ -205,7 +220,7 @@ def _rows(step: Step, since: int) -> messages.BoardRows:
         cluster.membership.own.draining,
         step.now < table.own_until,
         tuple(waiting),
-        (*tasks[: limits.BOARD_ROWS_MAX], *table.ended) if newer else (),
+        (*tasks, *table.ended) if newer else (),
         tuple(one.asked for one in table.questions.values()) if newer else (),
         tuple(table.reports) if newer else (),
         newer and len(waiting) < len(table.waiting),

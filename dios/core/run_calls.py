@@ -36,7 +36,7 @@ from dios.errors import (
 from dios.ids import Name, TaskId
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
-from dios.wire.messages import Bound, Limits
+from dios.wire.messages import Bound, Limits, Work
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Brand, Flag, ObjectType, Permission, Resource, Scope, TaskState
 
@@ -72,8 +72,7 @@ def run(step: Step, task: Task, seq: int, call: messages.Run, chosen: board.Chos
     if peer is not None or _is_handed_from_elsewhere(order):
         away_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
-    if chosen is not None:
-        board.require_fit(step, call.work)
+    board.require_fit(step, order.recipe.work)
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, one.lifetime_ns), one.expires_ns) for one in given]
     task.table.require_room()
@@ -182,8 +181,10 @@ def _repeated(step: Step, task: Task, call: messages.Run) -> Order:
             "repeating a task needs every right on it: look its name up",
             fingerprint=reference.object.fingerprint,
         )
-    if call.groups or call.outputs or call.arguments or call.limits != Limits():
-        raise InvalidError("groups, outputs, arguments and limits are those of the task that is repeated")
+    if call.groups or call.outputs or call.arguments or call.limits != Limits() or call.work != Work():
+        raise InvalidError(
+            "groups, outputs, arguments, limits and work are those of the task that is repeated"
+        )
     missing = not_repeatable(former.recipe, step.now)
     if missing:
         raise StaleError(missing, fingerprint=reference.object.fingerprint)

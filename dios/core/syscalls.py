@@ -74,6 +74,8 @@ _HANDLERS: Final[dict[type, Handler]] = {
 }
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
+_ALONE: Final = (messages.Cancel, messages.Shutdown, messages.Place, messages.Advise)
+"""Calls that are in no vector: they answer other calls than themselves, or end the node."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
 _PAYLOAD_CALLS: Final = (
     messages.Create,
@@ -143,7 +145,7 @@ def _answers(
     """Handle calls in order and collect their answers."""
     step.parts = []
     for call in calls:
-        if isinstance(call, messages.Cancel | messages.Shutdown):
+        if isinstance(call, _ALONE):
             step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} stands alone"))
             continue
         dispatch(step, task, seq, call, payload, attached if isinstance(call, _COMMITTING) else 0)

@@ -69,9 +69,14 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return bool(self.cpus_milli or self.memory_bytes or self.disk_io or self.network)
 
     @property
+    def choosy(self) -> bool:
+        """Whether it says where it may run, beyond what it uses there."""
+        return bool(self.gang or self.affinity or any(one.hard for one in self.constraints))
+
+    @property
     def particular(self) -> bool:
         """Whether only who schedules can honour it."""
-        return bool(self.reserves or self.gang or self.affinity or any(one.hard for one in self.constraints))
+        return self.reserves or self.choosy
 
 
 class Board(Call, frozen=True, tag=43):
@@ -107,9 +112,9 @@ class Place(Call, frozen=True, tag=44):
 
 
 class AskScheduler(Call, frozen=True, tag=45):
-    """A question to whoever schedules for this node, as ``dios.firmament.questions`` spells it."""
+    """A question to whoever schedules for this node, as ``dios.firmament.coordinator.desk`` spells it."""
 
-    question: Inline
+    question: Annotated[bytes, Meta(max_length=limits.QUESTION_BYTES_MAX)]
 
 
 class Advise(Call, frozen=True, tag=46):
@@ -142,7 +147,10 @@ class Submission(Struct, frozen=True, array_like=True):
 
 
 class Occupant(Struct, frozen=True, array_like=True):
-    """A task of a node. One that has ended stands here for a while, with what it used."""
+    """A task of a node. One that has ended stands here for a while, with what it used.
+
+    What its work said of places is left out: it has its place.
+    """
 
     id: int
     fingerprint: str

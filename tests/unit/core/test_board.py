@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from cluster_harness import Citizen, Cluster
-from core_harness import OWNER
+from core_harness import OWNER, Node
 
 from dios import limits
 from dios.core import events
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
-from dios.wire.messages import Placement, Work
-from dios.wire.types import Cause, Flag, NameKind, TaskState
+from dios.wire.messages import Constraint, Placement, Work
+from dios.wire.types import Affinity, Cause, Flag, NameKind, TaskState
 
 FAR = 2**62
 
@@ -296,3 +296,78 @@ def test_some_runs_are_never_scheduled(yard: Yard, flag: Flag) -> None:
     yard.board()
     seq = yard.submit(flags=int(flag))
     assert yard.cluster.spawned or yard.caller.answer(seq) is not None
+
+
+@pytest.mark.parametrize("place", ["n1", "n3"])
+def test_a_node_that_is_named_sets_aside_no_more_than_it_has(yard: Yard, place: str) -> None:
+    """A run that says where it goes is refused there when what it sets aside is not free."""
+    whole = messages.Run(yard.program, host=place, work=Work(cpus_milli=2000))
+    seq = yard.caller.send(whole)
+    yard.cluster.settle()
+    yard.started(seq)
+    answer = yard.cluster.call(yard.caller, whole)
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EAGAIN
+    assert "2 processors" in answer.message
+
+
+@pytest.mark.parametrize(
+    "work", [Work(gang=2, tasks=2), Work(affinity=Affinity.SAME_RACK), Work(constraints=(Constraint("gpu"),))]
+)
+def test_what_only_a_scheduler_can_give_is_not_dropped(yard: Yard, work: Work) -> None:
+    """A run that says where it goes, and also what only a scheduler could honour, is refused."""
+    yard.board()
+    assert yard.caller.refused(messages.Run(yard.program, host="n3", work=work)) == Code.EINVAL
+    local = messages.Run(yard.program, work=work, flags=int(Flag.SPAWN_LOCAL | Flag.NON_BLOCKING))
+    assert yard.caller.refused(local) == Code.EINVAL
+    ((answer, _),) = yard.caller.many(messages.Run(yard.program, work=work, flags=int(Flag.NON_BLOCKING)))
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EINVAL
+
+
+def test_a_node_that_is_alone_sets_nothing_aside() -> None:
+    """Where there is no cluster, a run that asks for more than a place is refused, not started without."""
+    person = Node(1).session()
+    program = person.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    failure = person.ask(messages.Failure, messages.Run(program, work=Work(cpus_milli=1000)))
+    assert failure.code == Code.EINVAL
+    assert "alone" in failure.message
+
+
+def test_placing_and_advising_stand_alone(yard: Yard) -> None:
+    """In a vector they are refused, and what waits goes on waiting: they answer calls of others."""
+    yard.board()
+    yard.submit()
+    (row,) = yard.board().waiting
+    at_home = yard.cluster.session(yard.nodes[0])
+    answers = at_home.many(messages.Place("", (Placement(row.id, "n1"),)), messages.Advise("", 1, b""))
+    assert [getattr(answer, "code", 0) for answer, _ in answers] == [Code.EINVAL, Code.EINVAL]
+    assert [one.id for one in yard.board().waiting] == [row.id]
+    yard.cluster.check()
+
+
+def test_waiting_long_is_no_news(yard: Yard) -> None:
+    """Leases that are renewed change no board: its version stands, and so does the order of what waits."""
+    yard.board()
+    for _ in range(3):
+        yard.submit()
+    before = yard.board()
+    for _ in range(5):
+        yard.cluster.advance(limits.BOARD_LEASE_MS // 2)
+        yard.board()
+    after = yard.board()
+    assert after.version == before.version
+    assert [row.id for row in after.waiting] == [row.id for row in before.waiting]
+
+
+def test_a_boards_rows_stay_small(yard: Yard) -> None:
+    """What a task's work said of places is not told of one that runs: many words make no board too large."""
+    yard.board()
+    wishes = tuple(Constraint(f"k{number}", value="v" * 60, hard=False) for number in range(16))
+    seq = yard.submit(work=Work(cpus_milli=100, constraints=wishes))
+    (row,) = yard.board().waiting
+    assert row.work.constraints == wishes
+    yard.place(row.id, "n3")
+    yard.started(seq)
+    (runs,) = yard.board("n3", attend=False).tasks
+    assert runs.work == Work(cpus_milli=100)
