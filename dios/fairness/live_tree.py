@@ -107,32 +107,38 @@ class LiveTree(Generic[_Id, _Attribute]):
         """The element with the highest priority; ``ValueError`` where there is none."""
         return self._edge(lowest=False).id
 
-    def insert(self, ident: _Id, attribute: _Attribute) -> None:
+    def insert(self, id: _Id, attribute: _Attribute) -> None:  # noqa: A002 - a fixed signature
         """INSERT: put an element in at the current time.
 
-        ``ValueError`` where the id is in already or its priority now is not finite.
+        ``ValueError`` where the id is in already, its priority now is not finite or an intersection is not a
+        number. Whatever is raised, by the two functions as well: nothing has changed then.
         """
-        if ident in self._nodes:
-            message = f"element {ident!r} is in the tree already; delete it first"
+        if id in self._nodes:
+            message = f"element {id!r} is in the tree already; delete it first"
             raise ValueError(message)
-        node = _Node(ident, attribute, self._serial, self._ranks.random())
+        node = _Node(id, attribute, self._serial, self._ranks.random())
         self._place(node)
         self._serial += 1
-        self._nodes[ident] = node
+        self._nodes[id] = node
 
-    def delete(self, ident: _Id) -> None:
-        """DELETE: take an element out; :class:`MissingElementError` where there is none."""
-        node = self._nodes.pop(ident, None)
+    def delete(self, id: _Id) -> None:  # noqa: A002 - a fixed signature
+        """DELETE: take an element out; :class:`MissingElementError` where there is none.
+
+        Whatever else is raised, by the function that tells intersections: nothing has changed then.
+        """
+        node = self._nodes.get(id)
         if node is None:
-            message = f"no element {ident!r} is in the tree"
+            message = f"no element {id!r} is in the tree"
             raise MissingElementError(message)
         self._remove(node)
+        del self._nodes[id]
 
     def update(self, t: float) -> None:
         """UPDATE: move the current time to ``t``; ``ValueError`` where it would run back.
 
         Neighbours are compared from the old time on while the events are taken out, so that a pair that
-        becomes neighbours by a removal and has crossed on the way is found as well.
+        becomes neighbours by a removal and has crossed on the way is found as well. Where one of the two
+        functions raises here, or a priority is not finite, the tree is of no use any more.
         """
         if not (math.isfinite(t) and t >= self.now):
             message = f"time runs on: {t} after {self.now}"
@@ -165,7 +171,10 @@ class LiveTree(Generic[_Id, _Attribute]):
         return node
 
     def _place(self, node: _Node[_Id, _Attribute]) -> None:
-        """Put a node where its priority belongs now, and look for the crossings of its two new pairs."""
+        """Put a node where its priority belongs now, with the crossings of its two new pairs.
+
+        The two functions are called before anything changes, for they may raise.
+        """
         value = self._priority(self.now, node.attribute)
         if not math.isfinite(value):
             message = f"the priority of element {node.id!r} at {self.now} is {value}"
@@ -175,25 +184,29 @@ class LiveTree(Generic[_Id, _Attribute]):
         while below:
             above, first = below, self._precedes(node, value, below)
             below = below.left if first else below.right
-        node.above = above
+        before, after = (above and above.before, above) if first else (above, above and above.after)
+        met_before = self._crossing(before, node) if before else None
+        met_after = self._crossing(node, after) if after else None
+        node.above, node.before, node.after = above, before, after
         if above is None:
             self._root = node
         elif first:
-            above.left, node.after, node.before = node, above, above.before
+            above.left = node
         else:
-            above.right, node.before, node.after = node, above, above.after
-        if node.before:
-            node.before.after = node
-        if node.after:
-            node.after.before = node
+            above.right = node
         while node.above and node.above.rank > node.rank:
             self._lift(node, node.above)
-        self._watch(node)
-        if node.before:
-            self._watch(node.before)
+        self._watch(node, met_after)
+        if after:
+            after.before = node
+        if before:
+            before.after = node
+            self._watch(before, met_before)
 
     def _remove(self, node: _Node[_Id, _Attribute]) -> None:
-        """Take a node out, with its event, and look for the crossing of those who become neighbours."""
+        """Take a node out, with its event; those who become neighbours get the event of their crossing."""
+        before, after = node.before, node.after
+        met = self._crossing(before, after) if before and after else None
         while node.left or node.right:
             lower = (
                 node.left
@@ -203,15 +216,13 @@ class LiveTree(Generic[_Id, _Attribute]):
             if lower:
                 self._lift(lower, node)
         self._hang(node.above, node, None)
-        before, after = node.before, node.after
-        if before:
-            before.after = after
-        if after:
-            after.before = before
         node.event = -1
         node.clear()
+        if after:
+            after.before = before
         if before:
-            self._watch(before)
+            before.after = after
+            self._watch(before, met)
 
     def _lift(self, node: _Node[_Id, _Attribute], above: _Node[_Id, _Attribute]) -> None:
         """Rotate a node over the one above it."""
@@ -272,12 +283,9 @@ class LiveTree(Generic[_Id, _Attribute]):
         instants = [instant for instant in (self.now + found, found) if instant > self.now]
         return min(instants, default=None)
 
-    def _watch(self, node: _Node[_Id, _Attribute]) -> None:
-        """UPDATEEVENT: set the event of a node with the one after it; any older one is stale."""
+    def _watch(self, node: _Node[_Id, _Attribute], crossing: float | None) -> None:
+        """UPDATEEVENT: the event of a node with the one after it is at ``crossing``; any older is stale."""
         node.event = -1
-        if node.after is None:
-            return
-        crossing = self._crossing(node, node.after)
         if crossing is None:
             return
         self._serial += 1

@@ -170,3 +170,32 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="finite time"):
         LiveTree(height, ahead, math.nan)
     assert (list(tree), tree.now, 5 in tree) == ([1], 2.0, False)
+
+
+@pytest.mark.parametrize("others", ["low", "high", "low high"])
+def test_a_function_that_fails_changes_nothing(others: str) -> None:
+    """Where an intersection is not a number, insert and delete raise, and the tree is as it was before."""
+    low, middle, high = (0.0, 0.0), (2.0, 0.0), (4.0, -0.5)
+    wrong: set[tuple[Line, Line]] = set()
+
+    def meet(t: float, a: Line, b: Line) -> float | None:
+        return math.nan if (a, b) in wrong else ahead(t, a, b)
+
+    tree: LiveTree[str, Line] = LiveTree(height, meet)
+    before = others.split()
+    for name in before:
+        tree.insert(name, {"low": low, "high": high}[name])
+    wrong |= {(low, middle), (middle, high), (low, high)}
+    with pytest.raises(ValueError, match=r"'middle'.* is not a number"):
+        tree.insert(id="middle", attribute=middle)
+    assert (list(tree), len(tree), "middle" in tree) == (before, len(before), False)
+    wrong -= {(low, middle), (middle, high)}
+    tree.insert("middle", middle)
+    if len(before) == 2:
+        with pytest.raises(ValueError, match="'low' and 'high'"):
+            tree.delete(id="middle")
+    wrong.clear()
+    order = [name for name in ("low", "middle", "high") if name in {*before, "middle"}]
+    assert list(tree) == order
+    tree.update(6.0)
+    assert list(tree) == [name for name in ("low", "high", "middle") if name in order]
