@@ -118,6 +118,32 @@ def test_a_lost_task_that_never_returns_ran_until_then() -> None:
     assert [(at, task.work, task.completes) for at, task in tasks_of(read(), 600)] == [(50.0, 100.0, False)]
 
 
+def test_a_task_never_ends_before_it_began(copied: Path) -> None:
+    """Rows of a task that go back in time change nothing, and are counted."""
+    times = (("700000000", 0), ("800000000", 1), ("750000000", 4), ("690000000", 5))
+    rows = (f"{time},,9,0,,{event},u,0,0,0.1,0.1,0,0\n" for time, event in times)
+    (copied / "task_events" / PART).write_text("".join(rows))
+    workload = TraceWorkload(TraceChoice(copied, 3600))
+    events = list(workload.events())
+    assert [(at, task.work) for at, task in tasks_of(events, 9)] == [(100.0, math.inf)]
+    assert not [event for event in events if isinstance(event, Withdrawal)]
+    passed = {what: count for what, count in workload.passed_over.items() if what.startswith("task")}
+    assert passed == {"task FINISH that goes back in time": 1, "task KILL that goes back in time": 1}
+
+
+def test_machines_may_come_in_any_order(copied: Path) -> None:
+    """A machine that the table adds, removes and adds again in a jumble comes and goes in order of time."""
+    rows = ("0,6,0,p,1,1", "720000000,5,0,p,1,1", "660000000,5,1,p,1,1", "630000000,5,0,p,1,1")
+    (copied / "machine_events" / PART).write_text("\n".join(rows) + "\n")
+    machines = [each for each in read(copied) if isinstance(each, MachineUp | MachineDown)]
+    assert [(each.time, type(each)) for each in machines] == [
+        (0.0, MachineUp),
+        (30.0, MachineUp),
+        (60.0, MachineDown),
+        (120.0, MachineUp),
+    ]
+
+
 def test_what_a_job_says_holds_for_its_tasks() -> None:
     """Production priority is a service; the restriction to different machines is the job's affinity."""
     jobs = {event.job.job: event.job for event in read() if isinstance(event, Submission)}
