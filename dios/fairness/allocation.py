@@ -43,10 +43,7 @@ def numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> F
     It is the caller's own array where that is possible, so do not write to it.
     ``ValueError`` names the first index at fault, as in ``demands[3, 1] is nan``.
     """
-    try:
-        found = as_compiled(given, np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is not a rectangle of numbers: {error}") from error
+    found = as_compiled(array_of(name, given), np.float64)
     wanted = ", ".join("any" if length is None else str(length) for length in shape)
     if found.ndim != len(shape) or any(
         length not in (None, actual) for length, actual in zip(shape, found.shape, strict=True)
@@ -55,6 +52,20 @@ def numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> F
     good = np.isfinite(found) & (found >= 0.0)
     if not good.all():
         refuse(name, found, good, "a finite number of at least 0 is needed")
+    return found
+
+
+def array_of(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32 | np.float64 | np.int64]:
+    """``given`` as an array of real numbers of some kind, none of them looked at; ``ValueError`` names it."""
+    try:
+        found = np.asarray(given)
+        if found.dtype.kind == "O":
+            # Whole numbers without a bound, fractions, None: what is no number is nan, or raises.
+            found = found.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is not a rectangle of numbers: {error}") from error
+    if found.dtype.kind not in "biuf":
+        raise ValueError(f"{name} holds {found.dtype}: numbers are needed")
     return found
 
 

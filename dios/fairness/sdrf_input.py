@@ -10,22 +10,21 @@ from collections.abc import Collection, Hashable
 from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dios.fairness.sdrf_kernels import DOMINANT, PLAIN, SUM, Floats
+from dios.fairness.allocation import Floats, numbers, positive
+from dios.fairness.sdrf_kernels import DOMINANT, PLAIN, SUM
 
 MODES: Final = {"dominant": DOMINANT, "sum": SUM}
 
 
-def checked_capacity(capacity: object) -> Floats:
+def checked_capacity(capacity: ArrayLike) -> Floats:
     """Capacity (m,) as a copy of its own, positive and finite; ``ValueError`` names the resource."""
-    made: Floats = np.array(capacity, dtype=np.float64)
-    if made.ndim != 1 or not made.size:
-        message = f"capacity has shape {made.shape}; give one number for each resource"
+    made = numbers("capacity", capacity, (None,)).copy()
+    if not made.size:
+        message = "capacity is empty; give one number for each resource"
         raise ValueError(message)
-    for r, amount in enumerate(made):
-        if not (math.isfinite(amount) and amount > 0):
-            message = f"capacity[{r}] is {amount}; a capacity is positive and finite"
-            raise ValueError(message)
+    positive("capacity", made)
     return made
 
 
@@ -54,21 +53,17 @@ def checked_population(users: int | Collection[Hashable] | None) -> tuple[int, f
             message = f"users is {users}; at least one shares"
             raise ValueError(message)
         return int(users), None
-    named = frozenset(users.tolist() if isinstance(users, np.ndarray) else users)
+    try:
+        named = frozenset(users.tolist() if isinstance(users, np.ndarray) else users)
+    except TypeError as error:
+        message = f"users is {users!r}; give how many share, or who"
+        raise ValueError(message) from error
     if not named:
         message = "users is empty; name those who share, or give None for everyone seen so far"
         raise ValueError(message)
     return len(named), named
 
 
-def checked_demand(demand: object, resources: int) -> Floats:
+def checked_demand(demand: ArrayLike, resources: int) -> Floats:
     """One task's demand (m,) as a copy of its own; ``ValueError`` names the resource at fault."""
-    made: Floats = np.array(demand, dtype=np.float64)
-    if made.shape != (resources,):
-        message = f"demand has shape {made.shape}; there are {resources} resources"
-        raise ValueError(message)
-    for r, amount in enumerate(made):
-        if not (math.isfinite(amount) and amount >= 0):
-            message = f"demand[{r}] is {amount}; a demand is finite and not negative"
-            raise ValueError(message)
-    return made
+    return numbers("demand", demand, (resources,)).copy()

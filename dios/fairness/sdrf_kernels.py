@@ -14,12 +14,9 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dios.compiled import borrowing
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dios.fairness.allocation import Floats, Ints
 
 PLAIN: Final = 0
 """DRF: the dominant share alone."""

@@ -11,7 +11,9 @@ from collections.abc import Collection, Hashable
 from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from dios.fairness.allocation import Floats
 from dios.fairness.sdrf_input import (
     checked_capacity,
     checked_demand,
@@ -20,7 +22,6 @@ from dios.fairness.sdrf_input import (
 )
 from dios.fairness.sdrf_kernels import (
     PLAIN,
-    Floats,
     decay,
     empty_books,
     give_back,
@@ -52,7 +53,7 @@ class SdrfScheduler:
 
     def __init__(
         self,
-        capacity: object,
+        capacity: ArrayLike,
         *,
         users: int | Collection[Hashable] | None = None,
         delta: float | None = 1 - 1e-6,
@@ -65,13 +66,13 @@ class SdrfScheduler:
         self._books = empty_books(self._capacity, ROOM)
         self._index: dict[Hashable, int] = {}
         self._queues: list[deque[tuple[Hashable, Floats]]] = []
-        self._waiting: set[Hashable] = set()
+        self._waiting: dict[Hashable, int] = {}
         self._running: dict[Hashable, tuple[int, Floats]] = {}
         self._active = 0
         self._now = -math.inf
         self._clock: Floats = np.array([0.0, 1.0])
 
-    def submit(self, user: Hashable, demand: object, tag: Hashable, t: float) -> None:
+    def submit(self, user: Hashable, demand: ArrayLike, tag: Hashable, t: float) -> None:
         """Queue a task of ``demand`` (m,) for ``user``; its ``tag`` is unlike those that wait or run.
 
         A demand beyond the capacity waits forever, and with it everybody, once its user is next.
@@ -88,7 +89,7 @@ class SdrfScheduler:
             index = self._welcome(user)
         queue = self._queues[index]
         queue.append((tag, made))
-        self._waiting.add(tag)
+        self._waiting[tag] = index
         if len(queue) == 1:
             self._active = join(self._books, self._active, index, made, float(self._clock[1]))
 
@@ -103,18 +104,14 @@ class SdrfScheduler:
         give_back(self._books, index, demand, self._fair(), float(self._clock[1]), self._mode)
 
     def withdraw(self, tag: Hashable, t: float) -> None:
-        """Forget a task that waits; ``ValueError`` where none has this tag. Takes a pass over what waits."""
+        """Forget a task that waits; ``ValueError`` where none has this tag. Takes a pass over its queue."""
         if tag not in self._waiting:
             message = f"tag {tag!r} does not wait"
             raise ValueError(message)
         self._advance(t)
-        self._waiting.remove(tag)
-        for index, queue in enumerate(self._queues):
-            kept = deque(entry for entry in queue if entry[0] != tag)
-            if len(kept) < len(queue):
-                self._queues[index] = kept
-                self._bring_forward(index)
-                return
+        index = self._waiting.pop(tag)
+        self._queues[index] = deque(entry for entry in self._queues[index] if entry[0] != tag)
+        self._bring_forward(index)
 
     def schedule(self, t: float) -> list[Hashable]:
         """Start whatever fits by Algorithm 1; the tags that were started, in order."""
@@ -126,7 +123,7 @@ class SdrfScheduler:
                 break
             tag, demand = self._queues[index].popleft()
             self._bring_forward(index)
-            self._waiting.remove(tag)
+            del self._waiting[tag]
             self._running[tag] = (index, demand)
             started.append(tag)
         return started

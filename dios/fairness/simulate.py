@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dios.compiled import borrowing
+from dios.fairness.allocation import Floats, Ints, array_of, numbers, refuse
 from dios.fairness.sdrf_input import checked_capacity, checked_population, checked_rule
 from dios.fairness.sdrf_kernels import (
     PLAIN,
     Books,
-    Floats,
-    Ints,
     bring_forward,
     decay,
     empty_books,
@@ -206,7 +205,11 @@ def simulate(
     population, named = checked_population(users)
     submit, duration = _times(submit_us, "submit_us"), _times(duration_us, "duration_us")
     _check_length(duration.shape, submit.size, "duration_us")
-    demand = _demands(demands, submit.size, pool.size)
+    asked = array_of("demands", demands)
+    if not submit.size and not asked.size:
+        # A list of no rows does not say how long they would be.
+        asked = asked.reshape(0, pool.size)
+    demand = numbers("demands", asked, (submit.size, pool.size))
     if submit.size and int(submit.max()) + float(duration.sum(dtype=np.float64)) >= SPAN_US:
         message = "submit_us and all of duration_us add up to more than 285 years"
         raise ValueError(message)
@@ -232,43 +235,17 @@ def simulate(
 
 def _times(given: ArrayLike, name: str) -> Ints:
     """Microseconds (T,), as a copy."""
-    made = np.asarray(given)
-    if made.ndim != 1:
-        message = f"{name} has shape {made.shape}; give one number for each task"
-        raise ValueError(message)
-    if not (
-        made.size == 0 or np.issubdtype(made.dtype, np.integer) or np.issubdtype(made.dtype, np.floating)
-    ):
-        message = f"{name} holds {made.dtype}; give whole microseconds"
-        raise ValueError(message)
-    numbers: Floats = made.astype(np.float64)
-    bad = np.flatnonzero(~((numbers >= 0) & (numbers < SPAN_US) & (np.floor(numbers) == numbers)))
-    if bad.size:
-        message = f"{name}[{bad[0]}] is {made[bad[0]]}; give whole microseconds from 0 to 2^53"
-        raise ValueError(message)
-    return made.astype(np.int64)
+    found = numbers(name, given, (None,))
+    good = (found < SPAN_US) & (np.floor(found) == found)
+    if not good.all():
+        refuse(name, found, good, "whole microseconds from 0 to 2^53 are needed")
+    return found.astype(np.int64)
 
 
 def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
     if shape != (rows,):
         message = f"{name} has shape {shape}; submit_us has {rows} tasks"
         raise ValueError(message)
-
-
-def _demands(given: ArrayLike, rows: int, resources: int) -> Floats:
-    """Demands (T, m), as rows that lie side by side."""
-    made: Floats = np.array(given, dtype=np.float64, order="C")
-    if made.size == 0 and rows == 0:
-        return made.reshape(0, resources)
-    if made.shape != (rows, resources):
-        message = f"demands has shape {made.shape}; there are {rows} tasks and {resources} resources"
-        raise ValueError(message)
-    bad = np.argwhere(~(np.isfinite(made) & (made >= 0)))
-    if len(bad):
-        row, r = (int(place) for place in bad[0])
-        message = f"demands[{row}, {r}] is {made[row, r]}; a demand is finite and not negative"
-        raise ValueError(message)
-    return made
 
 
 def _indexed(

@@ -202,7 +202,7 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
     scheduler = SdrfScheduler([4, 4], users=1)
     scheduler.submit("a", [1, 1], "x", 3.0)
     for user, demand, tag, t, what in [
-        ("a", [1], "y", 3.0, "2 resources"),
+        ("a", [1], "y", 3.0, r"demand has the shape \(1,\): \(2\) is needed"),
         ("a", [1, 1], "x", 3.0, "in use"),
         ("a", [1, 1], "y", 2.0, "time runs on"),
         ("a", [1, 1], "y", math.nan, "time runs on"),
@@ -210,6 +210,8 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
     ]:
         with pytest.raises(ValueError, match=what):
             scheduler.submit(user, demand, tag, t)
+    with pytest.raises(ValueError, match="demand is not a rectangle"):
+        scheduler.submit("a", [[1], [1, 2]], "y", 3.0)
     with pytest.raises(ValueError, match="withdraw"):
         scheduler.finish("x", 3.0)
     with pytest.raises(ValueError, match="unknown"):
@@ -238,3 +240,5 @@ def test_bad_rules_are_refused() -> None:
     for users in (0, ()):
         with pytest.raises(ValueError, match="users is"):
             SdrfScheduler([1], users=users)
+    with pytest.raises(ValueError, match=r"users is 2\.5"):
+        SdrfScheduler([1], users=2.5)  # type: ignore[arg-type] # what people without a checker do
