@@ -22,7 +22,8 @@ import numba
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_PACKAGES: Final = tuple(Path(__file__).parent / name for name in ("fairness", "firmament"))
+_ROOT: Final = Path(__file__).parent
+_PACKAGES: Final = tuple(_ROOT / name for name in ("fairness", "firmament"))
 _STAMP: Final = _PACKAGES[-1] / "__pycache__" / "kernels.stamp"
 
 
@@ -30,7 +31,7 @@ def _forget_older() -> None:
     """Delete kernels that were compiled before a file with kernels changed, where that may be done."""
     texts = {path: path.read_bytes() for package in _PACKAGES for path in package.rglob("*.py")}
     kernels = sorted(path for path, text in texts.items() if b"from dios.compiled import" in text)
-    seen = [(path.name, path.stat().st_mtime_ns) for path in kernels]
+    seen = [(str(path.relative_to(_ROOT)), path.stat().st_mtime_ns) for path in kernels]
     stamp = f"{numba.__version__} {seen}"
     # Where nothing can be written, Numba keeps nothing here either.
     with contextlib.suppress(OSError):
