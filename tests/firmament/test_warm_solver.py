@@ -104,12 +104,35 @@ def test_wrong_arguments_are_named() -> None:
         warm.change_arcs([0], lower=3, capacity=2)
     with pytest.raises(InvalidProblemError, match="task 1 has no such option"):
         warm.change_costs([1], [2], [1])
+    with pytest.raises(InvalidProblemError, match="cost holds float64 values"):
+        warm.change_costs([1], [1], [1.5])
+    with pytest.raises(InvalidProblemError, match="start must begin with 0"):
+        warm.add_tasks([1, 2], [1], [1])
+    with pytest.raises(InvalidProblemError, match=r"start\[2\] is 0, less than"):
+        warm.add_tasks([0, 1, 0], [], [])
     warm.remove_tasks([1])
     with pytest.raises(InvalidProblemError, match="task 1 was removed"):
         warm.remove_tasks(np.array([1]))
-    warm.change_costs([0], [0], [2**60])
+    for cost in (2**60, -(2**63)):
+        with pytest.raises(OutOfRangeError, match=rf"cost\[0\] is {cost}, .* larger unit"):
+            warm.change_costs([0], [0], [cost])
+    warm.change_costs([0], [0], [2**56])
     with pytest.raises(OutOfRangeError, match="larger unit"):
         warm.solve()
+
+
+def test_a_refused_row_changes_nothing() -> None:
+    """Where the columns of new rows do not fit, the tasks keep those that they had."""
+    warm = _small()
+    for target, cost, said in (
+        ([1, 2, 9], [0, 5, 0], "vertex 9"),
+        ([1, 2], [0, 5], "target has 2 entries; 3 are needed"),
+        ([1, 2, 1], [0, 5], "cost has 2 entries; 3 are needed"),
+        ([1, 2, 1], [0, 5, 2**60], r"cost\[2\]"),
+    ):
+        with pytest.raises((InvalidProblemError, OutOfRangeError), match=said):
+            warm.replace_tasks([0, 1], [0, 2, 3], target, cost)
+        assert warm.solve().cost == 5, said
 
 
 def test_zones_with_more_edges_than_can_be_noted_are_exact() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dios.firmament.solvers.auction import start
-from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
+from dios.firmament.solvers.columns import Ints, exact_product, exact_sum, whole_numbers
 from dios.firmament.solvers.errors import InvalidProblemError, OutOfRangeError
 from dios.firmament.solvers.repair import WITHOUT_END, repair
 from dios.firmament.solvers.repair_net import (
@@ -46,6 +46,9 @@ from dios.firmament.solvers.warm_rows import (
 
 CAPACITY_MAX: Final = 2**40
 """No arc carries more: capacities without end are cut to this."""
+
+COST_MAX: Final = PRICE_ROOM // 8
+"""A larger cost leaves prices no room, however few vertices there are."""
 
 HOLES_SHARE_INVERSE: Final = 3
 """Holes between rows are closed when a third of the columns is unused and they would have to grow."""
@@ -87,14 +90,17 @@ class WarmSolution:
     reason: str = ""
 
 
-def _column(values: ArrayLike, length: int | None = None) -> Ints:
+def _column(name: str, values: ArrayLike, length: int | None = None) -> Ints:
     """A column of whole numbers; a single number is repeated."""
-    column = np.asarray(values, dtype=np.int64)
-    if length is not None and not column.ndim:
-        return np.full(length, column, np.int64)
-    column = np.atleast_1d(column)
+    given = np.asarray(values)
+    column: Ints = np.atleast_1d(given)
+    # What is 64 bits wide already is not looked at again: rounds bring a million costs.
+    if column.dtype != np.int64 or column.ndim > 1:
+        column = whole_numbers(name, column).copy()
+    if length is not None and not given.ndim:
+        return np.repeat(column, length)
     if length is not None and len(column) != length:
-        raise InvalidProblemError(f"a column has {len(column)} entries where {length} belong")
+        raise InvalidProblemError(f"{name} has {len(column)} entries; {length} are needed")
     return column
 
 
@@ -111,7 +117,8 @@ class WarmSolver:
     Vertex 0 is the sink: it takes whatever is left, and its supply need not be told. Ids of vertices, arcs
     and tasks are numbers from 0 that stay the same; a removed task's id is given to a later one.
     Arguments are columns (anything numpy takes), and a single number stands for a column of the same numbers.
-    Costs are whole numbers within 2**40, prices stay within 2**61. Not safe for threads.
+    Costs are whole numbers; the largest that was ever given, times the vertices, must stay below 2**57.
+    Not safe for threads.
     ``patience`` is how many entries of lists a repair reads, for each task, before all is solved anew.
     """
 
@@ -146,16 +153,16 @@ class WarmSolver:
 
     def set_supply(self, vertices: ArrayLike, supply: ArrayLike) -> None:
         """Units that begin (positive) or end (negative) at vertices: U_j has F_j - N_j (thesis §C.2)."""
-        places = _within("vertex", _column(vertices), len(self._net.price))
-        self._supply[places] = _column(supply, len(places))
+        places = _within("vertex", _column("vertices", vertices), len(self._net.price))
+        self._supply[places] = _column("supply", supply, len(places))
 
     def add_arcs(
         self, tail: ArrayLike, head: ArrayLike, capacity: ArrayLike, cost: ArrayLike, lower: ArrayLike = 0
     ) -> Ints:
         """New arcs between upper vertices, their ids. Parallel arcs are welcome: they make a convex cost."""
-        tails = _within("vertex", _column(tail), len(self._net.price))
+        tails = _within("vertex", _column("tail", tail), len(self._net.price))
         count, first = len(tails), len(self._net.tail)
-        heads = _within("vertex", _column(head, count), len(self._net.price))
+        heads = _within("vertex", _column("head", head, count), len(self._net.price))
         zeros = np.zeros(count, np.int64)
         self._net = with_arcs(self._net, ArcColumns(tails, heads, zeros, zeros, zeros))
         self._indexed = False
@@ -171,17 +178,17 @@ class WarmSolver:
         lower: ArrayLike | None = None,
     ) -> None:
         """New bounds or costs of arcs. A capacity of 0 takes an arc out (a lost machine)."""
-        places = _within("arc", _column(arcs), len(self._net.tail))
+        places = _within("arc", _column("arcs", arcs), len(self._net.tail))
         net = self._net
-        bottom = net.lower[places] if lower is None else _column(lower, len(places))
-        top = net.capacity[places] if capacity is None else _column(capacity, len(places))
+        bottom = net.lower[places] if lower is None else _column("lower", lower, len(places))
+        top = net.capacity[places] if capacity is None else _column("capacity", capacity, len(places))
         wrong = (bottom < 0) | (bottom > top)
         if wrong.any():
             arc = int(np.argmax(wrong))
             raise InvalidProblemError(f"arc {places[arc]} has bounds {bottom[arc]} to {top[arc]}")
         net.lower[places], net.capacity[places] = bottom, np.minimum(top, CAPACITY_MAX)
         if cost is not None:
-            net.cost[places] = self._costs(_column(cost, len(places)))
+            net.cost[places] = self._costs(_column("cost", cost, len(places)))
 
     # -- tasks ------------------------------------------------------------------------------------
     def add_tasks(self, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> Ints:
@@ -190,7 +197,7 @@ class WarmSolver:
         ``start`` is (n + 1,), ``target`` (upper vertices) and ``cost`` are (options,). The order of a row's
         options is kept: later calls name an option by its index in the row.
         """
-        bounds = _column(start)
+        bounds, targets, costs = self._rows(start, target, cost)
         count = len(bounds) - 1
         fresh = max(0, count - len(self._free))
         ids = np.concatenate([self._free[:count], np.arange(self._count, self._count + fresh)])
@@ -199,7 +206,7 @@ class WarmSolver:
             self._alive = np.concatenate([self._alive, np.zeros(len(net.seat) - len(self._alive), np.bool_)])
             self._dirty = np.concatenate([self._dirty, np.zeros(len(net.seat) - len(self._dirty), np.bool_)])
         self._net = net
-        self._write(ids, bounds, target, cost, np.full(count, -1, np.int64))
+        self._write(ids, bounds, targets, costs, np.full(count, -1, np.int64))
         self._free = self._free[count:]
         self._count += fresh
         self._alive[ids] = True
@@ -217,23 +224,21 @@ class WarmSolver:
     def replace_tasks(self, tasks: ArrayLike, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> None:
         """New rows of options in place of the old ones; a task stays where it is while that is best."""
         ids = self._used(tasks)
-        bounds = _column(start, len(ids) + 1)
+        bounds, targets, costs = self._rows(start, target, cost, len(ids) + 1)
         seat = self._net.seat[ids]
         before = np.where(seat >= 0, self._net.target[seat], -1).astype(np.int64)
-        _within("vertex", _column(target), len(self._net.price))
         self._unused += int((self._net.end[ids] - self._net.begin[ids]).sum())
         leave(self._net, ids)
-        self._write(ids, bounds, target, cost, before)
+        self._write(ids, bounds, targets, costs, before)
 
     def change_costs(self, tasks: ArrayLike, index: ArrayLike, cost: ArrayLike) -> None:
         """New costs of single options: (n,) tasks, indices within their rows, and costs."""
-        ids = _column(tasks)
-        _within("task", ids, self._count)
-        places = self._net.begin[ids] + _column(index, len(ids))
+        ids = _within("task", _column("tasks", tasks), self._count)
+        places = self._net.begin[ids] + _column("index", index, len(ids))
         wrong = (places < self._net.begin[ids]) | (places >= self._net.end[ids])
         if wrong.any():
             raise InvalidProblemError(f"task {ids[np.argmax(wrong)]} has no such option")
-        costs = self._costs(_column(cost, len(ids)))
+        costs = self._costs(_column("cost", cost, len(ids)))
         # What a task takes may become cheaper, and what it does not take dearer, and all is well.
         taken = self._net.seat[ids] == places
         rises = costs - self._net.option_cost[places]
@@ -242,11 +247,24 @@ class WarmSolver:
         # The bound falls by as much as the option in use rises, or another falls.
         np.subtract.at(self._net.leaves, ids, np.maximum(np.where(taken, rises, -rises), 0))
 
-    def _write(self, ids: Ints, start: Ints, target: ArrayLike, cost: ArrayLike, before: Ints) -> None:
+    def _rows(
+        self, start: ArrayLike, target: ArrayLike, cost: ArrayLike, length: int | None = None
+    ) -> tuple[Ints, Ints, Ints]:
+        """Rows as columns (bounds, targets, costs), checked before anything is changed."""
+        bounds = _column("start", start, length)
+        if not len(bounds) or bounds[0]:
+            raise InvalidProblemError("start must begin with 0")
+        falls = np.flatnonzero(np.diff(bounds) < 0)
+        if falls.size:
+            place = int(falls[0]) + 1
+            raise InvalidProblemError(f"start[{place}] is {bounds[place]}, less than the entry before it")
+        count = int(bounds[-1])
+        targets = _within("vertex", _column("target", target, count), len(self._net.price))
+        return bounds, targets, self._costs(_column("cost", cost, count))
+
+    def _write(self, ids: Ints, start: Ints, targets: Ints, costs: Ints, before: Ints) -> None:
         """Put rows behind all others, and tasks (n,) in them."""
-        count = int(start[-1]) if len(start) else 0
-        targets = _within("vertex", _column(target, count), len(self._net.price))
-        costs = self._costs(_column(cost, count))
+        count = len(targets)
         if (
             self._options + count > len(self._net.target)
             and self._unused * HOLES_SHARE_INVERSE > self._options
@@ -262,7 +280,7 @@ class WarmSolver:
         self._dirty[ids] = True
 
     def _used(self, tasks: ArrayLike) -> Ints:
-        ids = _within("task", _column(tasks), self._count)
+        ids = _within("task", _column("tasks", tasks), self._count)
         if not self._alive[ids].all():
             raise InvalidProblemError(f"task {ids[np.argmin(self._alive[ids])]} was removed")
         left = self._alive.copy()
@@ -272,6 +290,10 @@ class WarmSolver:
         return ids
 
     def _costs(self, costs: Ints) -> Ints:
+        wide = (costs > COST_MAX) | (costs < -COST_MAX)
+        if wide.any():
+            index = int(np.argmax(wide))
+            raise OutOfRangeError(f"cost[{index}] is {costs[index]}, more than {COST_MAX}: use a larger unit")
         self._most = max(self._most, int(np.abs(costs).max(initial=0)))
         return costs
 
