@@ -24,10 +24,8 @@ from dios.firmament.solvers.shape import Contracted, contract, expand
 
 ALGORITHM: Final = "auction"
 
-
 BIDS_SHARE_MAX: Final = 40
 """After so many bids for each task the rest is left to the repair: a war of prices is on."""
-
 
 ROUNDING_STEPS: Final = 2
 """Prices this many steps apart may belong together."""

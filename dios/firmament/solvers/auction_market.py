@@ -48,7 +48,7 @@ NEVER: Final = -(2**58)
 
 @compiled
 def _askers(net: Net) -> Ints:
-    """How many tasks' options name each vertex, (V,); those of tasks that left still stand there."""
+    """How many tasks' options name each vertex, (V,); options of tasks that left do not count."""
     count = np.zeros(len(net.price), np.int64)
     for option in range(len(net.target)):
         if net.row[option] >= 0:
@@ -57,8 +57,8 @@ def _askers(net: Net) -> Ints:
 
 
 @compiled
-def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints, Ints]:
-    """Each vertex' kind, its slots, and how many arcs at most lead from it to one with slots; (V,) each."""
+def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
+    """Each vertex' kind and how many slots it has, (V,) each."""
     vertices = len(net.price)
     kind, slots = np.full(vertices, SLOTS, np.int64), np.zeros(vertices, np.int64)
     kind[SINK] = ENDLESS
@@ -76,12 +76,14 @@ def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints, Ints]:
             ):
                 kind[vertex] = ENDLESS
                 slots[vertex] = 0
-    return kind, slots, np.zeros(vertices, np.int64)
+    return kind, slots
 
 
 @compiled
 def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
-    """What the cheapest way from the top to each vertex costs, and how many arcs are below it; (V,) each."""
+    """What the cheapest way from the top to each vertex costs, and how many arcs at most lead from it to one
+    with slots; (V,) each.
+    """
     vertices = len(net.price)
     path, depth = np.full(vertices, FAR, np.int64), np.zeros(vertices, np.int64)
     for vertex in order:
@@ -174,7 +176,7 @@ def open_market(net: Net, order: Ints) -> Market | None:
     vertices, tasks = len(net.price), len(net.seat)
     most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
     askers = _askers(net)
-    kind, slots, left = _kinds(net, askers)
+    kind, slots = _kinds(net, askers)
     path, depth = _paths(net, kind, order)
     if most * SCALE >= SCALED_MAX or depth.max(initial=0) > DEPTH or slots.sum() > 16 * tasks + 2**16:
         return None
@@ -199,7 +201,7 @@ def open_market(net: Net, order: Ints) -> Market | None:
         slot_price=np.empty(int(slots.sum()) + 1, np.int64),
         slot_task=np.empty(int(slots.sum()) + 1, np.int32),
         piece=np.zeros(vertices, np.int64),
-        left=left,
+        left=np.zeros(vertices, np.int64),
         floor=floor,
         chosen=np.full(tasks, -1, np.int64),
         way=np.full((tasks, DEPTH), -1, np.int32),

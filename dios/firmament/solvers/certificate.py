@@ -1,6 +1,7 @@
 """The independent check of a solution: one pass over the arcs, and no trust in who found it.
 
-Not for: finding solutions, and not for repairing them. It shares no code with any solver.
+Not for: finding solutions, and not for repairing them. It shares nothing with
+the solvers but exact sums (``columns.py``).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ For: networks of which nobody knows beforehand how contended they are; relaxatio
 some, cost scaling is always much the same. Not for: a scheduler's rounds, which go on from the last answer.
 
 Each racer has a thread of its own; kernels let go of Python's lock. A loser is asked to stop, and looks now
-and then whether it was. So many racers may run at a time, those of decided races too; beyond them a race has
-fewer, or waits for its first.
+and then whether it was. At most ``FLOW_RACERS_MAX`` racers run at a time, those of decided races too; beyond
+them a race has fewer, or waits for its first.
 """
 
 from __future__ import annotations

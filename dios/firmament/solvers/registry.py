@@ -28,9 +28,6 @@ ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
     "ortools": reference.run,
 }
 
-FAST_PATHS: Final[list[Callable[[FlowProblem], FlowSolution | None]]] = [auction.fast]
-"""What "auto" tries first, in order: each gives None where the problem is not of its shape."""
-
 
 def algorithms() -> list[str]:
     """The names that :func:`solve` takes, "auto" first."""
@@ -38,11 +35,7 @@ def algorithms() -> list[str]:
 
 
 def _auto(problem: FlowProblem) -> FlowSolution:
-    for fast in FAST_PATHS:
-        solution = fast(problem)
-        if solution is not None:
-            return solution
-    return cost_scaling.run(problem)
+    return auction.fast(problem) or cost_scaling.run(problem)
 
 
 def solve(problem: FlowProblem, algorithm: str = "auto") -> FlowSolution:

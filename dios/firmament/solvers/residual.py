@@ -1,6 +1,7 @@
 """A flow network that changes: its columns, and for each vertex the list of its arcs.
 
-Not for: finding flows (``residual_repair.py``), and not for checking what a caller asks (``incremental.py``).
+Not for: finding flows (``residual_repair.py``), and not for checking what a caller asks
+(``residual_changes.py``).
 
 Arc ``a`` is two half-arcs: ``2a`` leaves its tail, ``2a + 1`` leaves its head. The halves that leave a
 vertex are a doubly linked list, so that an arc comes and goes at a cost that does not depend on the size of

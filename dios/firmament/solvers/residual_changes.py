@@ -246,7 +246,7 @@ class ChangingNetwork:
     # -- checks ----------------------------------------------------------------------------------
 
     def _known_vertices(self, name: str, values: ArrayLike) -> Ints:
-        ids = whole_numbers(name, values if np.size(values) else np.zeros(0, np.int64))
+        ids = whole_numbers(name, values)
         _refuse(
             name, ids, (ids < 0) | (ids >= self._vertices), f"which is no vertex: {self._vertices} were added"
         )
@@ -254,7 +254,7 @@ class ChangingNetwork:
         return ids
 
     def _known_arcs(self, values: ArrayLike) -> Ints:
-        ids = whole_numbers("arcs", values if np.size(values) else np.zeros(0, np.int64))
+        ids = whole_numbers("arcs", values)
         _refuse("arcs", ids, (ids < 0) | (ids >= self._arcs), f"which is no arc: {self._arcs} were added")
         _refuse("arcs", ids, self._net.arc_there[ids] == 0, "an arc that was removed")
         return ids

@@ -3,7 +3,7 @@
 Loops are settled, lower bounds moved into the supplies, capacities cut to what an optimal flow can use, and
 supplies that do not add up or cycles without end found. Afterwards: the flow of all arcs, exact prices.
 
-Not for: finding a flow (the algorithms), or judging one (``certificate.py``, which shares nothing with this).
+Not for: finding a flow (the algorithms), or judging one (``certificate.py``).
 """
 
 from __future__ import annotations
