@@ -366,6 +366,8 @@ SCHED_FAULTS_MAX: Final = 100
 SCHED_PICTURE_ARCS_MAX: Final = 2_000
 
 # -- simulated clusters ---------------------------------------------------------------------------
+SIMULATED_HOURS_MAX: Final = 100_000  # eleven years
+SIMULATED_MACHINES_MAX: Final = 1_000_000
 SIMULATED_LEVELS_MAX: Final = 720
 SIMULATED_FAULTS_KEPT: Final = 100
 TRACE_TASKS_MAX: Final = 5_000_000

@@ -134,10 +134,10 @@ def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> N
         raise InvalidError("--plots needs --out DIR, where the pictures go")
     if plots:
         pictures.need_plots()
+    config = command.config_of(options)
     if out is not None:
         # Before the simulation: what cannot be written must not show after an hour.
         out.mkdir(parents=True, exist_ok=True)
-    config = command.config_of(options)
     with err().status("loading the scheduler; the first time its kernels are compiled, which takes a minute"):
         rehearse("spread")
     with _progress() as progress:

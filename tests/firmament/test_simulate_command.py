@@ -120,7 +120,10 @@ def test_the_command_reads_a_trace() -> None:
         (["--synthetic", "google", "--model", "best"], "trivial"),
         (["--synthetic", "google", "--solver", "magic"], "ortools"),
         (["--synthetic", "google", "--machines", "0"], "0 machines"),
-        (["--synthetic", "google", "--hours", "0"], "0.0 seconds"),
+        (["--synthetic", "google", "--machines", "1000000000000"], "1 to 1000000"),
+        (["--synthetic", "google", "--hours", "0"], "--hours is 0.0"),
+        (["--trace", str(SAMPLE), "--hours", "inf"], "--hours is inf"),
+        (["--trace", str(SAMPLE), "--hours", "nan"], "--hours is nan"),
         (["--synthetic", "google", "--load", "-1"], "load is -1.0"),
         (["--synthetic", "google", "--round-interval", "often"], "'often'"),
         (["--synthetic", "google", "--param", "omega"], "NAME=VALUE"),
@@ -136,6 +139,12 @@ def test_bad_options_are_clear_errors(words: list[str], told: str) -> None:
     status, _, said = invoke(*words)
     assert status == 1
     assert told in " ".join(said.split())
+
+
+def test_bad_options_leave_no_directory(tmp_path: Path) -> None:
+    """--out is made when the options are known to be good."""
+    assert invoke("--synthetic", "google", "--model", "best", "--out", str(tmp_path / "out"))[0] == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

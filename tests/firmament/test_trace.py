@@ -244,6 +244,13 @@ def test_a_scale_that_is_no_share_is_refused(scale: float) -> None:
         TraceChoice(SAMPLE, 60, scale=scale)
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_a_window_that_never_ends_is_refused(seconds: float) -> None:
+    """The window has some seconds, and an end."""
+    with pytest.raises(InvalidError, match="seconds"):
+        TraceChoice(SAMPLE, seconds)
+
+
 def test_more_machines_than_there_are_is_refused() -> None:
     """The message says how many there are."""
     with pytest.raises(TraceError, match="give --machines 6 or fewer"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models.catalogue import Value
@@ -62,6 +63,10 @@ def config_of(options: Options) -> SimulationConfig:
         TraceError: the trace is not there, or a line of it is bad.
         BadModelError: there is no such model or parameter.
     """
+    if not 0 < options.hours <= limits.SIMULATED_HOURS_MAX:
+        raise InvalidError(
+            f"--hours is {options.hours}; it must be over 0 and at most {limits.SIMULATED_HOURS_MAX}"
+        )
     interval, measured = _interval(options.round_interval)
     mix = options.synthetic in MIXES
     knowledge = KnowledgeBase("simulation", 1) if mix else None

@@ -95,6 +95,8 @@ class TraceChoice:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise InvalidError(f"seconds is {self.seconds}; it must be more than 0, and finite")
         if not 0 < self.scale <= 1:
             raise InvalidError(f"scale is {self.scale}; it must be over 0 and at most 1")
         if self.machines is not None and self.machines < 1:

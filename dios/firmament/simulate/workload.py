@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Block, JobDescriptor, Kind, Resources, TaskDescriptor
 from dios.firmament.simulate.blocks import BlockMap, file_size
@@ -97,8 +98,10 @@ class GoogleLike:
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.machines < 1:
-            raise InvalidError(f"a cluster of {self.machines} machines; it must have 1 or more")
+        if not 1 <= self.machines <= limits.SIMULATED_MACHINES_MAX:
+            raise InvalidError(
+                f"a cluster of {self.machines} machines; it must have 1 to {limits.SIMULATED_MACHINES_MAX}"
+            )
         if not 0 < self.load <= 10:
             raise InvalidError(f"load is {self.load}; it must be over 0, 1 being all slots, and at most 10")
         if not self.rate > 0:
