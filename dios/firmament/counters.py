@@ -48,8 +48,6 @@ class Counter(Enum):
     LLC_MISSES = (_HARDWARE, 3)
     TASK_CLOCK = (_SOFTWARE, 1)
     """Nanoseconds on a processor."""
-    PAGE_FAULTS = (_SOFTWARE, 2)
-    CONTEXT_SWITCHES = (_SOFTWARE, 3)
     MIGRATIONS = (_SOFTWARE, 4)
 
     @property
