@@ -208,6 +208,6 @@ def _last_round(found: dict[str, object]) -> str:
 
 
 def _changes(row: dict[str, object]) -> str:
-    deltas = row.get("deltas")
-    kinds = [str(delta[0]) for delta in deltas if isinstance(delta, list)] if isinstance(deltas, list) else []
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)) or "-"
+    kinds = row.get("kinds")
+    found = kinds.items() if isinstance(kinds, dict) else ()
+    return ", ".join(f"{count} {kind}" for kind, count in found) or "-"

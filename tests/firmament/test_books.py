@@ -61,12 +61,12 @@ class Play:
         self.started: dict[int, int] = {}
         self._next = 100
 
-    def submit(self, host: str, work: Work = Work()) -> int:  # noqa: B008 - it is frozen
+    def submit(self, host: str, work: Work = Work(), principal: str = "uid:0") -> int:  # noqa: B008 - it is frozen
         """A task asks for a run on a node."""
         self._next += 1
         node = self.nodes[host]
         node.waiting[self._next] = Submission(
-            self._next, f"{self._next:012x}", f"job {self._next}", "uid:0", 0, work, host
+            self._next, f"{self._next:012x}", f"job {self._next}", principal, 0, work, host
         )
         node.version += 1
         return self._next
@@ -257,6 +257,31 @@ def test_a_gang_that_cannot_fit_is_told_and_tried_when_a_node_comes() -> None:
     play.nodes["n5"] = FakeNode(5)
     play.work_off()
     assert play.started == dict.fromkeys(tasks, 1)
+
+
+def test_a_number_of_a_job_is_its_users_own() -> None:
+    """Two users who call their jobs by the same number have two jobs: no gang is made of both."""
+    play = Play()
+    work = Work(job=1, gang=2, tasks=2)
+    one, other = play.submit("n1", work, "uid:1"), play.submit("n1", work, "uid:2")
+    play.work_off()
+    assert play.started == {}
+    assert play.books.gang_of(one) == play.books.gang_of(other) == (1, 2)
+
+
+def test_one_of_a_gang_that_runs_already_counts() -> None:
+    """What another coordinator placed of an incomplete gang is known to run, and holds what it set aside."""
+    play = Play()
+    work = Work(cpus_milli=2000, job=1, gang=2, tasks=2)
+    task = play.submit("n1", work)
+    play.read()
+    play.carry_out("n1", task, "n2")
+    play.read()
+    assert play.books.tasks[task].phase is Phase.RUNNING
+    assert play.scheduler.state.resources.reserved[play.scheduler.state.machine_row(2), 0] == 2.0
+    play.end("n2", task)
+    play.read()
+    assert task not in play.books.tasks
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -211,6 +211,18 @@ def test_a_killed_coordinator_loses_nothing(site: Site) -> None:
     wait_until(lambda: site.ask("dios sched status")["attends"] == NODES, "somebody attends to all", 120)
 
 
+def test_a_node_that_starts_anew_is_scheduled_again(site: Site) -> None:
+    """A node that is killed and comes back counts its board from the beginning, and is read all the same."""
+    site.ask("dios sched status --node n3")
+    cluster = site.person.home / ".local" / "state" / "dios" / "cluster"
+    os.kill(int((cluster / "n3" / "node.pid").read_text()), signal.SIGKILL)
+    site.person.types("dios up")
+    told = json.loads(site.person.types("dios run short.py --constraint node=n3 --node n3 --json").stdout)
+    assert told["node"] == "n3"
+    assert site.ask("dios sched status --node n3")["attends"]
+    wait_until(lambda: site.ask("dios sched status")["attends"] == NODES, "all are attended to again", 120)
+
+
 def test_models_are_chosen_by_name(site: Site) -> None:
     """`models` lists them, `set-model` changes them, and an unknown one is refused with the known ones."""
     names = [row["model"] for row in site.ask("dios sched models")["models"]]  # type: ignore[attr-defined] # rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from dios.firmament.coordinator.translate import described_job, described_machine, described_task
+from dios.firmament.coordinator.translate import described_job, described_machine, described_task, job_of
 from dios.firmament.descriptors import BadDescriptorError, FinalReport, MachineDescriptor
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.state import RUNNING
@@ -142,7 +142,7 @@ class Books:
     def _runs(self, board: BoardRows, row: Occupant, now: float) -> None:
         entry = self.tasks.get(row.id)
         if entry is None:
-            entry = Entry(row, board.name, Phase.RUNNING, row.work.job or row.id)
+            entry = Entry(row, board.name, Phase.RUNNING, job_of(row))
             self._enter([entry], now)
             self._started(row.id, board, now)
             return
@@ -154,7 +154,7 @@ class Books:
         if entry.phase is Phase.WAITING or entry.target != board.name:
             # Somebody else placed it.
             self._waits_again(row.id, now)
-            self._complete_gang(entry, now)
+            self._leave_gang(row, entry, now)
             self._started(row.id, board, now)
         entry.row, entry.host, entry.phase, entry.since, entry.target = (
             row,
@@ -184,7 +184,7 @@ class Books:
                 self._forget(task, now, completed=False)
 
     def _submitted(self, host: str, row: Submission, now: float) -> None:
-        entry = Entry(row, host, Phase.WAITING, row.work.job or row.id, since=now)
+        entry = Entry(row, host, Phase.WAITING, job_of(row), since=now)
         if row.work.gang and not self._known_job(entry.job):
             together = self._gangs.setdefault(entry.job, {})
             together[row.id] = entry
@@ -206,6 +206,15 @@ class Books:
         together = self._gangs.pop(entry.job, None)
         if together is not None:
             self._enter(list(together.values()), now)
+
+    def _leave_gang(self, row: Occupant, entry: Entry, now: float) -> None:
+        """One of an incomplete gang runs already: for itself, as far as the scheduler is concerned."""
+        together = self._gangs.get(entry.job)
+        if together is not None and together.pop(row.id, None) is not None:
+            if not together:
+                del self._gangs[entry.job]
+            entry.row = row
+            self._enter([entry], now)
 
     def _known_job(self, job: int) -> bool:
         return job in self.scheduler.state.jobs
@@ -272,9 +281,10 @@ class Books:
         entry.phase, entry.target, entry.since = Phase.SENT, target, now
         return entry
 
-    def leaves(self, task: int, now: float) -> None:
+    def leaves(self, task: int, host: str, now: float) -> None:
         """A task is told to stop: whoever runs it submits it again, under another number."""
-        self.tasks[task].phase = Phase.LEAVING
+        entry = self.tasks[task]
+        entry.phase, entry.host, entry.target = Phase.LEAVING, host, ""
         self.scheduler.finished(task, now, FinalReport(0.0, completed=False))
 
     def stayed(self, task: int) -> None:

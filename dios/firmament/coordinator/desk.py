@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from dios import limits
 from dios.errors import DiosError, InvalidError, NotPermittedError
 from dios.firmament.coordinator.books import Books, Entry, Phase
 from dios.firmament.coordinator.duty import Duty
@@ -24,6 +26,8 @@ from dios.firmament.scheduler import FlowScheduler
 from dios.wire.messages import Asked
 
 _ROUNDS_SHOWN: Final = 50
+_DELTAS_SHOWN: Final = 20
+"""Of each round; how many of each kind there were is told in full."""
 
 
 class Desk:
@@ -48,7 +52,10 @@ class Desk:
         except Exception as error:  # noqa: BLE001 - a mistake in an answer must not end the scheduling
             found = {"ok": False, "error": f"the coordinator could not answer: {error!r}; its log has more"}
             traceback.print_exc()
-        return json.dumps(found).encode()
+        told = json.dumps(found).encode()
+        if len(told) > limits.ADVICE_BYTES_MAX:
+            told = json.dumps({"ok": False, "error": _too_long(len(told))}).encode()
+        return told
 
     def _answered(self, asked: Asked, question: object) -> dict[str, object]:
         told = question if isinstance(question, dict) else {}
@@ -174,10 +181,20 @@ class Desk:
         raise InvalidError(f"no task {word!r} waits or runs; `dios ps` lists yours")
 
 
+def _too_long(size: int) -> str:
+    return (
+        f"the answer has {size} bytes, and at most {limits.ADVICE_BYTES_MAX} travel: this is a cluster for "
+        "`dios sched simulate` and FlowScheduler.problem()"
+    )
+
+
 def _round(one: Round) -> dict[str, object]:
     found = asdict(one)
+    kinds = Counter(delta.change.name.lower() for delta in one.deltas)
+    found["kinds"] = dict(kinds)
     found["deltas"] = [
-        (delta.change.name.lower(), delta.task, delta.source, delta.target) for delta in one.deltas
+        (delta.change.name.lower(), delta.task, delta.source, delta.target)
+        for delta in one.deltas[:_DELTAS_SHOWN]
     ]
     found["faults"] = [f"{fault.where}: {fault.what}" for fault in one.faults]
     return found

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import deque
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
-from dios import limits
 from dios.errors import DiosError
 from dios.firmament.coordinator.duty import Candidate, Duty, SetUp, duty_of
 from dios.firmament.coordinator.observer import Observer, Report
@@ -46,6 +45,8 @@ _BOARD_WAIT_MS: Final = 1_000
 _AGAIN_S: Final = 0.5
 """While anything waits, costs change with time: a round at least so often."""
 _LOOK_S: Final = 2.0
+_KEEP_S: Final = 60.0
+"""Measurements of the last minute may go with the node."""
 
 
 class Coordinator:
@@ -64,6 +65,8 @@ class Coordinator:
         self._own_id = 0
         self._own_board: BoardRows | None = None
         self._living: dict[str, Member] = {}
+        self._followed: set[str] = set()
+        """The nodes whose boards are being read."""
         self._living_since: dict[str, float] = {}
         self._candidates: dict[str, Candidate] = {}
         self._duty = Duty()
@@ -71,8 +74,10 @@ class Coordinator:
         self._lock = trio.Lock()
         self._considering = trio.Lock()
         self._dirty = trio.Event()
-        self._answered: deque[tuple[str, int]] = deque(maxlen=4 * limits.BOARD_QUESTIONS_MAX)
+        self._answered: set[tuple[str, int]] = set()
+        """Questions that stand on boards and are, or are being, answered."""
         self._reported: dict[str, int] = {}
+        self._kept = b""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -91,15 +96,14 @@ class Coordinator:
     async def _follow_members(self, nursery: trio.Nursery) -> None:
         while True:
             members = {member.name: member for member in await self._node.nodes() if member.usable}
-            fresh = [name for name in members if name not in self._living]
-            gone = [name for name in self._living if name not in members]
-            self._living = members
-            for name in gone:
+            for name in [name for name in self._living if name not in members]:
                 self._candidates.pop(name, None)
                 self._living_since.pop(name, None)
-            for name in fresh:
+            for name in [name for name in members if name not in self._living]:
                 self._living_since[name] = trio.current_time()
-            for name in fresh:
+            self._living = members
+            for name in [name for name in members if name not in self._followed]:
+                self._followed.add(name)
                 nursery.start_soon(self._follow_board, name, nursery)
             await self._consider()
             await trio.sleep(_MEMBERS_S)
@@ -140,40 +144,62 @@ class Coordinator:
 
     async def _follow_board(self, name: str, nursery: trio.Nursery) -> None:
         """Read a node's board again and again while it lives."""
-        own = name == self._own
         since, duty = 0, self._duty
         while name in self._living:
             if duty is not self._duty:
                 since, duty = 0, self._duty
-            attend, machine = name in duty.attend, name in duty.machines
-            wanted = attend or machine or own
-            wait_ms = _BOARD_WAIT_MS if wanted else _HEAD_WAIT_MS
-            if name in duty.below:
-                since, wait_ms = 0, 0
             try:
-                board = await self._node.board(
-                    "" if own else name,
-                    since=since if wanted else _NOTHING_NEW,
-                    wait_ms=wait_ms,
-                    attend=attend and self._office is not None,
-                    own=own,
-                )
+                board = await self._board(name, since, duty)
             except DiosError as error:
                 if self._office is not None:
                     self._office.note(f"{name}: {error}")
                 await trio.sleep(_MEMBERS_S)
                 continue
-            if own:
-                self._own_board = board if board.version > since else self._own_board
+            if board.version < since:
+                # The node was started anew, and counts from the beginning.
+                since = 0
+                self._forget_numbers(name)
+                continue
+            if name == self._own and board.version > since:
+                self._own_board = board
             candidate = Candidate(board.node, board.name, board.rack, board.coordinated)
             if self._candidates.get(name) != candidate:
                 self._candidates[name] = candidate
                 await self._consider()
-            if duty is self._duty and wanted and board.version > since:
+            if duty is self._duty and board.version > since and self._wants(name, duty):
                 since = board.version
                 await self._take_in(name, board, nursery)
             if name in duty.below:
+                # Others have these first, and how long they waited is no news: they are read anew.
+                since = 0
                 await trio.sleep(_AGAIN_S)
+        self._followed.discard(name)
+        self._forget_numbers(name)
+
+    def _wants(self, name: str, duty: Duty) -> bool:
+        return name in duty.attend or name in duty.machines or name == self._own
+
+    async def _board(self, name: str, since: int, duty: Duty) -> BoardRows:
+        """A node's board once it is newer, or its head where nothing else is wanted of it."""
+        wanted = self._wants(name, duty)
+        wait_ms = _BOARD_WAIT_MS if wanted else _HEAD_WAIT_MS
+        own = name == self._own
+        return await self._node.board(
+            self._host(name),
+            since=since if wanted else _NOTHING_NEW,
+            wait_ms=0 if name in duty.below else wait_ms,
+            attend=name in duty.attend and self._office is not None,
+            own=own,
+        )
+
+    def _host(self, name: str) -> str:
+        """A node as a call names it; empty for the one that is asked."""
+        return "" if name == self._own else name
+
+    def _forget_numbers(self, name: str) -> None:
+        """Reports and questions of a node are numbered from its start."""
+        self._reported.pop(name, None)
+        self._answered = {one for one in self._answered if one[0] != name}
 
     async def _take_in(self, name: str, board: BoardRows, nursery: trio.Nursery) -> None:
         office, duty = self._office, self._duty
@@ -187,16 +213,18 @@ class Coordinator:
             office.read(name, board, trio.current_time())
         self._dirty.set()
         if name in duty.attend:
-            for asked in board.asked:
-                if (name, asked.number) not in self._answered:
-                    self._answered.append((name, asked.number))
-                    nursery.start_soon(self._advise, office, name, asked)
+            asked = {(name, one.number): one for one in board.asked}
+            self._answered = {one for one in self._answered if one[0] != name or one in asked}
+            for key in asked.keys() - self._answered:
+                self._answered.add(key)
+                nursery.start_soon(self._advise, office, name, asked[key])
 
     async def _advise(self, office: Office, name: str, asked: Asked) -> None:
         async with self._lock:
             answer = await trio.to_thread.run_sync(office.answer, asked)
+        # Who asked may have given up meanwhile.
         with contextlib.suppress(DiosError):
-            await self._node.advise("" if name == self._own else name, asked.number, answer)
+            await self._node.advise(self._host(name), asked.number, answer)
 
     # Rounds -------------------------------------------------------------------------------------------
 
@@ -222,8 +250,10 @@ class Coordinator:
         self, office: Office, host: str, placements: list[tuple[int, str]], preempted: list[int]
     ) -> None:
         answer = None
-        with contextlib.suppress(DiosError):
-            answer = await self._node.place("" if host == self._own else host, placements, preempted)
+        try:
+            answer = await self._node.place(self._host(host), placements, preempted)
+        except DiosError as error:
+            office.note(f"{host}: {error}")
         async with self._lock:
             office.answered(host, [task for task, _ in placements], preempted, answer, trio.current_time())
 
@@ -231,26 +261,39 @@ class Coordinator:
 
     async def _observe(self) -> None:
         """Look at this node's tasks now and then; tell whoever schedules, and keep it on the node."""
-        saved = b""
+        keep_at = trio.current_time() + _KEEP_S
         while True:
             board = self._own_board
-            if board is not None:
+            if board is None:
+                await trio.sleep(_MEMBERS_S)
+                continue
+            # The scheduler of this coordinator, if it has one, reads and adds to the same knowledge.
+            async with self._lock:
                 await trio.to_thread.run_sync(self._observer.look, board)
                 report = self._observer.report(self._own)
-                if report is not None:
-                    with contextlib.suppress(DiosError):
-                        await self._node.report(report)
-                saved = await self._save(saved)
-            await trio.sleep(_LOOK_S if board is not None else _MEMBERS_S)
+            if report is not None:
+                await self._tell("its measurements are not told", self._node.report(report))
+            if trio.current_time() >= keep_at:
+                keep_at = trio.current_time() + _KEEP_S
+                await self._keep()
+            await trio.sleep(_LOOK_S)
 
-    async def _save(self, saved: bytes) -> bytes:
+    async def _keep(self) -> None:
         stored = [reference for reference in self._node.inputs if reference.label == KNOWLEDGE]
-        data = self._knowledge.to_bytes()
-        if not stored or data == saved:
-            return saved
-        with contextlib.suppress(DiosError):
-            await stored[0].write_bytes(data)
-        return data
+        if not stored:
+            return
+        async with self._lock:
+            data = await trio.to_thread.run_sync(self._knowledge.to_bytes)
+        if data != self._kept:
+            self._kept = data
+            await self._tell("its measurements are not kept", stored[0].write_bytes(data))
+
+    async def _tell(self, what: str, doing: Awaitable[object]) -> None:
+        """Do what may fail without harm to the scheduling; its failures stand in the task's console."""
+        try:
+            await doing
+        except DiosError as error:
+            sys.stderr.write(f"coordinator: {what}: {error}\n")
 
 
 def _decoded(data: bytes) -> Report | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from dios.errors import DiosError
+from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.books import Books, Phase
 from dios.firmament.coordinator.desk import Desk
 from dios.firmament.coordinator.duty import Duty
@@ -93,7 +93,11 @@ class Office:
         duty = self._duty
         least = duty.after_s if name in duty.below else 0.0
         attend = name in duty.attend
-        self._books.read(board, now, attend=attend, machine=name in duty.machines, after_s=least)
+        try:
+            self._books.read(board, now, attend=attend, machine=name in duty.machines, after_s=least)
+        except InvalidError as error:
+            # What one node tells must not keep the others from being scheduled.
+            self.note(f"{name}: its board makes no sense: {error}")
 
     def take_report(self, name: str, report: Report | None) -> None:
         """Take in what a node's coordinator has measured."""
@@ -130,11 +134,11 @@ class Office:
             if self._books.sent(delta.task, target, now) is not None:
                 self._outside.append(_Guest(delta.task, target, now + _PATIENCE_S))
             return
-        if delta.task not in self._books.tasks:
+        host = names.get(delta.source)
+        if host is None or delta.task not in self._books.tasks:
             return
         # A task that moves is stopped, too.
-        host = names.get(delta.source, "")
-        self._books.leaves(delta.task, now)
+        self._books.leaves(delta.task, host, now)
         orders.setdefault(host, Order(host, [], [])).preempted.append(delta.task)
         self._leaving[delta.task] = host
 

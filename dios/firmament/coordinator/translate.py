@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from blake3 import blake3
+
 from dios.firmament.descriptors import (
     Affinity,
     Block,
@@ -34,6 +36,17 @@ def described_machine(board: BoardRows, machine_type: str) -> MachineDescriptor:
         machine_type,
         labels=tuple(sorted(labels.items())),
     )
+
+
+def job_of(row: Submission | Occupant) -> int:
+    """The number of a task's job: its own, or that of the job whose number its user gave.
+
+    Users choose numbers for themselves: the same number of another user is another job.
+    """
+    if not row.work.job:
+        return row.id
+    words = f"{row.principal}\0{row.work.job}".encode()
+    return int.from_bytes(blake3(words, derive_key_context="dios job 1").digest(8), "big") >> 1
 
 
 def described_job(row: Submission | Occupant, job: int) -> JobDescriptor:
