@@ -59,8 +59,9 @@ class Round:
     changes: int = 0
     """Entries of the change log since the last round."""
     update_s: float = 0.0
-    """Seconds for events and costs."""
+    """Seconds for asking the model and for what is told to the solver; events come before the round."""
     solve_s: float = 0.0
+    """Seconds in solvers, in vain or not."""
     total_s: float = 0.0
     certified: bool = False
     """Whether the certificate was checked in this round (it is sampled in production)."""

@@ -70,8 +70,7 @@ class RoundMaker:
         """What a round would decide now; the schedule stays. Errors of models and solvers come through."""
         choice = self._gangs.choose(self._state, self._state.now)
         plan = self._plan(choice)
-        questions = self._questions(plan, fresh)
-        answers = guard.call(lambda: ask(model, self._state, questions))
+        questions, answers = self._ask(model, guard, plan, fresh)
         tried = Round(0, self._state.now, model.name, "")
         plan, network, solved = self._solve(choice, plan, questions, answers, tried, record=False)
         leaf, held = self._places(plan, network, solved, record=False)
@@ -80,17 +79,13 @@ class RoundMaker:
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
         """Fill ``found``; the state changes only when the round stands."""
         began = time.perf_counter()
-        state = self._state
-        choice = self._gangs.choose(state, found.now)
+        choice = self._gangs.choose(self._state, found.now)
         plan = self._plan(choice)
         try:
-            questions = self._questions(plan, fresh)
-            answers = guard.call(lambda: ask(model, state, questions))
+            questions, answers = self._ask(model, guard, plan, fresh)
         except ModelError as error:
             found.faults.append(Fault(f"model {model.name}", str(error)))
             found.stands = False
-            # It may have told of what is stale, and forgotten it, before it failed.
-            fresh.update(plan.tasks.tolist())
             self._count(found)
             return
         fresh.clear()
@@ -105,8 +100,7 @@ class RoundMaker:
         found.vertices = network.vertices + len(plan.tasks)
         found.arcs = self._network.pool_entries() + len(network.upper.tail)
         found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
-        found.solve_s = solved.seconds
-        found.update_s = time.perf_counter() - began - solved.seconds
+        found.update_s = time.perf_counter() - began - found.solve_s
         self._apply(plan, network, solved, found)
         self._count(found)
 
@@ -163,6 +157,18 @@ class RoundMaker:
             state.resources.leaves(),
             self._network.classes,
         )
+
+    def _ask(
+        self, model: CostModel, guard: ModelGuard, plan: Plan, fresh: set[int]
+    ) -> tuple[Questions, Answers]:
+        """Everything that the model is asked in a round; :class:`ModelError` comes through."""
+        questions = self._questions(plan, fresh)
+        try:
+            return questions, guard.call(lambda: ask(model, self._state, questions))
+        except ModelError:
+            # It may have told of what is stale, and forgotten it, before it failed.
+            fresh.update(self._state.tasks.all().tolist())
+            raise
 
     # Solving ----------------------------------------------------------------------------------------
 
@@ -255,8 +261,11 @@ class RoundMaker:
         short[gangs] = running[gangs] < needed(state, gangs)
         # Those that were left out have been counted already.
         let_in = gangs[short[gangs] & (plan.bounds.least[gangs] > 0)]
-        for row in let_in.tolist() if record else ():
-            self._gangs.failed(row, state.now)
+        if record:
+            for row in let_in.tolist():
+                self._gangs.failed(row, state.now)
+            for row in gangs[~short[gangs]].tolist():
+                self._gangs.forget(row)
         return short[job]
 
     def _change(self, tasks: Ints, leaf: Ints, held: Flags, found: Round) -> None:

@@ -261,6 +261,21 @@ def test_a_gang_without_room_is_tried_again_after_pauses_that_double() -> None:
         stage.now += pause
 
 
+def test_a_gang_that_ran_begins_with_the_shortest_pause_again() -> None:
+    """The pauses double while a gang finds no room; once it has run, a loss starts them anew."""
+    stage = Stage([1, 1, 1], SchedulerSettings(retry_first_s=1.0, retry_last_s=8.0))
+    stage.submit(0, 2, JobDescriptor(1, gang=2), constraints=(Constraint("zone", value="b"),))
+    gangs, row = stage.scheduler._gangs, stage.scheduler.state.jobs.row(1)
+    assert stage.round().places == {}
+    assert stage.round(1.0).places == {}
+    assert gangs.paused_until(row) == stage.now + 2.0
+    stage.scheduler.add_machine(MachineDescriptor(9, "n9", labels=(("zone", "b"),)), stage.now)
+    assert sorted(stage.round().places.values()) == [1, 9]
+    stage.scheduler.remove_machine(9, stage.now)
+    assert stage.round().places == {}
+    assert gangs.paused_until(row) == stage.now + 1.0
+
+
 def test_gangs_that_cannot_be_are_refused_at_once() -> None:
     """A gang larger than its job, or than the cluster, is an error that changes nothing."""
     stage = Stage([2, 2])
