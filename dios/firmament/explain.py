@@ -1,4 +1,4 @@
-"""Why a task waits or runs where it is, from the last solution: values and sentences.
+"""Why a task waits or runs where it is, from a round rehearsed for the question: values and sentences.
 
 For: people, by ``dios explain``. What is said to be enough was tried: each change is made in the round's
 network, the network is solved again, and only what places the task is told.
@@ -65,7 +65,7 @@ class Enough:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything there is to say about one task after one round."""
+    """Everything there is to say about one task."""
 
     task: int
     job: int
@@ -75,9 +75,10 @@ class Explanation:
     machine: int | None
     """Where it runs."""
     round: int
+    """The last one that was made."""
     model: str
     cost: int
-    """Of the task's way in the last solution."""
+    """Of the task's way in the rehearsed solution."""
     path: list[Step] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     """The best ones, the cheapest first."""

@@ -15,7 +15,7 @@ from dios.firmament.network_export import VertexNames
 from dios.firmament.network_rows import UNSCHEDULED
 from dios.firmament.network_upper import UpperArcs
 from dios.firmament.network_vertices import SINK, VertexKind
-from dios.firmament.solvers import FlowProblem, FlowSolution, solve
+from dios.firmament.solvers import FlowSolution, solve
 
 FAR = 2**61
 """The length of a way that there is not."""
@@ -101,7 +101,3 @@ class WhatIf:
         capacity[shift:][down | ((upper.tail == leaf) & (upper.head == SINK))] += 1
         cost[arc] -= 1
         return solve(replace(problem, capacity=capacity, cost=cost), self.algorithm)
-
-    def problem(self) -> FlowProblem:
-        """The network as it is."""
-        return self.network.problem()

@@ -1,4 +1,4 @@
-"""The network of the last round for other programs and for people: DIMACS with names, and a picture.
+"""The network of a round for other programs and for people: DIMACS with names, and a picture.
 
 Not for: anything that the scheduler itself reads again.
 """

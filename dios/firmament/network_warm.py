@@ -8,7 +8,7 @@ Not for: making the network (``network``); the solver's own work is in ``solvers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from dios.firmament.solvers.warm import WarmSolution, WarmSolver
 _VERTEX_BITS = 24
 _PARALLEL_BITS = 4
 """So many parallel arcs have keys of their own: two are made, for a soft E_j."""
-
-_DEAD_SHARE = 1
-"""The solver is made anew when it has more dead arcs than living ones, times this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,18 +58,9 @@ class RowCache:
     def wider(self, size: int) -> RowCache:
         """The same with more rows."""
         more = RowCache.empty(size - len(self.identity))
-        names = (
-            "identity",
-            "warm",
-            "length",
-            "leaf",
-            "movable",
-            "may_wait",
-            "stay_cost",
-            "wait_cost",
-            "filters",
+        return RowCache(
+            *(np.concatenate([getattr(self, one.name), getattr(more, one.name)]) for one in fields(self))
         )
-        return RowCache(*(np.concatenate([getattr(self, name), getattr(more, name)]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +96,9 @@ class WarmNetwork:
 
     @property
     def worn_out(self) -> bool:
-        """Whether a new one would be much smaller."""
+        """Whether a new one would be much smaller: more than half of the arcs have no room."""
         dead = int(np.count_nonzero(self._capacity == 0))
-        return dead > 1024 and dead > _DEAD_SHARE * (len(self._capacity) - dead)
+        return dead > 1024 and 2 * dead > len(self._capacity)
 
     def stale(self, identity: Ints, rules: RowRules, touched: Flags, narrowed: Flags) -> Flags:
         """Which rows have to be written again, (n,).

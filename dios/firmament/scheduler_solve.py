@@ -28,8 +28,6 @@ class Solved:
     """The upper vertex that each task's unit goes to first, (n,)."""
     flow: Ints
     """Of the upper arcs."""
-    prices: Ints
-    """Of the upper vertices; the reduced cost of v -> w is cost + prices[v] - prices[w]."""
     cost: int
     seconds: float
     certified: bool
@@ -88,12 +86,12 @@ class SolverChain:
         warm, numbers, arcs = kept.warm.solve(feed)
         kept.fed()
         seconds = time.perf_counter() - started
-        prices, target = warm.prices[: network.vertices], warm.target[numbers]
         optimal = warm.status == "optimal"
-        flow = warm.flow[arcs]
+        target, flow = warm.target[numbers], warm.flow[arcs]
         if check and optimal:
+            prices = warm.prices[: network.vertices]
             certificate(network.problem(), _whole(network, warm, numbers, flow, prices))
-        return Solved(optimal, "warm", target, flow, prices, warm.cost, seconds, check, warm.reason)
+        return Solved(optimal, "warm", target, flow, warm.cost, seconds, check, warm.reason)
 
 
 def _whole(
@@ -121,7 +119,6 @@ def _solved(network: RoundNetwork, solution: FlowSolution, started: float, *, ce
         solution.algorithm,
         network.rows.target[chosen],
         solution.flow[arcs:],
-        solution.prices[: network.vertices],
         solution.cost,
         time.perf_counter() - started,
         certified,

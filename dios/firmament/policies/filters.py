@@ -7,7 +7,7 @@ network grows with the kinds of restriction and not with the tasks (thesis §6.2
 A wildcard arc T -> X of a filtered task leads to a vertex of its own, "X, but only where the filter allows":
 from there arcs lead to the racks that are allowed as a whole, and to single machines of the others.
 
-Not for: when a filter holds (``policies.affinity`` and the scheduler decide).
+Not for: when a filter holds (``policies.restrictions`` decides).
 """
 
 from __future__ import annotations

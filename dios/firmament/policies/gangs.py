@@ -86,7 +86,7 @@ class GangBook:
         return float("-inf") if pause is None else pause.until
 
     def forget(self, job: int) -> None:
-        """It started, or it is gone."""
+        """It runs, or it is gone."""
         self._pauses.pop(job, None)
 
     def room_appeared(self) -> None:

@@ -1,7 +1,7 @@
 """Machines by label, and the machines that constraints leave (thesis §6.3.1).
 
 For: hard and soft constraints, as flags and penalties over all machines at once.
-Not for: constraints between tasks, which ``policies.affinity`` has.
+Not for: rules between a job's tasks, which ``policies.restrictions`` has.
 """
 
 from __future__ import annotations
