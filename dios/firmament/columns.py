@@ -20,15 +20,16 @@ Flags = npt.NDArray[np.bool_]
 ABSENT = -1
 """In a column of row numbers or identifiers: none."""
 
-_FIRST_ROWS = 16
+FIRST_ROWS = 16
+"""The length of every column of a new table."""
 
 
 class Rows:
     """Row numbers by identifier: which are in use, and which are free to use again."""
 
     def __init__(self) -> None:
-        self.alive: Flags = np.zeros(_FIRST_ROWS, np.bool_)
-        self.id: Ints = np.full(_FIRST_ROWS, ABSENT, np.int64)
+        self.alive: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        self.id: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         self._row_of: dict[int, int] = {}
         self._free: list[int] = []
         self._used = 0

@@ -40,6 +40,9 @@ class Resources(NamedTuple):
 
 DIMENSIONS = len(Resources._fields)
 
+COUNT_MAX = 2**31
+"""As many tasks as anything here may count; as a job's largest number that runs it means no limit."""
+
 
 class Level(IntEnum):
     """Where in the tree of resources a vertex stands (Figure 6.5); a child's level is larger."""
@@ -141,6 +144,11 @@ class TaskDescriptor:
                 raise BadDescriptorError(f"task {self.task}: demand.{name} is {value}; it must be 0 or more")
         if self.deadline is not None and not math.isfinite(self.deadline):
             raise BadDescriptorError(f"task {self.task}: deadline is {self.deadline}, not a time")
+        if not -(2**63) < self.priority < 2**63:
+            raise BadDescriptorError(f"task {self.task}: priority is {self.priority}; it must fit 64 bits")
+        runtime = self.expected_runtime
+        if runtime is not None and not (math.isfinite(runtime) and runtime >= 0):
+            raise BadDescriptorError(f"task {self.task}: expected_runtime is {runtime}; it must be 0 or more")
         for block in self.blocks:
             if block.size < 0:
                 raise BadDescriptorError(f"task {self.task}: a block of {block.size} bytes")
@@ -165,21 +173,32 @@ class JobDescriptor:
 
     def __post_init__(self) -> None:
         _check_identifier("job", self.job)
-        if self.minimum_running < 0 or self.gang < 0:
-            raise BadDescriptorError(f"job {self.job}: minimum_running and gang must be 0 or more")
-        if self.maximum_running is not None and self.maximum_running < max(self.minimum_running, self.gang):
-            raise BadDescriptorError(
-                f"job {self.job}: maximum_running is {self.maximum_running}, less than what has to run"
-            )
+        most = COUNT_MAX if self.maximum_running is None else self.maximum_running
+        _check_count(f"job {self.job}: minimum_running", self.minimum_running)
+        _check_count(f"job {self.job}: maximum_running", most)
+        _check_count(f"job {self.job}: gang", self.gang)
+        if most < max(self.minimum_running, self.gang):
+            raise BadDescriptorError(f"job {self.job}: maximum_running is {most}, less than what has to run")
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A vertex below a machine: a socket, a cache, a core or a hardware thread."""
+    """A part of a machine: a socket, a cache, a core or a hardware thread; one without parts takes tasks."""
 
     level: Level
     name: str
     children: tuple[Inner, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.level <= Level.MACHINE:
+            raise BadDescriptorError(
+                f"{self.name}: level is {self.level.name}, which is no part of a machine"
+            )
+        for child in self.children:
+            if child.level <= self.level:
+                raise BadDescriptorError(
+                    f"{child.name} in {self.name}: level is {child.level.name}, not below {self.level.name}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +219,7 @@ class MachineDescriptor:
 
     def __post_init__(self) -> None:
         _check_identifier("machine", self.machine)
-        if self.slots < 0:
-            raise BadDescriptorError(f"machine {self.name}: slots is {self.slots}; it must be 0 or more")
+        _check_count(f"machine {self.name}: slots", self.slots)
         for name, value in zip(Resources._fields, self.capacity, strict=True):
             if not (math.isfinite(value) and value >= 0):
                 raise BadDescriptorError(f"machine {self.name}: capacity.{name} is {value}")
@@ -219,6 +237,11 @@ class FinalReport(NamedTuple):
     memory_peak: int = 0
     completed: bool = True
     """False: it failed or was stopped."""
+
+
+def _check_count(what: str, value: int) -> None:
+    if not 0 <= value <= COUNT_MAX:
+        raise BadDescriptorError(f"{what} is {value}; it must be from 0 to {COUNT_MAX}")
 
 
 def _check_identifier(what: str, value: int) -> None:

@@ -161,10 +161,6 @@ class FlowScheduler:
         """What a task uses now."""
         self.state.tasks.usage[self._task(task)] = usage
 
-    def measured_machine(self, machine: int, usage: Resources) -> None:
-        """What is used on a machine now, by whomever."""
-        self.state.resources.usage[self._machine(machine)] = usage
-
     # Rounds -----------------------------------------------------------------------------------------
 
     def set_model(self, model: CostModel, now: float) -> None:
@@ -175,8 +171,8 @@ class FlowScheduler:
         self._network.forget_options()
         self._fresh = set(self.state.tasks.all().tolist())
         rows = self.state.tasks.all()
-        for machine in sorted(self.state.machine_ids.values()):
-            self._tell("add_machine", partial(model.add_machine, self.state, machine))
+        for row in sorted(self.state.machine_ids):
+            self._tell("add_machine", partial(model.add_machine, self.state, row))
         self._tell("add_tasks", lambda: model.add_tasks(self.state, rows))
 
     def round(self, now: float) -> Round:
@@ -280,11 +276,8 @@ class FlowScheduler:
         row = state.jobs.find(job.job)
         if row != ABSENT and state.jobs.descriptors[row] != job:
             raise BadDescriptorError(f"job {job.job} is known with another description")
-        known = int(state.jobs.tasks[row]) if row != ABSENT else 0
-        if row == ABSENT and job.gang > len(tasks) + known:
-            raise BadDescriptorError(
-                f"job {job.job}: a gang of {job.gang}, but only {len(tasks) + known} tasks"
-            )
+        if row == ABSENT and job.gang > len(tasks):
+            raise BadDescriptorError(f"job {job.job}: a gang of {job.gang}, but only {len(tasks)} tasks")
         slots = int(state.resources.slots[state.cluster])
         if state.machine_ids and job.gang > slots:
             raise BadDescriptorError(

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dios.firmament.columns import ABSENT, Ints
-from dios.firmament.descriptors import JobDescriptor, TaskDescriptor
+from dios.firmament.descriptors import COUNT_MAX, JobDescriptor, TaskDescriptor
 from dios.firmament.state import RUNNING, WAITING, ClusterState
-
-UNLIMITED = 2**31
-"""F_j of a job without a limit."""
 
 
 def add_job(state: ClusterState, job: JobDescriptor) -> int:
@@ -25,7 +22,7 @@ def add_job(state: ClusterState, job: JobDescriptor) -> int:
     jobs.kind[row], jobs.affinity[row], jobs.gang[row] = job.kind, job.affinity, job.gang
     jobs.tasks[row] = jobs.running[row] = jobs.finished[row] = 0
     jobs.minimum[row] = job.minimum_running
-    jobs.maximum[row] = UNLIMITED if job.maximum_running is None else job.maximum_running
+    jobs.maximum[row] = COUNT_MAX if job.maximum_running is None else job.maximum_running
     jobs.submitted[row] = state.now
     jobs.descriptors[row] = job
     return row

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from dios.firmament.descriptors import BadDescriptorError
+from dios.firmament.solvers import algorithms
 
 
 class Fairness(IntEnum):
@@ -54,6 +55,9 @@ class SchedulerSettings:
     fairness: Fairness = Fairness.NONE
 
     def __post_init__(self) -> None:
+        if self.solver not in algorithms():
+            known = ", ".join(algorithms())
+            raise BadDescriptorError(f"setting solver is {self.solver!r}; it must be one of {known}")
         for name in (
             "certify_every",
             "preemption_hysteresis",
@@ -61,9 +65,9 @@ class SchedulerSettings:
             "soft_penalty",
             "retry_first_s",
         ):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise BadDescriptorError(f"setting {name} is {getattr(self, name)}; it must be 0 or more")
         if not self.model_time_limit_s > 0:
             raise BadDescriptorError(f"setting model_time_limit_s is {self.model_time_limit_s}, not positive")
-        if self.retry_last_s < self.retry_first_s:
+        if not self.retry_last_s >= self.retry_first_s:
             raise BadDescriptorError(f"setting retry_last_s is {self.retry_last_s}, less than retry_first_s")

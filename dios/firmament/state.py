@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints, Names, Rows
+from dios.firmament.columns import ABSENT, FIRST_ROWS, Flags, Floats, Ints, Names, Rows
 from dios.firmament.descriptors import (
     DIMENSIONS,
     Inner,
     JobDescriptor,
     Level,
     MachineDescriptor,
-    Resources,
     TaskDescriptor,
 )
 
@@ -31,38 +30,36 @@ if TYPE_CHECKING:
 WAITING = 0
 RUNNING = 1
 
-_FIRST = 16
-
 
 class TaskTable(Rows):
     """All tasks that wait or run."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.job: Ints = np.full(_FIRST, ABSENT, np.int64)
+        self.job: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         """Row in the table of jobs."""
-        self.status: Ints = np.zeros(_FIRST, np.int64)
-        self.machine: Ints = np.full(_FIRST, ABSENT, np.int64)
+        self.status: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.machine: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         """Row of the machine where it runs, in the table of resources; ABSENT while it waits."""
-        self.leaf: Ints = np.full(_FIRST, ABSENT, np.int64)
+        self.leaf: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         """Row of the leaf (a core, a thread, or the machine itself) through which its flow goes."""
-        self.submitted: Floats = np.zeros(_FIRST)
-        self.waited: Floats = np.zeros(_FIRST)
+        self.submitted: Floats = np.zeros(FIRST_ROWS)
+        self.waited: Floats = np.zeros(FIRST_ROWS)
         """Seconds spent waiting before the present time of waiting began."""
-        self.since: Floats = np.zeros(_FIRST)
+        self.since: Floats = np.zeros(FIRST_ROWS)
         """When the present status began."""
-        self.ran: Floats = np.zeros(_FIRST)
+        self.ran: Floats = np.zeros(FIRST_ROWS)
         """Seconds run before the present run: the work of earlier placements."""
-        self.demand: Floats = np.zeros((_FIRST, DIMENSIONS))
-        self.usage: Floats = np.zeros((_FIRST, DIMENSIONS))
+        self.demand: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
+        self.usage: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
         """What was measured last; 0 when nothing was."""
-        self.priority: Ints = np.zeros(_FIRST, np.int64)
-        self.deadline: Floats = np.zeros(_FIRST)
+        self.priority: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.deadline: Floats = np.zeros(FIRST_ROWS)
         """Infinity when there is none."""
-        self.equivalence: Ints = np.zeros(_FIRST, np.int64)
+        self.equivalence: Ints = np.zeros(FIRST_ROWS, np.int64)
         """Number in ``ClusterState.equivalences``."""
-        self.interference: Ints = np.zeros(_FIRST, np.int64)
-        self.restartable: Flags = np.zeros(_FIRST, np.bool_)
+        self.interference: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.restartable: Flags = np.zeros(FIRST_ROWS, np.bool_)
         self.descriptors: dict[int, TaskDescriptor] = {}
         """By row: what does not fit into a column (blocks, constraints)."""
 
@@ -82,19 +79,19 @@ class JobTable(Rows):
 
     def __init__(self) -> None:
         super().__init__()
-        self.principal: Ints = np.zeros(_FIRST, np.int64)
-        self.kind: Ints = np.zeros(_FIRST, np.int64)
-        self.tasks: Ints = np.zeros(_FIRST, np.int64)
+        self.principal: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.kind: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.tasks: Ints = np.zeros(FIRST_ROWS, np.int64)
         """N_j: how many wait or run."""
-        self.running: Ints = np.zeros(_FIRST, np.int64)
-        self.finished: Ints = np.zeros(_FIRST, np.int64)
-        self.minimum: Ints = np.zeros(_FIRST, np.int64)
+        self.running: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.finished: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.minimum: Ints = np.zeros(FIRST_ROWS, np.int64)
         """E_j as given; the network takes no more than N_j."""
-        self.maximum: Ints = np.zeros(_FIRST, np.int64)
-        """F_j as given; a very large number when there is no limit."""
-        self.gang: Ints = np.zeros(_FIRST, np.int64)
-        self.affinity: Ints = np.zeros(_FIRST, np.int64)
-        self.submitted: Floats = np.zeros(_FIRST)
+        self.maximum: Ints = np.zeros(FIRST_ROWS, np.int64)
+        """F_j as given; ``COUNT_MAX`` when there is no limit."""
+        self.gang: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.affinity: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.submitted: Floats = np.zeros(FIRST_ROWS)
         self.descriptors: dict[int, JobDescriptor] = {}
 
 
@@ -103,25 +100,23 @@ class ResourceTable(Rows):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parent: Ints = np.full(_FIRST, ABSENT, np.int64)
-        self.level: Ints = np.zeros(_FIRST, np.int64)
-        self.is_leaf: Flags = np.zeros(_FIRST, np.bool_)
-        self.machine: Ints = np.full(_FIRST, ABSENT, np.int64)
+        self.parent: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        self.level: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.is_leaf: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        self.machine: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         """Row of the machine to which it belongs (itself for a machine); ABSENT above machines."""
-        self.rack: Ints = np.full(_FIRST, ABSENT, np.int64)
+        self.rack: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         """Row of the rack above; ABSENT for the cluster."""
-        self.slots: Ints = np.zeros(_FIRST, np.int64)
+        self.slots: Ints = np.zeros(FIRST_ROWS, np.int64)
         """K at machines; its share of K at leaves; the sum below at racks and the cluster."""
-        self.running: Ints = np.zeros(_FIRST, np.int64)
+        self.running: Ints = np.zeros(FIRST_ROWS, np.int64)
         """Tasks that run at or below it."""
-        self.capacity: Floats = np.zeros((_FIRST, DIMENSIONS))
+        self.capacity: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
         """At machines, and summed at racks and the cluster; a share at leaves. 0: not known."""
-        self.reserved: Floats = np.zeros((_FIRST, DIMENSIONS))
+        self.reserved: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
         """The sum of the demands of the tasks that run there."""
-        self.usage: Floats = np.zeros((_FIRST, DIMENSIONS))
-        """What was measured last."""
-        self.machine_type: Ints = np.full(_FIRST, ABSENT, np.int64)
-        self.usable: Flags = np.zeros(_FIRST, np.bool_)
+        self.machine_type: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        self.usable: Flags = np.zeros(FIRST_ROWS, np.bool_)
         """False while a machine is drained: what runs stays, nothing comes."""
         self.names: dict[int, str] = {}
         self.labels: dict[int, dict[str, str]] = {}
@@ -152,6 +147,9 @@ class ClusterState:
     """Profiles measured so far; None where nobody measures."""
     cluster: int = field(init=False)
     """Row of the cluster vertex X."""
+    machine_ids: dict[int, int] = field(default_factory=dict)
+    """The identifier of the machine at a row."""
+    _machine_rows: dict[int, int] = field(default_factory=dict)
     _rack_rows: dict[str, int] = field(default_factory=dict)
     _next_resource: int = 0
 
@@ -232,7 +230,7 @@ class ClusterState:
         table = self.resources
         row = table.add(self._next_resource)
         self._next_resource += 1
-        for column in (table.slots, table.running, table.capacity, table.reserved, table.usage):
+        for column in (table.slots, table.running, table.capacity, table.reserved):
             column[row] = 0
         table.parent[row], table.level[row], table.is_leaf[row] = parent, level, False
         table.machine[row] = table.rack[row] = table.machine_type[row] = ABSENT
@@ -242,12 +240,6 @@ class ClusterState:
         if parent != ABSENT:
             table.children[parent].append(row)
         return row
-
-    # Derived --------------------------------------------------------------------------------------
-
-    machine_ids: dict[int, int] = field(default_factory=dict)
-    """The identifier of the machine at a row."""
-    _machine_rows: dict[int, int] = field(default_factory=dict)
 
     def available(self, rows: Ints) -> Floats:
         """What is not reserved there, shape (n, DIMENSIONS); infinity where nothing is known."""
@@ -271,8 +263,3 @@ def _share_out(table: ResourceTable, machine: int, leaves: list[int], given: Mac
             table.slots[above] += slots
             table.capacity[above] += share
             above = int(table.parent[above])
-
-
-def demand_of(tasks: TaskTable, row: int) -> Resources:
-    """One task's demand as a named vector."""
-    return Resources(*(float(value) for value in tasks.demand[row]))

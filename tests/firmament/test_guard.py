@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+import re
 import threading
 from collections.abc import Callable
 
@@ -7,19 +9,24 @@ import numpy as np
 import pytest
 from sched_history import check_sums, places
 
+from dios.firmament.columns import Ints
 from dios.firmament.descriptors import (
     BadDescriptorError,
+    Block,
+    Inner,
     JobDescriptor,
+    Level,
     MachineDescriptor,
     Resources,
     TaskDescriptor,
 )
 from dios.firmament.guard import ModelError, ModelGuard
-from dios.firmament.models.protocol import COST_MAX, NO_CLASS_ARCS, ClassArcs, Options
+from dios.firmament.models.protocol import COST_MAX, NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
 from dios.firmament.models.trivial import TrivialModel
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.solvers import FlowProblem, FlowSolution, registry
+from dios.firmament.state import ClusterState
 from dios.limits import SCHED_ABANDONED_MAX
 
 
@@ -155,6 +162,75 @@ def test_another_model_is_asked_at_once_when_one_hangs() -> None:
         gate.set()
 
 
+class OpeningModel(TrivialModel):
+    """No way leads anywhere until it opens; it tells once that this has changed everything."""
+
+    name = "opening"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = self.told = self.broken = False
+
+    def stale_tasks(self, state: ClusterState) -> Ints:
+        """All, once."""
+        stale, self.told = self.opened and not self.told, self.opened
+        return state.tasks.all() if stale else super().stale_tasks(state)
+
+    def task_options(self, state: ClusterState, tasks: Ints) -> Options:
+        """Everywhere or nowhere."""
+        return super().task_options(state, tasks) if self.opened else NO_OPTIONS
+
+    def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Asked after the options."""
+        if self.broken:
+            fails()
+        return super().task_to_unscheduled(state, tasks)
+
+
+@pytest.mark.parametrize("how", ["round", "explain"])
+def test_what_a_model_said_before_it_failed_is_asked_again(how: str) -> None:
+    """A model tells of stale tasks, then raises: neither a round nor an explanation loses them."""
+    model = OpeningModel()
+    scheduler = FlowScheduler(model)
+    scheduler.add_machine(MachineDescriptor(0, "n0"), 0.0)
+    scheduler.submit(JobDescriptor(1), [TaskDescriptor(1)], 0.0)
+    assert scheduler.round(0.0).deltas == []
+    model.opened = model.broken = True
+    if how == "round":
+        assert not scheduler.round(1.0).stands
+    else:
+        with pytest.raises(ModelError, match="ZeroDivisionError"):
+            scheduler.explain(1)
+    assert model.told
+    model.broken = False
+    assert [delta.task for delta in scheduler.round(2.0).deltas] == [1]
+
+
+class ListeningModel(TrivialModel):
+    """Writes down the names of the machines that it is told of."""
+
+    name = "listening"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def add_machine(self, state: ClusterState, machine: int) -> None:
+        """By its row."""
+        self.heard.append(state.resources.names[machine])
+
+
+def test_another_model_is_told_of_every_machine_by_its_row() -> None:
+    """set_model: the machines that are there are told as new ones are, whatever their identifiers."""
+    scheduler = FlowScheduler(TrivialModel())
+    for machine in (2**62, 5):
+        scheduler.add_machine(MachineDescriptor(machine, f"n{machine}"), 0.0)
+    model = ListeningModel()
+    scheduler.set_model(model, 1.0)
+    assert model.heard == [f"n{2**62}", "n5"]
+    assert scheduler.round(1.0).faults == []
+
+
 def test_errors_while_a_model_is_told_of_events_are_reported() -> None:
     """add_tasks raises: the tasks are there all the same, and the next round says what was wrong."""
     model = BrokenModel()
@@ -223,7 +299,6 @@ BAD = {
     "started nowhere": lambda s: s.started(2, 7, 5.0),
     "nothing to reject": lambda s: s.rejected(2, 5.0),
     "unknown measured": lambda s: s.measured(7, Resources()),
-    "unknown machine measured": lambda s: s.measured_machine(7, Resources()),
 }
 
 
@@ -246,8 +321,43 @@ def test_bad_settings_name_the_setting() -> None:
         SchedulerSettings(soft_penalty=-1)
     with pytest.raises(BadDescriptorError, match="model_time_limit_s is 0"):
         SchedulerSettings(model_time_limit_s=0)
+    with pytest.raises(BadDescriptorError, match="retry_first_s is nan"):
+        SchedulerSettings(retry_first_s=math.nan)
+    with pytest.raises(BadDescriptorError, match="solver is 'simplex'; it must be one of auto, "):
+        SchedulerSettings(solver="simplex")
     with pytest.raises(BadDescriptorError, match="less than retry_first_s"):
         SchedulerSettings(retry_first_s=5, retry_last_s=1)
+
+
+@pytest.mark.parametrize(
+    ("describe", "says"),
+    [
+        (lambda: TaskDescriptor(2**63), "task identifier 9223372036854775808"),
+        (lambda: TaskDescriptor(1, Resources(cpus=-1.0)), "demand.cpus is -1.0"),
+        (lambda: TaskDescriptor(1, priority=2**63), "priority is 9223372036854775808"),
+        (lambda: TaskDescriptor(1, deadline=math.inf), "deadline is inf"),
+        (lambda: TaskDescriptor(1, expected_runtime=math.nan), "expected_runtime is nan"),
+        (lambda: TaskDescriptor(1, expected_runtime=-1.0), "expected_runtime is -1.0"),
+        (lambda: TaskDescriptor(1, blocks=(Block(-1, ()),)), "a block of -1 bytes"),
+        (lambda: JobDescriptor(1, gang=-1), "gang is -1"),
+        (lambda: JobDescriptor(1, minimum_running=2**64), "minimum_running is 18446744073709551616"),
+        (lambda: JobDescriptor(1, gang=3, maximum_running=2), "maximum_running is 2, less than"),
+        (lambda: Inner(Level.RACK, "r"), "r: level is RACK, which is no part of a machine"),
+        (
+            lambda: Inner(Level.CORE, "c", (Inner(Level.SOCKET, "s"),)),
+            "s in c: level is SOCKET, not below CORE",
+        ),
+        (lambda: MachineDescriptor(1, "n1", slots=-1), "slots is -1"),
+        (lambda: MachineDescriptor(1, "n1", slots=2**40), "slots is 1099511627776"),
+        (lambda: MachineDescriptor(1, "n1", capacity=Resources(memory=math.nan)), "capacity.memory is nan"),
+    ],
+)
+def test_a_description_that_cannot_be_meant_names_the_field(
+    describe: Callable[[], object], says: str
+) -> None:
+    """What no table or network could hold is refused when it is described, with field and value."""
+    with pytest.raises(BadDescriptorError, match=re.escape(says)):
+        describe()
 
 
 def test_who_takes_over_sees_what_runs() -> None:
