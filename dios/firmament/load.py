@@ -1,6 +1,6 @@
 """How busy the machine as a whole is, as procfs tells: processors, memory, disks, links, pressure.
 
-For: the coordinator's own picture of its machine, and models that look at machines' load (§7.3).
+For: who writes a model that looks at machines' load (§7.3); no coordinator and no model here does so yet.
 Not for: single tasks (``profiling``), or what the machine has (``topology``).
 
 Nothing here is per task. Two readings make rates.

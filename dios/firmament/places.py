@@ -1,7 +1,8 @@
 """Which machines hold which blocks of input, as far as coordinators have told: Quincy's data (appendix C.3).
 
-For: the data terms of cost models. Not for: finding or moving an object, which the node's core does; what
-stands here may be out of date, and then costs a transfer.
+For: the data terms of cost models, one day: a task's inputs come with its submission (``--near``) until a
+coordinator tells of blocks. Not for: finding or moving an object, which the node's core does; what stands
+here may be out of date, and then costs a transfer.
 """
 
 from __future__ import annotations
