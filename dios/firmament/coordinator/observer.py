@@ -86,7 +86,9 @@ class Observer:
                 self._followed[row.id] = _Followed(row)
             self._sample(self._followed[row.id], _others(classes, row.id))
         for row in board.tasks:
-            if row.state is TaskState.ENDED and row.id not in self._ended:
+            fresh = row.state is TaskState.ENDED and row.id not in self._ended
+            # An earlier coordinator of this node may have seen it end.
+            if fresh and self.knowledge.report(row.id) is None:
                 self._end(row, _others(classes, row.id))
         for task in [task for task in self._followed if task not in classes]:
             self._followed.pop(task).counters.close()
