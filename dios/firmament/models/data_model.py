@@ -5,6 +5,7 @@ For: inheriting from (Quincy, delay scheduling, KMN, Apollo). Not for: sums of b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ class DataCosts(NamedTuple):
     """One for each task: anywhere."""
 
 
-class DataModel(BaseModel):
+class DataModel(BaseModel, ABC):
     """Preference arcs to the machines and racks that hold enough of a task's input.
 
     Args:
@@ -50,9 +51,9 @@ class DataModel(BaseModel):
         self._mentions = Mentions()
         self._stale: set[int] = set()
 
+    @abstractmethod
     def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
-        """What each place costs; for subclasses."""
-        raise NotImplementedError
+        """What each place costs."""
 
     # Who has changed --------------------------------------------------------------------------------
 
