@@ -35,7 +35,7 @@ class Occupancy:
         # A task that was not measured yet will use about what it asked for.
         measured: Flags = np.any(usage > 0, axis=1)
         self.usage: Floats = np.where(measured[:, None], usage, demand)
-        self.used: Floats = np.maximum(self._by_machine(self.usage), table.usage)
+        self.used: Floats = self._by_machine(self.usage)
 
     def _by_machine(self, values: Floats) -> Floats:
         rows = len(self.state.resources.id)
