@@ -6,6 +6,12 @@ Not for: thousands of machines; it draws an arc to each machine for each task th
 A machine is dearer by its load: each task counts one processor, or what it asked for. Inside a round the
 costs rise with each further task, which a flow network says by parallel arcs: class A leads to levels,
 level i to every machine, for one task, at the cost of being the i-th to come (§6.2.4 has the classes).
+A machine that holds input of waiting tasks has a class and levels of its own instead, to which those tasks
+lead as well as A: so all who come are counted, for their input or without. Tasks under different
+constraints are not counted together until the next round, because the network narrows classes by copying.
+
+Staying where a task runs is worth more than any place is to any other of its priority, and being stopped is
+cheaper than any move: so a higher priority stops somebody, and nothing else does anything to who runs.
 """
 
 from __future__ import annotations
@@ -16,89 +22,128 @@ import numpy as np
 
 from dios.firmament.columns import Floats, Ints
 from dios.firmament.descriptors import Level
-from dios.firmament.models.base import BaseModel
+from dios.firmament.models.base import BaseModel, zeros
+from dios.firmament.models.locality import held_at, holdings
 from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.models.terms import WAIT_MAX, class_kinds, class_numbers, not_negative, whole
-from dios.firmament.state import WAITING, ClusterState
+from dios.firmament.models.terms import (
+    class_kinds,
+    class_members,
+    class_numbers,
+    gigabytes,
+    joined,
+    not_negative,
+    waiting_tasks,
+    whole,
+)
+from dios.firmament.state import RUNNING, ClusterState
 
 _ALL: Final = 1
 _LEVEL: Final = 2
+_NEAR: Final = 3
+"""One machine, by its row, for those with input there."""
+_NEAR_LEVEL: Final = 4
+"""One machine's level: its row times _LEVELS_MAX, and the level."""
 _LEVELS_MAX: Final = 64
+"""No more tasks than this come to one machine in a round."""
 _STEP: Final = 4 * 10**6
 """Between two priorities; more than any load, nearness and waiting together."""
-_PRIORITIES: Final = WAIT_MAX // _STEP - 2
+_TERM_MAX: Final = _STEP // 8
+"""The most that load, or being far from the input, costs."""
+PRIORITY_MAX: Final = 500
+"""Higher priorities are all as high, and those below 0 are 0; so all waiting stays below WAIT_MAX."""
 
 
 class SpreadModel(BaseModel):
-    """The least loaded machine, a little nearer where a task's input is; higher priorities first."""
+    """The least loaded machine, a little nearer where a task's input is; higher priorities first.
+
+    Args:
+        load: cost of one task more on a machine of one processor.
+        near: what having all of a task's input is worth.
+        per_second: what each second of waiting adds, up to a quarter of a priority.
+
+    Raises:
+        BadModelError: a value is out of range.
+    """
 
     name = "spread"
     summary = "even load, near the input; strict priorities; no migration"
 
     def __init__(self, *, load: int = 1000, near: int = 4000, per_second: int = 10) -> None:
-        not_negative(self.name, load=load, near=near, per_second=per_second)
+        not_negative(self.name, _TERM_MAX, load=load, near=near)
+        not_negative(self.name, per_second=per_second)
         self.load = load
-        """Cost of one processor's worth of tasks on a machine."""
         self.near = near
-        """What having all of a task's input is worth."""
         self.per_second = per_second
-        """What each second of waiting adds, up to half a priority."""
+        self._choosy: Ints = np.zeros(0, np.int64)
+        """Rows of the waiting tasks with input."""
+        self._wanted: Ints = np.zeros(0, np.int64)
+        """Rows of the machines that hold some of it."""
 
-    def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """Every task may go anywhere, by levels."""
-        count = len(tasks)
-        return Options(
-            np.arange(count), np.full(count, class_numbers(_ALL, np.zeros(1, np.int64))[0]), _none(count)
-        )
-
-    def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """A -> level i, as many as there are machines."""
-        if not (class_kinds(classes) == _ALL).any():
-            return ClassArcs(*(np.zeros(0, np.int64) for _ in range(4)))
-        levels = class_numbers(_LEVEL, np.arange(self._levels(state)))
-        source = np.full(len(levels), classes[class_kinds(classes) == _ALL][0])
-        machines = max(len(state.machine_ids), 1)
-        return ClassArcs(source, levels, _none(len(levels)), np.full(len(levels), machines))
-
-    def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Level i -> each machine, for one task: its load with i further ones."""
-        levels = classes[class_kinds(classes) == _LEVEL]
-        machines = state.resources.at(Level.MACHINE)
-        number = levels - class_numbers(_LEVEL, np.zeros(1, np.int64))[0]
-        busy, size = self._busy(state, machines), self._processors(state, machines)
-        cost = self.load * (busy[None, :] + number[:, None] + 1) / size[None, :]
-        return ClassArcs(
-            np.repeat(levels, len(machines)),
-            np.tile(machines, len(levels)),
-            whole(cost.ravel()),
-            np.ones(len(levels) * len(machines), np.int64),
-        )
-
-    def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Arcs to the machines that have input: cheaper by the part of it that is there."""
-        found: list[tuple[int, int, int]] = []
-        for at, task in enumerate(tasks.tolist()):
-            here = self._bytes_at(state, task)
-            total = sum(here.values())
-            for machine, size in sorted(here.items()):
-                load = self._load(state, machine)
-                found.append((at, machine, round(load - self.near * size / max(total, 1))))
-        return Options(*np.array(found, np.int64).reshape(-1, 3).T)
+    def begin(self, state: ClusterState) -> None:
+        """Look up where the input of those who wait is."""
+        rows = waiting_tasks(state).tolist()
+        self._choosy = np.array([row for row in rows if state.tasks.descriptors[row].blocks], np.int64)
+        self._wanted = np.unique(holdings(state, self._choosy).machine)
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Loads have changed: those that wait and have input somewhere are asked about again."""
-        rows = state.tasks.all()
-        waiting = rows[state.tasks.status[rows] == WAITING]
-        return np.array([row for row in waiting.tolist() if state.tasks.descriptors[row].blocks], np.int64)
+        """Machines may have come and gone: those that wait and have input are asked about again."""
+        return self._choosy
+
+    def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
+        """Every task may go anywhere; to machines with its input at less, by the part of it that is there."""
+        found = holdings(state, tasks)
+        some = found.machine_bytes > 0
+        task, machine = found.machine_task[some], found.machine[some]
+        away = 1 - found.machine_bytes[some] / found.total[task]
+        everywhere = np.full(len(tasks), class_numbers(_ALL, np.zeros(1, np.int64))[0])
+        owner = np.concatenate([task, np.arange(len(tasks))])
+        target = np.concatenate([class_numbers(_NEAR, machine), everywhere])
+        cost = np.concatenate([whole(self.near * away), np.where(found.total > 0, self.near, 0)])
+        order = np.argsort(owner, kind="stable")
+        return Options(owner[order], target[order], cost[order])
+
+    def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
+        """A -> level i, as many as there are machines; A -> a machine with input -> its level i, for one."""
+        kinds = class_kinds(classes)
+        machines = np.intersect1d(class_members(classes[kinds == _NEAR]), self._wanted)
+        near, levels = class_numbers(_NEAR, machines), self._levels(state)
+        everywhere = np.concatenate(
+            [class_numbers(_LEVEL, np.arange(levels)), class_numbers(_NEAR, self._wanted)]
+        )
+        source = np.repeat(classes[kinds == _ALL], len(everywhere))
+        target = np.resize(everywhere, len(source))
+        first = ClassArcs(
+            source, target, zeros(source), np.full(len(source), max(len(state.machine_ids), levels))
+        )
+        source, number = np.repeat(machines, levels), np.tile(np.arange(levels), len(machines))
+        target = class_numbers(_NEAR_LEVEL, source * _LEVELS_MAX + number)
+        cost = self._loads(state, source, number)
+        return joined(first, ClassArcs(np.repeat(near, levels), target, cost, np.ones(len(cost), np.int64)))
+
+    def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
+        """Level i -> each machine without waiting input, for one task: its load with i further ones."""
+        kinds = class_kinds(classes)
+        levels = classes[kinds == _LEVEL]
+        machines = np.setdiff1d(state.resources.at(Level.MACHINE), self._wanted)
+        target = np.tile(machines, len(levels))
+        cost = self._loads(state, target, np.repeat(class_members(levels), len(machines)))
+        shared = ClassArcs(np.repeat(levels, len(machines)), target, cost, np.ones(len(cost), np.int64))
+        own = classes[kinds == _NEAR_LEVEL]
+        target = class_members(own) // _LEVELS_MAX
+        return joined(shared, ClassArcs(own, target, zeros(own), np.ones(len(own), np.int64)))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
         """A step for each priority; in between, the seconds of waiting."""
         waited = np.minimum(self.per_second * state.tasks.waiting_time(tasks, state.now), _STEP // 4)
         return self._steps(state, tasks) + whole(waited)
 
+    def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Half a step more than a place is worth to others of its priority: only a higher one is worth it."""
+        return -self._steps(state, tasks) - _STEP // 2
+
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Half a step over waiting: only a higher priority is worth it."""
-        return self._steps(state, tasks) + _STEP // 2
+        """Nothing: to stop is cheaper than to move."""
+        return zeros(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Load, and nearness."""
@@ -107,16 +152,31 @@ class SpreadModel(BaseModel):
             return ""
         row = np.array([resource])
         busy, size = float(self._busy(state, row)[0]), float(self._processors(state, row)[0])
-        here = self._bytes_at(state, task)
-        near = f", {here.get(resource, 0)} of {sum(here.values())} input bytes there" if here else ""
-        return f"{busy:g} processors' worth of tasks on {size:g}{near}"
+        parts = [
+            f"{busy:g} of {size:g} processors are taken, which costs {self._loads(state, row, row * 0)[0]}"
+        ]
+        found = holdings(state, np.array([task]))
+        if total := int(found.total[0]):
+            here = int(held_at(state, found, row)[0][0])
+            far = int(whole(np.array([self.near * (1 - here / total)]))[0])
+            parts.append(f"{gigabytes(here)} of {gigabytes(total)} of input are there: the rest costs {far}")
+        if state.tasks.status[task] == RUNNING:
+            parts.append("it runs, so only a higher priority stops it, and nothing moves it")
+        return "; ".join(parts)
 
     def _steps(self, state: ClusterState, tasks: Ints) -> Ints:
-        return _STEP * (1 + np.clip(state.tasks.priority[tasks], 0, _PRIORITIES))
+        return _STEP * (1 + np.clip(state.tasks.priority[tasks], 0, PRIORITY_MAX))
 
     def _levels(self, state: ClusterState) -> int:
-        waiting = int((state.tasks.alive & (state.tasks.status == WAITING)).sum())
-        return max(1, min(waiting, _LEVELS_MAX))
+        """As many as may come to one machine: those who wait, and not more than it has slots."""
+        table = state.resources
+        slots = int(table.slots[table.at(Level.MACHINE)].max(initial=0))
+        return max(1, min(len(waiting_tasks(state)), slots, _LEVELS_MAX))
+
+    def _loads(self, state: ClusterState, machines: Ints, further: Ints) -> Ints:
+        """The cost of one task more where so many further ones come before it, shape (n,); 1 or more."""
+        busy, size = self._busy(state, machines), self._processors(state, machines)
+        return whole(np.clip(self.load * (busy + further + 1) / size, 1, _TERM_MAX))
 
     def _busy(self, state: ClusterState, machines: Ints) -> Floats:
         """Processors' worth of tasks: one for each, or what was asked for where that is more."""
@@ -127,21 +187,3 @@ class SpreadModel(BaseModel):
     def _processors(self, state: ClusterState, machines: Ints) -> Floats:
         size: Floats = np.maximum(state.resources.capacity[machines, 0], 1.0)
         return size
-
-    def _load(self, state: ClusterState, machine: int) -> float:
-        row = np.array([machine])
-        return float(self.load * (self._busy(state, row)[0] + 1) / self._processors(state, row)[0])
-
-    def _bytes_at(self, state: ClusterState, task: int) -> dict[int, int]:
-        """Bytes of a task's input by machine row."""
-        found: dict[int, int] = {}
-        for block in state.tasks.descriptors[task].blocks:
-            for machine in block.machines:
-                row = state.machine_row(machine)
-                if row >= 0:
-                    found[row] = found.get(row, 0) + max(block.size, 1)
-        return found
-
-
-def _none(count: int) -> Ints:
-    return np.zeros(count, np.int64)

@@ -62,15 +62,15 @@ def gigabytes(size: float) -> str:
     return f"{size / 10**9:.3g} GB"
 
 
-def not_negative(model: str, **values: float) -> None:
-    """Refuse parameters below 0, or that are no numbers.
+def not_negative(model: str, most: int = WAIT_MAX, /, **values: float) -> None:
+    """Refuse parameters below 0 or above ``most``, or that are no numbers.
 
     Raises:
         BadModelError: naming the model, the parameter and the value.
     """
     for name, value in values.items():
-        if not 0 <= value <= WAIT_MAX:
-            raise BadModelError(f"model {model}: {name} is {value}; it must be from 0 to {WAIT_MAX}")
+        if not 0 <= value <= most:
+            raise BadModelError(f"model {model}: {name} is {value}; it must be from 0 to {most}")
 
 
 def class_numbers(kind: int, numbers: Ints) -> Ints:
