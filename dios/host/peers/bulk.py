@@ -13,6 +13,7 @@ import contextlib
 import os
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, NamedTuple
@@ -84,7 +85,7 @@ class Allowance:
             self._changed.notify_all()
 
 
-class _Threaded:
+class _Threaded(ABC):
     """A thread with a socket; ``ended`` is told in the loop when it is over, with the reason if there is
     one.
     """
@@ -97,8 +98,9 @@ class _Threaded:
         self._closed = False
         self._thread: Final = threading.Thread(target=self._live, name=name, daemon=True)
 
+    @abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """What the thread does until the connection ends."""
 
     def _last(self) -> None:
         """The connection is closed, and takes nothing more."""
