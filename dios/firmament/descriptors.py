@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from dios.errors import InvalidError
+from dios.wire.types import Affinity, Operator
 
 
 class BadDescriptorError(InvalidError):
@@ -76,15 +77,6 @@ class Interference(IntEnum):
     DEVIL = 3
 
 
-class Operator(IntEnum):
-    """How a constraint compares a machine's label with its value."""
-
-    EQUAL = 0
-    UNEQUAL = 1
-    PRESENT = 2
-    ABSENT = 3
-
-
 class Constraint(NamedTuple):
     """What a task asks of a machine's labels (§6.3.1)."""
 
@@ -93,17 +85,6 @@ class Constraint(NamedTuple):
     value: str = ""
     hard: bool = True
     """Hard: elsewhere it never runs. Soft: elsewhere costs more."""
-
-
-class Affinity(IntEnum):
-    """How a job's tasks stand to each other (§6.3.1, C.4.1)."""
-
-    NONE = 0
-    SPREAD_MACHINES = 1
-    """No two of them on one machine."""
-    SPREAD_RACKS = 2
-    SAME_MACHINE = 3
-    SAME_RACK = 4
 
 
 class Block(NamedTuple):
@@ -170,6 +151,7 @@ class JobDescriptor:
     gang: int = 0
     """At least so many of its tasks start together or none (§6.3.3); 0: no gang."""
     affinity: Affinity = Affinity.NONE
+    """How its tasks stand to each other (§6.3.1, C.4.1); a node is a machine here."""
 
     def __post_init__(self) -> None:
         _check_identifier("job", self.job)

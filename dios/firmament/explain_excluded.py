@@ -8,15 +8,16 @@ from __future__ import annotations
 import numpy as np
 
 from dios.firmament.columns import ABSENT, Flags, Ints
-from dios.firmament.descriptors import Affinity, Constraint, Level, Operator, Resources
+from dios.firmament.descriptors import Constraint, Level, Resources
 from dios.firmament.explain import Excluded
 from dios.firmament.policies.restrictions import Restrictions, allowed_by_affinity
 from dios.firmament.state import ClusterState
+from dios.wire.types import Affinity, Operator
 
 _APART = {
-    Affinity.SPREAD_MACHINES: "the job runs there already, and its tasks have to be on different machines",
+    Affinity.SPREAD_NODES: "the job runs there already, and its tasks have to be on different machines",
     Affinity.SPREAD_RACKS: "the job runs in that rack already, and its tasks have to be in different ones",
-    Affinity.SAME_MACHINE: "not the machine on which the job's tasks come together",
+    Affinity.SAME_NODE: "not the machine on which the job's tasks come together",
     Affinity.SAME_RACK: "not in the rack in which the job's tasks come together",
 }
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from dios.firmament import scheduler_tables as tables
 from dios.firmament.columns import ABSENT, Flags, Ints
-from dios.firmament.descriptors import Affinity
 from dios.firmament.guard import ModelError, ModelGuard
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.network import FlowNetwork, Plan, RoundNetwork
@@ -28,6 +27,7 @@ from dios.firmament.rounds import Change, Delta, Fault, Round
 from dios.firmament.scheduler_solve import NoSolverError, Solved, SolverChain
 from dios.firmament.settings import Fairness, SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
+from dios.wire.types import Affinity
 
 _NOTHING, _NOT_GANGS, _ANYBODY = 0, 1, 2
 """Who may miss E_j: nobody, all but gangs (which are whole or not at all), or everybody."""
@@ -120,7 +120,7 @@ class RoundMaker:
             tasks, filter_of = tasks[keep], filter_of[keep]
         running = table.status[tasks] == RUNNING
         fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
-        together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_MACHINE, Affinity.SAME_RACK))
+        together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_NODE, Affinity.SAME_RACK))
         rooted = running & together
         return Plan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))
 

@@ -11,7 +11,6 @@ import pytest
 
 from dios.firmament.columns import Ints
 from dios.firmament.descriptors import (
-    Affinity,
     BadDescriptorError,
     Constraint,
     JobDescriptor,
@@ -26,6 +25,7 @@ from dios.firmament.models.protocol import Options
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
+from dios.wire.types import Affinity
 
 GB = 2.0**30
 
@@ -251,7 +251,7 @@ def test_affinity_and_refusals_are_named() -> None:
     scheduler = FlowScheduler(TableModel(0))
     for number in range(3):
         scheduler.add_machine(MachineDescriptor(number, f"n{number}", slots=2), 0.0)
-    job = JobDescriptor(1, affinity=Affinity.SPREAD_MACHINES)
+    job = JobDescriptor(1, affinity=Affinity.SPREAD_NODES)
     scheduler.submit(job, [TaskDescriptor(1), TaskDescriptor(2)], 0.0)
     scheduler.round(0.0)
     scheduler.rejected(1, 0.0)

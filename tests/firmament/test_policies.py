@@ -8,12 +8,10 @@ import pytest
 
 from dios.firmament.columns import Ints
 from dios.firmament.descriptors import (
-    Affinity,
     BadDescriptorError,
     Constraint,
     JobDescriptor,
     MachineDescriptor,
-    Operator,
     Resources,
     TaskDescriptor,
 )
@@ -24,6 +22,7 @@ from dios.firmament.rounds import Change, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import Fairness, SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
+from dios.wire.types import Affinity, Operator
 
 GB = 2.0**30
 
@@ -160,7 +159,7 @@ def test_a_pinned_task_waits_for_its_machine() -> None:
 def test_spread_tasks_never_share_a_machine() -> None:
     """C.4.1: "tasks of this job must never share a machine", in the first round and in all later ones."""
     stage = Stage([4] * 3)
-    stage.submit(0, 5, JobDescriptor(1, affinity=Affinity.SPREAD_MACHINES))
+    stage.submit(0, 5, JobDescriptor(1, affinity=Affinity.SPREAD_NODES))
     for _ in range(3):
         assert Counter(stage.round().places.values()) == {0: 1, 1: 1, 2: 1}
 
@@ -175,7 +174,7 @@ def test_spread_over_racks_takes_a_rack_each() -> None:
     assert {machine // 2 for machine in stage.places.values()} == {0, 1, 2}
 
 
-@pytest.mark.parametrize(("affinity", "group"), [(Affinity.SAME_MACHINE, 1), (Affinity.SAME_RACK, 2)])
+@pytest.mark.parametrize(("affinity", "group"), [(Affinity.SAME_NODE, 1), (Affinity.SAME_RACK, 2)])
 def test_tasks_that_belong_together_come_together(affinity: Affinity, group: int) -> None:
     """C.4.1: "tasks of this job must run on the same machine" (or rack), also those that come later."""
     stage = Stage([3, 2, 6, 2])

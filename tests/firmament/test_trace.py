@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dios.errors import InvalidError
-from dios.firmament.descriptors import Affinity, Kind
+from dios.firmament.descriptors import Kind
 from dios.firmament.simulate.events import (
     Happening,
     MachineDown,
@@ -25,6 +25,7 @@ from dios.firmament.simulate.queues import QueueScheduler
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.trace import TraceChoice, TraceWorkload
 from dios.firmament.simulate.trace_rows import TraceError
+from dios.wire.types import Affinity
 
 SAMPLE = Path(__file__).parents[1] / "data" / "google-trace"
 PART = "part-00000-of-00001.csv"
@@ -144,7 +145,7 @@ def test_what_a_job_says_holds_for_its_tasks() -> None:
     jobs = {event.job.job: event.job for event in read() if isinstance(event, Submission)}
     assert (jobs[200].kind, jobs[200].affinity, jobs[200].principal) == (
         Kind.SERVICE,
-        Affinity.SPREAD_MACHINES,
+        Affinity.SPREAD_NODES,
         "user-b",
     )
     assert (jobs[100].kind, jobs[100].affinity) == (Kind.BATCH, Affinity.NONE)

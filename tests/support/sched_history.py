@@ -10,7 +10,6 @@ import numpy as np
 
 from dios.firmament.columns import ABSENT, Ints
 from dios.firmament.descriptors import (
-    Affinity,
     BadDescriptorError,
     Constraint,
     Inner,
@@ -27,6 +26,7 @@ from dios.firmament.rounds import Change, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
+from dios.wire.types import Affinity
 
 CLASSES = 3
 GB = 2.0**30
@@ -270,7 +270,7 @@ class History:
                 assert len(runs) >= least, f"{name}: E_j is missed, and nobody says so"
             assert len(runs) >= need or len(runs) == stuck, f"{name}: {len(runs)} of a gang of {need} run"
             kind = jobs.affinity[row]
-            if kind == Affinity.SPREAD_MACHINES:
+            if kind == Affinity.SPREAD_NODES:
                 assert most_common(state.tasks.machine[runs]) <= 1, name
             if kind == Affinity.SPREAD_RACKS:
                 assert most_common(state.resources.rack[state.tasks.machine[runs]]) <= 1, name

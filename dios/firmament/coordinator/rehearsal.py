@@ -9,17 +9,11 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from dios.firmament.descriptors import (
-    Affinity,
-    Constraint,
-    JobDescriptor,
-    MachineDescriptor,
-    Resources,
-    TaskDescriptor,
-)
+from dios.firmament.descriptors import Constraint, JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.scheduler import FlowScheduler
+from dios.wire.types import Affinity
 
 _MACHINES: Final = 6
 _ROUNDS: Final = 40
@@ -78,7 +72,7 @@ class _Play:
             fresh.append(TaskDescriptor(self._made, demand, priority=priority, constraints=where))
             self._made += 1
         together = job % 4 == 0
-        gang = JobDescriptor(job, gang=len(fresh), affinity=Affinity.SPREAD_MACHINES)
+        gang = JobDescriptor(job, gang=len(fresh), affinity=Affinity.SPREAD_NODES)
         self._scheduler.submit(gang if together else JobDescriptor(job), fresh, now)
         self._tasks += [task.task for task in fresh]
 

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from blake3 import blake3
 
 from dios.firmament.descriptors import (
-    Affinity,
     Block,
     Constraint,
     Interference,
     JobDescriptor,
     Kind,
     MachineDescriptor,
-    Operator,
     Resources,
     TaskDescriptor,
 )
@@ -58,7 +56,7 @@ def described_job(row: Submission | Occupant, job: int) -> JobDescriptor:
         row.label,
         Kind.SERVICE if work.service else Kind.BATCH,
         gang=work.gang if isinstance(row, Submission) else 0,
-        affinity=Affinity(int(work.affinity)),
+        affinity=work.affinity,
     )
 
 
@@ -74,9 +72,7 @@ def described_task(row: Submission | Occupant, nodes: Mapping[str, int], now: fl
         work.equivalence or row.label,
         Interference(work.interference),
         tuple(Block(one.bytes, (nodes[one.node],)) for one in work.near if one.node in nodes),
-        tuple(
-            Constraint(one.key, Operator(int(one.operator)), one.value, one.hard) for one in work.constraints
-        ),
+        tuple(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
         restartable=work.restartable,
     )
 

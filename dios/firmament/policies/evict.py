@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from dios.firmament.columns import ABSENT, Flags, Ints
-from dios.firmament.descriptors import Affinity
 from dios.firmament.policies.fit import room_left
 from dios.firmament.state import ClusterState
 from dios.limits import SCHED_EVICTORS_MAX
+from dios.wire.types import Affinity
 
 
 def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: Flags) -> None:

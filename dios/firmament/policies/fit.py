@@ -11,8 +11,9 @@ import numpy as np
 
 from dios.compiled import compiled
 from dios.firmament.columns import ABSENT, Flags, Floats, Ints
-from dios.firmament.descriptors import Affinity, Level
+from dios.firmament.descriptors import Level
 from dios.firmament.state import ClusterState
+from dios.wire.types import Affinity
 
 _TOLERANCE = 1e-9
 """Relative; sums of demands may miss a capacity that they fill exactly by rounding."""
@@ -87,7 +88,7 @@ def _crowded(state: ClusterState, tasks: Ints, now: Ints, arrives: Ints) -> Flag
     more = np.zeros(len(arrives), np.bool_)
     affinity = state.jobs.affinity[table.job[tasks]]
     for kind, place_of in (
-        (Affinity.SPREAD_MACHINES, tree.machine),
+        (Affinity.SPREAD_NODES, tree.machine),
         (Affinity.SPREAD_RACKS, tree.rack),
     ):
         concerned = arrives[affinity[arrives] == kind]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from dios.firmament.columns import ABSENT, Flags, Ints, Names
-from dios.firmament.descriptors import Constraint, Operator
+from dios.firmament.descriptors import Constraint
+from dios.wire.types import Operator
 
 
 class LabelIndex:

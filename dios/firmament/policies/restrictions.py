@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dios.firmament.columns import ABSENT, Flags, Floats, Ints
-from dios.firmament.descriptors import Affinity, Constraint, Level, MachineDescriptor, TaskDescriptor
+from dios.firmament.descriptors import Constraint, Level, MachineDescriptor, TaskDescriptor
 from dios.firmament.policies.filters import Filter
 from dios.firmament.policies.fit import fitting_tasks
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import RUNNING, ClusterState
 from dios.limits import SCHED_KEPT_FILTERS_MAX, SCHED_MISFIT_FILTERS_MAX
+from dios.wire.types import Affinity
 
 _FIT_STEPS = 16
 """Demands of tasks that did not fit are rounded up to such parts of the largest machine, to share filters."""
@@ -235,7 +236,7 @@ class Restrictions:
             allowed &= limit > 0
         if rules.job != ABSENT:
             allowed &= allowed_by_affinity(state, rules.job, allowed)
-            if state.jobs.affinity[rules.job] == Affinity.SPREAD_MACHINES:
+            if state.jobs.affinity[rules.job] == Affinity.SPREAD_NODES:
                 limit = np.ones(size, np.int64)
         return Filter(number, allowed, penalty, limit)
 
@@ -268,11 +269,11 @@ def allowed_by_affinity(state: ClusterState, job: int, possible: Flags) -> Flags
     kind = state.jobs.affinity[job]
     mine = np.flatnonzero(tasks.alive & (tasks.job == job) & (tasks.status == RUNNING))
     on = np.unique(tasks.machine[mine])
-    if kind == Affinity.SPREAD_MACHINES:
+    if kind == Affinity.SPREAD_NODES:
         return ~np.isin(np.arange(len(tree.alive)), on)
     if kind == Affinity.SPREAD_RACKS:
         return ~np.isin(tree.rack, tree.rack[on])
-    together = tree.machine if kind == Affinity.SAME_MACHINE else tree.rack
+    together = tree.machine if kind == Affinity.SAME_NODE else tree.rack
     if not len(on):
         on = _roomiest(state, np.flatnonzero(possible), together)
     return np.isin(together, together[on])

@@ -35,7 +35,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.firmament.descriptors import Affinity, Block, JobDescriptor, Kind, Resources, TaskDescriptor
+from dios.firmament.descriptors import Block, JobDescriptor, Kind, Resources, TaskDescriptor
 from dios.firmament.simulate.blocks import BlockMap, file_size, mixed
 from dios.firmament.simulate.events import (
     Happening,
@@ -66,6 +66,7 @@ from dios.firmament.simulate.trace_rows import (
     task_rows,
     usage_rows,
 )
+from dios.wire.types import Affinity
 
 PRODUCTION: Final = 9
 """The least priority of production work."""
@@ -332,6 +333,6 @@ def _jobs(lives: list[_Life]) -> dict[int, JobDescriptor]:
                 principal=row.user[:16],
                 name=f"job {row.job}",
                 kind=Kind.SERVICE if row.priority >= PRODUCTION else Kind.BATCH,
-                affinity=Affinity.SPREAD_MACHINES if row.job in spread else Affinity.NONE,
+                affinity=Affinity.SPREAD_NODES if row.job in spread else Affinity.NONE,
             )
     return jobs
