@@ -66,7 +66,8 @@ def firmament(
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("the experiments"):
-            from dios.firmament.repro import evaluation, pictures  # noqa: PLC0415 - needs an extra
+            from dios.firmament import pictures  # noqa: PLC0415 - needs an extra
+            from dios.firmament.repro import evaluation  # noqa: PLC0415 - needs an extra
         numbers = evaluation.chosen(figure or [])
         if not pictures.can_draw():
             say(f"matplotlib is not installed, so there will be no pictures: {pictures.INSTALL}")

@@ -127,13 +127,14 @@ def simulate(
 def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> None:
     """Simulate, write, tell."""
     from dios.firmament.coordinator.rehearsal import rehearse  # noqa: PLC0415 - needs an extra
+    from dios.firmament.pictures import need_plots  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate import command, report  # noqa: PLC0415 - needs an extra
-    from dios.firmament.simulate import plots as pictures  # noqa: PLC0415 - needs an extra
+    from dios.firmament.simulate.plots import write_plots  # noqa: PLC0415 - needs an extra
 
     if plots and out is None:
         raise InvalidError("--plots needs --out DIR, where the pictures go")
     if plots:
-        pictures.need_plots()
+        need_plots()
     config = command.config_of(options)
     if out is not None:
         # Before the simulation: what cannot be written must not show after an hour.
@@ -146,7 +147,7 @@ def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> N
     if out is not None:
         (out / "summary.json").write_text(json.dumps(summary.as_json(), indent=2) + "\n", encoding="utf-8")
         written = report.write_tables(outcome, out)
-        written += pictures.write_plots(outcome, out) if plots else []
+        written += write_plots(outcome, out) if plots else []
         say(f"wrote summary.json, {', '.join(path.name for path in written)} in {out}")
     if as_json:
         write_json(summary.as_json())

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.errors import InvalidError
+from dios.firmament import pictures
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.green_power import MACHINES
 from dios.firmament.models.random_fit import RandomFitModel
-from dios.firmament.repro import evaluation, green, mix, pictures, solver, tables
+from dios.firmament.repro import evaluation, green, mix, solver, tables
 from dios.firmament.repro.green_lab import BatchJob, Lab, Setup, batch_jobs, machines, run
 
 NOTHING = np.zeros(1)

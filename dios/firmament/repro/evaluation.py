@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dios.errors import InvalidError
-from dios.firmament.repro import green, mix, pictures, solver
+from dios.firmament import pictures
+from dios.firmament.repro import green, mix, solver
 from dios.firmament.repro.tables import Figure, write
 
 Told = Callable[[str], None]

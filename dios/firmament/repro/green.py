@@ -14,8 +14,8 @@ from dios.firmament.columns import Floats
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.models.random_fit import RandomFitModel
+from dios.firmament.pictures import Lines
 from dios.firmament.repro.green_lab import Lab, Setup, batch_jobs, run
-from dios.firmament.repro.pictures import Lines
 from dios.firmament.repro.tables import Claim, Figure, Sheet
 
 Told = Callable[[str], None]

@@ -17,7 +17,7 @@ import numpy as np
 from dios.firmament.columns import Floats
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models.catalogue import Value
-from dios.firmament.repro.pictures import Boxes, Lines, distribution
+from dios.firmament.pictures import Boxes, Lines, distribution
 from dios.firmament.repro.tables import (
     PERCENTILE_COLUMNS,
     Claim,

@@ -16,7 +16,7 @@ import numpy as np
 
 from dios.errors import InvariantError
 from dios.firmament.models.quincy import QuincyModel
-from dios.firmament.repro.pictures import Lines, distribution
+from dios.firmament.pictures import Lines, distribution
 from dios.firmament.repro.tables import Claim, Figure, Sheet
 from dios.firmament.rounds import Round
 from dios.firmament.scheduler import FlowScheduler

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.repro.pictures import Numbers, Picture
+from dios.firmament.pictures import Numbers, Picture
 
 Cell = str | int | float
 

@@ -1,39 +1,17 @@
 """Pictures of a simulation: how full the cluster was, how long tasks waited, how long decisions took.
 
-For: ``dios sched simulate --plots``. Not for: the thesis' figures (``repro``). Needs matplotlib, which is
-in the extra ``plots``.
+For: ``dios sched simulate --plots``. Not for: the thesis' figures (``repro``), or drawing (``pictures``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Final
 
 import numpy as np
 
-from dios.errors import Code, DiosError
+from dios.firmament.pictures import Boxes, Lines, Numbers, Picture, distribution, draw, need_plots
 from dios.firmament.simulate.outcome import Outcome
-
-_SIZE: Final = (7.0, 3.6)
-"""Inches."""
-
-
-class MissingPlotsError(DiosError):
-    """Pictures were asked for and matplotlib is not installed."""
-
-    code: ClassVar[Code] = Code.ENOSYS
-
-
-def need_plots() -> None:
-    """Raises MissingPlotsError where matplotlib is not installed: before hours of simulation, not after."""
-    try:
-        import_module("matplotlib")
-    except ImportError:
-        raise MissingPlotsError(
-            "pictures need matplotlib, which is not installed: pip install 'dios[plots]'"
-        ) from None
 
 
 def write_plots(outcome: Outcome, directory: Path) -> list[Path]:
@@ -44,81 +22,44 @@ def write_plots(outcome: Outcome, directory: Path) -> list[Path]:
         OSError: the directory cannot be written.
     """
     need_plots()
-    records = [*outcome.ended, *outcome.unfinished]
-    written = [
-        _timeline(outcome, directory / "timeline.png"),
-        _cumulative(
-            {
-                "whole round": [line.total_s for line in outcome.rounds],
-                "solver": [line.solve_s for line in outcome.rounds],
-            },
-            "seconds for a decision",
-            directory / "decisions.png",
-        ),
-        _cumulative(
-            {
-                "batch": [each.waited for each in records if each.placements and not each.service],
-                "service": [each.waited for each in records if each.placements and each.service],
-            },
-            "seconds waited",
-            directory / "waiting.png",
-        ),
-    ]
-    programs = sorted({record.name for record in outcome.ended if record.completed and record.instructions})
-    if programs:
-        runtimes = {name: [record.normalised for record in outcome.of(name)] for name in programs}
-        written.append(_boxes(runtimes, directory / "runtimes.png"))
+    written: list[Path] = []
+    for picture in _pictures(outcome):
+        written.append(directory / f"{picture.name}.png")
+        draw(picture, written[-1])
     return written
 
 
-def _timeline(outcome: Outcome, path: Path) -> Path:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra that only pictures need
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    hours = [level.at / 3600 for level in outcome.levels]
-    axes.plot(hours, [level.slots for level in outcome.levels], color="0.6", label="slots")
-    axes.plot(hours, [level.running for level in outcome.levels], label="running")
-    axes.plot(hours, [level.waiting for level in outcome.levels], label="waiting")
-    axes.set_xlabel("simulated hours")
-    axes.set_ylabel("tasks")
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path)
-    return path
-
-
-def _cumulative(series: Mapping[str, Sequence[float]], label: str, path: Path) -> Path:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra that only pictures need
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    for name, values in series.items():
-        if values:
-            ordered = np.sort(np.array(values, np.float64))
-            axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), where="post", label=name)
-    axes.set_xlabel(label)
-    axes.set_ylabel("share")
-    axes.set_ylim(0, 1)
-    if any(series.values()):
-        axes.legend()
-    figure.savefig(path)
-    return path
+def _pictures(outcome: Outcome) -> Iterable[Picture]:
+    levels, rounds = outcome.levels, outcome.rounds
+    hours = np.array([level.at for level in levels]) / 3600
+    full = {
+        "slots": (hours, [level.slots for level in levels]),
+        "running": (hours, [level.running for level in levels]),
+        "waiting": (hours, [level.waiting for level in levels]),
+    }
+    yield Lines("timeline", f"How full the cluster was: {outcome.model}", "simulated hours", "tasks", full)
+    seconds = {
+        "whole round": [line.total_s for line in rounds],
+        "solver": [line.solve_s for line in rounds],
+    }
+    yield _shares("decisions", "seconds for a decision", "rounds", seconds)
+    ran = [record for record in (*outcome.ended, *outcome.unfinished) if record.placements]
+    waited = {
+        kind: [record.waited for record in ran if record.service is service]
+        for kind, service in (("batch", False), ("service", True))
+    }
+    yield _shares("waiting", "seconds waited", "tasks", waited)
+    programs = sorted({record.name for record in outcome.ended if record.completed and record.instructions})
+    if programs:
+        runtimes = {
+            name: {outcome.model: [each.normalised for each in outcome.of(name)]} for name in programs
+        }
+        yield Boxes("runtimes", "Runtime beside that on the best idle machine", "times ideal", runtimes)
 
 
-def _boxes(runtimes: Mapping[str, Sequence[float]], path: Path) -> Path:
-    """As Figure 8.1: boxes at the quartiles, whiskers at the 1st and 99th percentiles."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra that only pictures need
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    names = ("whislo", "q1", "med", "q3", "whishi")
-    boxes = [
-        {**dict(zip(names, np.percentile(values, (1, 25, 50, 75, 99)), strict=True)), "label": program}
-        for program, values in runtimes.items()
-    ]
-    axes.bxp(boxes, showfliers=False)
-    axes.set_ylabel("normalised runtime")
-    axes.set_ylim(bottom=0)
-    figure.savefig(path)
-    return path
+def _shares(name: str, what: str, of: str, series: dict[str, list[float]]) -> Lines:
+    """Distributions of what there is."""
+    curves: dict[str, tuple[Numbers, Numbers]] = {
+        each: distribution(values) for each, values in series.items() if values
+    }
+    return Lines(name, f"Share of {of} by {what}", what, f"share of {of}", curves)

@@ -1,17 +1,19 @@
-"""Plots of reproduced figures: what to draw is data, and drawing it wants matplotlib (the extra ``plots``).
+"""Boxes, timelines and distributions as pictures: data says what to draw; matplotlib (extra ``plots``) draws.
 
-For: boxes, timelines and distributions. Not for: numbers, which stand in tables whether or not one can draw.
+For: the figures of experiments (``repro``) and of single simulations (``simulate.plots``). Not for: numbers,
+which stand in tables whether or not one can draw.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from dios.errors import Code, DiosError
 from dios.firmament.columns import Floats
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ _WIDTH: Final = 7.0
 _HEIGHT: Final = 3.2
 _DPI: Final = 90
 """Small files: the pictures stand in the repository."""
-
 
 Numbers = Sequence[float] | Floats
 
@@ -60,7 +61,23 @@ def distribution(values: Numbers) -> tuple[Floats, Floats]:
 
 def can_draw() -> bool:
     """Whether matplotlib is there."""
-    return importlib.util.find_spec("matplotlib") is not None
+    try:
+        import_module("matplotlib")
+    except ImportError:
+        return False
+    return True
+
+
+class MissingPlotsError(DiosError):
+    """Pictures were asked for and matplotlib is not installed."""
+
+    code: ClassVar[Code] = Code.ENOSYS
+
+
+def need_plots() -> None:
+    """Raises MissingPlotsError where nothing can be drawn: before hours of simulation, not after."""
+    if not can_draw():
+        raise MissingPlotsError(f"pictures need matplotlib, which is not installed: {INSTALL}")
 
 
 def draw(picture: Picture, path: Path) -> None:
@@ -113,4 +130,5 @@ def _lines(axes: Axes, picture: Lines) -> None:
     axes.set_xlabel(picture.x, fontsize=8)
     if picture.log_x:
         axes.set_xscale("log")
-    axes.legend(fontsize=7)
+    if picture.series:
+        axes.legend(fontsize=7)
