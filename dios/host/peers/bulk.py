@@ -102,7 +102,7 @@ class _Threaded(ABC):
     def _run(self) -> None:
         """What the thread does until the connection ends."""
 
-    def _last(self) -> None:
+    def _last(self) -> None:  # noqa: B027 - not every thread has something to do then
         """The connection is closed, and takes nothing more."""
 
     def _live(self) -> None:
