@@ -126,6 +126,32 @@ def test_people_see_their_own_tasks(office: Office) -> None:
         assert refused["error"]
 
 
+def test_what_is_told_to_everybody_names_nobody(office: Office) -> None:
+    """Status and history are for all; which tasks moved, and what went wrong with whose, is the ruler's."""
+    office.read("n1", board(1, (submission(1, Work(), "uid:7"),)), 0.0)
+    office.round(1.0)
+    office.note("something about job 77")
+    for question in ({"ask": "status"}, {"ask": "history"}):
+        whole = json.dumps(ask(office, question))
+        told = ask(office, question, ruler=False, principal="uid:8")
+        assert told["ok"]
+        assert "job 77" not in json.dumps(told)
+        assert '"place", 1,' in whole
+        assert '"place", 1,' not in json.dumps(told)
+
+
+def test_a_task_that_is_to_stop_is_explained(office: Office) -> None:
+    """Between the order to stop and the end, the explanation says that."""
+    low = submission(1, Work(cpus_milli=2000, restartable=True))
+    office.read("n1", board(1, tasks=(occupant(low),)), 0.0)
+    office.read("n2", board(2, tasks=(occupant(submission(2, Work(cpus_milli=2000))),)), 0.0)
+    high = submission(3, Work(cpus_milli=2000, priority=5))
+    office.read("n1", board(1, (high,), (occupant(low),)), 1.0)
+    office.round(1.0)
+    told = ask(office, {"ask": "explain", "task": "job1"})
+    assert "told to stop" in str(told["lines"])
+
+
 def test_an_unknown_question_is_answered(office: Office) -> None:
     """What is no question, and what is no JSON, gets an answer that says so."""
     assert "status" in str(ask(office, {"ask": "weather"})["error"])

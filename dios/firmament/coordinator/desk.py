@@ -79,7 +79,7 @@ class Desk:
         return self._books.scheduler
 
     def _status(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
-        del asked, question
+        del question
         state = self._scheduler.state
         entries = list(self._books.tasks.values())
         last = self._scheduler.history[-1] if self._scheduler.history else None
@@ -106,8 +106,9 @@ class Desk:
             "waiting": sum(entry.phase is Phase.WAITING for entry in entries),
             "running": sum(entry.phase is Phase.RUNNING for entry in entries),
             "rounds": last.number if last else 0,
-            "last_round": _round(last) if last else None,
-            "problems": [*self.problems, *self._books.problems.values()][-10:],
+            "last_round": _round(last, asked) if last else None,
+            # Problems name tasks, whosever they are.
+            "problems": [*self.problems, *self._books.problems.values()][-10:] if asked.ruler else [],
             "unmeasured": self.unmeasured,
         }
 
@@ -124,9 +125,9 @@ class Desk:
         return {"ok": True, "before": before, "model": self._scheduler.model.name}
 
     def _history(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
-        del asked, question
+        del question
         rounds = list(self._scheduler.history)[-_ROUNDS_SHOWN:]
-        return {"ok": True, "rounds": [_round(one) for one in rounds]}
+        return {"ok": True, "rounds": [_round(one, asked) for one in rounds]}
 
     def _export(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
         if not asked.ruler:
@@ -151,18 +152,25 @@ class Desk:
             "caller": entry.host,
             "model": self._scheduler.model.name,
         }
-        problem = self._books.problems.get(task)
-        if problem is not None:
-            return {**found, "lines": [f"it cannot be placed: {problem}"], "explanation": None}
-        gang = self._books.gang_of(task)
-        if gang is not None:
-            here, wanted = gang
-            text = f"it waits for its gang: {here} of {wanted} tasks were submitted so far"
-            return {**found, "lines": [text], "explanation": None}
+        short = self._in_short(task, entry)
+        if short:
+            return {**found, "lines": [short], "explanation": None}
         explanation = self._scheduler.explain(task)
         # People know the task by its fingerprint, not by its number.
         lines = [line.replace(f"{task}", row.fingerprint) for line in explanation.lines()]
         return {**found, "lines": lines, "explanation": explanation.to_json()}
+
+    def _in_short(self, task: int, entry: Entry) -> str:
+        """Why the scheduler knows nothing of a task; empty where it does."""
+        if entry.phase is Phase.LEAVING:
+            return "it was told to stop, to make room for another; it is about to end"
+        problem = self._books.problems.get(task)
+        if problem is not None:
+            return f"it cannot be placed: {problem}"
+        gang = self._books.gang_of(task)
+        if gang is not None:
+            return f"it waits for its gang: {gang[0]} of {gang[1]} tasks were submitted so far"
+        return ""
 
     def _found(self, asked: Asked, word: str) -> tuple[int, Entry]:
         known = {
@@ -188,13 +196,15 @@ def _too_long(size: int) -> str:
     )
 
 
-def _round(one: Round) -> dict[str, object]:
+def _round(one: Round, asked: Asked) -> dict[str, object]:
+    """A round as JSON; which tasks it moved is for the nodes' own user alone."""
     found = asdict(one)
     kinds = Counter(delta.change.name.lower() for delta in one.deltas)
     found["kinds"] = dict(kinds)
     found["deltas"] = [
         (delta.change.name.lower(), delta.task, delta.source, delta.target)
-        for delta in one.deltas[:_DELTAS_SHOWN]
+        for delta in one.deltas[: _DELTAS_SHOWN if asked.ruler else 0]
     ]
-    found["faults"] = [f"{fault.where}: {fault.what}" for fault in one.faults]
+    faults = one.faults if asked.ruler else []
+    found["faults"] = [f"{fault.where}: {fault.what}" for fault in faults]
     return found
