@@ -14,7 +14,7 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-_Number = TypeVar("_Number", np.float64, np.int64, np.int32)
+_Number = TypeVar("_Number", np.float32, np.float64, np.int64, np.int32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dios.fairness.allocation import Allocation
-from dios.fairness.dc_columns import TILED_MIN, Demands, Table, Workers, table_of, tiles_of
+from dios.fairness.allocation import Allocation, array_of
+from dios.fairness.dc_columns import TILED_MIN, Table, Workers, table_of, tiles_of
 from dios.fairness.dc_epsilon import EPSILON_MAX, EpsilonSearch
 from dios.fairness.dc_kernels import (
     BEFORE,
@@ -30,6 +30,7 @@ from dios.fairness.dc_kernels import (
     some_rounds,
     subtract_tiles,
 )
+from dios.fairness.sparse_demands import Demands
 
 LOOK_AGAIN: Final = 50_000
 """Entries of rows touched between two looks at the clock: below a millisecond."""
@@ -69,7 +70,7 @@ class DcDrf:
         self._threads = threads or len(os.sched_getaffinity(0))
         self._dtype = _precision(dtype)
         self._deadline_s = float(deadline_s)
-        self._weights = None if weights is None else np.array(weights)
+        self._weights = None if weights is None else array_of("weights", weights).copy()
         self._clock = clock
         self._search = EpsilonSearch(float(epsilon))
         with Workers(self._threads) as workers:
@@ -111,11 +112,9 @@ class DcDrf:
 
 
 def _precision(dtype: str) -> type[np.float32 | np.float64]:
-    found = np.dtype(dtype)
-    if found == np.float32:
-        return np.float32
-    if found == np.float64:
-        return np.float64
+    for kind in (np.float32, np.float64):
+        if dtype in (kind, kind.__name__):
+            return kind
     raise ValueError(f"dtype is {dtype!r}; it must be float32 or float64")
 
 
@@ -143,7 +142,7 @@ class _Rounds:
     """The inner loop of one interval: lines 5 to 23 of Algorithm 2."""
 
     def __init__(self, table: Table, epsilon: float, workers: Workers) -> None:
-        tenants, resources = table.shape
+        tenants, resources = table.rows.shape
         self._table = table
         self._epsilon = epsilon
         self._workers = workers
@@ -171,9 +170,9 @@ class _Rounds:
             self._level,
             self._epsilon,
             self.active,
-            table.offsets,
-            table.resources,
-            table.scaled,
+            table.rows.offsets,
+            table.rows.resources,
+            table.rows.values,
             table.column_offsets,
             table.column_tenants,
             self._state,
@@ -186,7 +185,7 @@ class _Rounds:
             marks.worn,
             LOOK_AGAIN,
             # Less is not worth the tiles' own sums; which of the two it is depends on the case alone.
-            max(TILED_MIN, 4 * table.shape[1]),
+            max(TILED_MIN, 4 * table.rows.shape[1]),
         )
         if rounds < 0:
             raise AssertionError(f"{self.active} tenants rise and no resource has a demand")
@@ -198,14 +197,20 @@ class _Rounds:
         """Line 17 in tiles, where much leaves at once."""
         table, marks = self._table, self._marks
         ends = np.zeros(leaving.size + 1, np.int64)
-        np.cumsum(table.offsets[leaving + 1] - table.offsets[leaving], out=ends[1:])
+        np.cumsum(table.rows.offsets[leaving + 1] - table.rows.offsets[leaving], out=ends[1:])
         tiles = tiles_of(ends)
-        taken = np.zeros((len(tiles), table.shape[1], 2))
+        taken = np.zeros((len(tiles), table.rows.shape[1], 2))
         self._workers.run(
             [
                 partial(
                     gather_rows,
-                    *(table.offsets, table.resources, table.scaled, leaving[first:last], taken[tile]),
+                    *(
+                        table.rows.offsets,
+                        table.rows.resources,
+                        table.rows.values,
+                        leaving[first:last],
+                        taken[tile],
+                    ),
                 )
                 for tile, (first, last) in enumerate(tiles)
             ]
@@ -213,40 +218,36 @@ class _Rounds:
         worn = subtract_tiles(self._level, taken, self._state, marks.worn)
         if worn:
             mend_sums(
-                *(table.offsets, table.resources, table.scaled, table.column_offsets, table.column_tenants),
+                *(
+                    table.rows.offsets,
+                    table.rows.resources,
+                    table.rows.values,
+                    table.column_offsets,
+                    table.column_tenants,
+                ),
                 *(marks.active, marks.worn[:worn], self._state),
             )
 
     def allocation(self) -> Allocation:
         """Lines 20 to 23: who still rises keeps the level of the last round."""
         table, marks = self._table, self._marks
-        rising = (marks.active == 1) & _demanding(table)
-        marks.reached[rising] = self._level
-        amounts = np.empty(table.scaled.size)
+        rows = table.rows
+        amounts = np.empty(rows.values.size)
         self._workers.run(
             [
-                partial(allocate_rows, table.offsets, table.scaled, marks.reached, first, last, amounts)
+                partial(
+                    allocate_rows,
+                    *(self._level, rows.offsets, rows.values, marks.active),
+                    *(marks.reached, first, last, amounts),
+                )
                 for first, last in table.tiles
             ]
         )
         return Allocation(
-            amounts=_spread(table, amounts) if table.dense else amounts,
+            amounts=rows.spread(amounts),
             share=marks.reached,
             bottleneck=marks.bottleneck.astype(np.int64),
             rounds=self._count,
             epsilon=self._epsilon,
             completed=self.active == 0,
         )
-
-
-def _demanding(table: Table) -> NDArray[np.bool_]:
-    """Which tenants demand anything at all."""
-    found = np.concatenate([[0], np.cumsum(table.scaled > 0)])
-    return found[table.offsets[1:]] > found[table.offsets[:-1]]
-
-
-def _spread(table: Table, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The amounts in the shape of dense demands."""
-    spread = np.zeros(table.shape)
-    spread[np.repeat(np.arange(table.shape[0]), np.diff(table.offsets)), table.resources] = amounts
-    return spread

@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dios.compiled import compiled
+from dios.fairness.allocation import Floats, Ints
+from dios.fairness.sparse_demands import Places, Reals
 
-Reals: TypeAlias = NDArray[np.float32 | np.float64]
-Doubles: TypeAlias = NDArray[np.float64]
-Longs: TypeAlias = NDArray[np.int64]
-Ints: TypeAlias = NDArray[np.int32]
 Bytes: TypeAlias = NDArray[np.uint8]
 
 ROUNDING: Final = 1e-14
@@ -32,40 +30,19 @@ it was last added up. What is left of it at level y is 1 - kept - mu y (line 15)
 BLOCK: Final = 128
 """Resources that share a lower bound for when the first of them runs dry."""
 
-FINE, BAD_RESOURCE, BAD_VALUE, TWICE = 0, 1, 2, 3
-"""What :func:`faulty_entry` says of an entry."""
-
-
-@compiled
-def faulty_entry(
-    offsets: Longs, resources: Longs, values: Reals, count: int, first: int, last: int
-) -> tuple[int, int]:
-    """The first entry at fault of tenants ``first`` to ``last``, and what it is; (-1, FINE) for none."""
-    seen = np.full(count, -1, np.int64)
-    for tenant in range(first, last):
-        for k in range(offsets[tenant], offsets[tenant + 1]):
-            if resources[k] < 0 or resources[k] >= count:
-                return k, BAD_RESOURCE
-            if not (values[k] >= 0.0 and values[k] < np.inf):
-                return k, BAD_VALUE
-            if seen[resources[k]] == tenant:
-                return k, TWICE
-            seen[resources[k]] = tenant
-    return -1, FINE
-
 
 @compiled
 def scale_rows(
-    offsets: Longs,
-    resources: Ints,
+    offsets: Ints,
+    resources: Places,
     values: Reals,
-    weights: Doubles,
+    weights: Floats,
     per_entry: bool,  # noqa: FBT001 - a kernel is called by position
     first: int,
     last: int,
     scaled: Reals,
-    sums: Doubles,
-    counts: Longs,
+    sums: Floats,
+    counts: Ints,
 ) -> int:
     """Scale to v = rho d tenants ``first`` to ``last``, and what they add to mu and to the resources' counts.
 
@@ -93,20 +70,7 @@ def scale_rows(
 
 
 @compiled
-def place_columns(
-    offsets: Longs, resources: Ints, scaled: Reals, first: int, last: int, places: Longs, tenants: Ints
-) -> None:
-    """Write tenants ``first`` to ``last`` into the columns of what they demand; ``places`` are moved on."""
-    for tenant in range(first, last):
-        for k in range(offsets[tenant], offsets[tenant + 1]):
-            if scaled[k] > 0.0:
-                resource = resources[k]
-                tenants[places[resource]] = tenant
-                places[resource] += 1
-
-
-@compiled
-def look_at_block(state: Doubles, soonest: Doubles, block: int, spared: float) -> tuple[float, int]:
+def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> tuple[float, int]:
     """The level at which the first resource of a block has nothing left, and that resource; -1 for none.
 
     ``soonest`` of the block becomes the level at which one of them has no more than ``spared`` left.
@@ -124,7 +88,7 @@ def look_at_block(state: Doubles, soonest: Doubles, block: int, spared: float) -
 
 @compiled
 def dry_resources(
-    level: float, spared: float, state: Doubles, soonest: Doubles, dry: Ints
+    level: float, spared: float, state: Floats, soonest: Floats, dry: Places
 ) -> tuple[int, float]:
     """Lines 13 to 16: how many resources the next round ends (into ``dry``), and its y; -1 for none left.
 
@@ -160,14 +124,14 @@ def dry_resources(
 @compiled
 def send_away(
     level: float,
-    dry: Ints,
-    offsets: Longs,
-    column_offsets: Longs,
-    column_tenants: Ints,
+    dry: Places,
+    offsets: Ints,
+    column_offsets: Ints,
+    column_tenants: Places,
     active: Bytes,
-    reached: Doubles,
-    bottleneck: Ints,
-    leaving: Ints,
+    reached: Floats,
+    bottleneck: Places,
+    leaving: Places,
 ) -> tuple[int, int]:
     """Lines 16 and 18: how many tenants leave (into ``leaving``), and how many entries their rows have."""
     gone, entries = 0, 0
@@ -186,7 +150,13 @@ def send_away(
 
 @compiled
 def subtract_rows(
-    level: float, offsets: Longs, resources: Ints, scaled: Reals, leaving: Ints, state: Doubles, worn: Ints
+    level: float,
+    offsets: Ints,
+    resources: Places,
+    scaled: Reals,
+    leaving: Places,
+    state: Floats,
+    worn: Places,
 ) -> int:
     """Line 17: tenants leave mu for what is kept. Returns how many entries of ``worn`` it filled."""
     found = 0
@@ -206,7 +176,7 @@ def subtract_rows(
 
 
 @compiled
-def gather_rows(offsets: Longs, resources: Ints, scaled: Reals, leaving: Ints, taken: Doubles) -> None:
+def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places, taken: Floats) -> None:
     """What a tile of leaving tenants takes from mu and from the counts, added up apart."""
     for at in range(leaving.size):
         tenant = leaving[at]
@@ -217,7 +187,7 @@ def gather_rows(offsets: Longs, resources: Ints, scaled: Reals, leaving: Ints, t
 
 
 @compiled
-def subtract_tiles(level: float, taken: Doubles, state: Doubles, worn: Ints) -> int:
+def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Places) -> int:
     """Line 17, from what the tiles have gathered. Returns as :func:`subtract_rows`."""
     found = 0
     for r in range(state.shape[0]):
@@ -233,14 +203,14 @@ def subtract_tiles(level: float, taken: Doubles, state: Doubles, worn: Ints) -> 
 
 @compiled
 def mend_sums(
-    offsets: Longs,
-    resources: Ints,
+    offsets: Ints,
+    resources: Places,
     scaled: Reals,
-    column_offsets: Longs,
-    column_tenants: Ints,
+    column_offsets: Ints,
+    column_tenants: Places,
     active: Bytes,
-    worn: Ints,
-    state: Doubles,
+    worn: Places,
+    state: Floats,
 ) -> None:
     """Add up mu of the worn resources anew, over the tenants that are still active."""
     for at in range(worn.size):
@@ -262,19 +232,19 @@ def some_rounds(
     level: float,
     epsilon: float,
     still: int,
-    offsets: Longs,
-    resources: Ints,
+    offsets: Ints,
+    resources: Places,
     scaled: Reals,
-    column_offsets: Longs,
-    column_tenants: Ints,
-    state: Doubles,
-    soonest: Doubles,
+    column_offsets: Ints,
+    column_tenants: Places,
+    state: Floats,
+    soonest: Floats,
     active: Bytes,
-    reached: Doubles,
-    bottleneck: Ints,
-    dry: Ints,
-    leaving: Ints,
-    worn: Ints,
+    reached: Floats,
+    bottleneck: Places,
+    dry: Places,
+    leaving: Places,
+    worn: Places,
     work: int,
     large: int,
 ) -> tuple[int, float, int, int]:
@@ -304,9 +274,18 @@ def some_rounds(
 
 @compiled
 def allocate_rows(
-    offsets: Longs, scaled: Reals, reached: Doubles, first: int, last: int, amounts: Reals
+    level: float,
+    offsets: Ints,
+    scaled: Reals,
+    active: Bytes,
+    reached: Floats,
+    first: int,
+    last: int,
+    amounts: Floats,
 ) -> None:
-    """Line 23: A = v z of tenants ``first`` to ``last``."""
+    """Lines 21 and 23: A = v z of tenants ``first`` to ``last``; who still rises reached ``level``."""
     for tenant in range(first, last):
         for k in range(offsets[tenant], offsets[tenant + 1]):
+            if active[tenant] and scaled[k] > 0.0:
+                reached[tenant] = level
             amounts[k] = scaled[k] * reached[tenant]

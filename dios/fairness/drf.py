@@ -2,9 +2,10 @@
 
 Not for: tasks that cannot be divided (``sdrf_scheduler.py``), or clouds of tenants (``edrf.py``).
 
-All three raise a water level: a user's tank stands on what it committed itself to give back, and is as
-deep as its demand. Levels at which a user begins or has enough are sorted, and between two of them all
-use grows linearly, so that the level at which a resource runs dry is solved for, not searched.
+SMMF is SDRF of one resource, and DRF is EDRF with a bound at the demand (``edrf.py``). SDRF raises a water
+level: a user's tank stands on what it committed itself to give back, and is as deep as its demand. Levels at
+which a user begins or has enough are sorted, and between two of them all use grows linearly, so that the level
+at which a resource runs dry is solved for, not searched.
 """
 
 from __future__ import annotations
@@ -49,23 +50,8 @@ def smmf(demand: npt.ArrayLike, commitment: npt.ArrayLike) -> Allocation:
     shapes.
     """
     asked = numbers("demand", demand, (None,))
-    owed = numbers("commitment", commitment, asked.shape)
-    if asked.sum() <= 1.0:
-        return Allocation(asked.copy(), asked.copy(), np.full(len(asked), -1, np.int64), 0)
-    levels = np.concatenate([owed, owed + asked])
-    slopes = np.repeat(np.array([1.0, -1.0]), len(asked))
-    order = np.argsort(levels, kind="stable")
-    levels = levels[order]
-    used = np.concatenate([[0.0], np.cumsum(np.cumsum(slopes[order])[:-1] * np.diff(levels))])
-    last = max(0, int(np.searchsorted(used, 1.0)) - 1)
-    # Between two neighbouring levels the same users rise: their common level follows from the whole.
-    low = levels[last]
-    rising = (owed <= low) & (owed + asked > low)
-    full = owed + asked <= low
-    x = (1.0 - asked[full].sum() + owed[rising].sum()) / max(1, int(rising.sum()))
-    amounts = np.clip(x - owed, 0.0, asked)
-    stopped = np.where(amounts < asked, 0, -1)
-    return Allocation(amounts, amounts.copy(), stopped, 1)
+    found = sdrf(asked[:, None], numbers("commitment", commitment, asked.shape))
+    return Allocation(found.amounts[:, 0].copy(), found.share, found.bottleneck, found.rounds)
 
 
 def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:

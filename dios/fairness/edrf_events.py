@@ -16,21 +16,10 @@ import numpy.typing as npt
 
 from dios.compiled import borrowing, compiled, inlined
 from dios.fairness.allocation import Floats, Ints
+from dios.fairness.sparse_demands import Places
 
-Places: TypeAlias = npt.NDArray[np.int32]
 Demands: TypeAlias = tuple[Ints, Places, Floats, Floats, Floats]
 """indptr, indices, values, each tenant's largest value, and its rho."""
-
-
-@borrowing
-def first_fault(indptr: Ints, indices: Places, values: Floats, seen: Ints) -> int:
-    """The first value that is negative or not finite, or whose resource its row has named before; or -1."""
-    for i in range(len(indptr) - 1):
-        for p in range(indptr[i], indptr[i + 1]):
-            if not (values[p] >= 0.0 and values[p] < np.inf) or seen[indices[p]] == i:
-                return p
-            seen[indices[p]] = i
-    return -1
 
 
 @compiled
@@ -69,20 +58,6 @@ def add_up(indptr: Ints, indices: Places, values: Floats, largest: Floats, rho: 
     for r in range(len(sums)):
         starts[r + 1] += starts[r]
     return starts
-
-
-@compiled
-def transposed(indptr: Ints, indices: Places, values: Floats, starts: Ints) -> Places:
-    """The tenants of each resource, resource after resource."""
-    members = np.empty(starts[-1], np.int32)
-    at = starts.copy()
-    for i in range(len(indptr) - 1):
-        for p in range(indptr[i], indptr[i + 1]):
-            if values[p] > 0.0:
-                r = indices[p]
-                members[at[r]] = i
-                at[r] += 1
-    return members
 
 
 @inlined

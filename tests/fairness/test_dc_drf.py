@@ -13,6 +13,7 @@ from dios.fairness.allocation import Allocation
 from dios.fairness.dc_drf import DcDrf
 from dios.fairness.dc_epsilon import EPSILON_MAX, EpsilonSearch
 from dios.fairness.generate_demands import generate_demands
+from dios.fairness.sparse_demands import Demands
 
 Doubles = NDArray[np.float64]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
@@ -177,10 +178,10 @@ def test_epsilon_has_a_greatest_value() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """One thread and two give the same allocation to the last bit, with tiles and many tenants leaving."""
-    monkeypatch.setattr(dc_columns, "TILED_MIN", 1000)
-    monkeypatch.setattr(dc_drf, "TILED_MIN", 1000)
     demands = generate_demands("U2", 2000, 150, seed=3)
     for epsilon in (0.0, 0.05):
+        monkeypatch.setattr(dc_columns, "TILED_MIN", 1000)
+        monkeypatch.setattr(dc_drf, "TILED_MIN", 1000)
         one, two = (
             DcDrf(demands, deadline_s=LONG_S, threads=threads, dtype=dtype, epsilon=epsilon).interval()
             for threads in (1, 2)
@@ -242,20 +243,22 @@ def test_a_sum_that_lost_its_digits_is_made_anew() -> None:
         ([[0.1, np.nan]], r"demands\[0, 1\]"),
         ([[0.1, 0.2], [-1.0, 0.2]], r"demands\[1, 0\]"),
         ([[np.inf]], r"demands\[0, 0\]"),
-        ([0.1, 0.2], "shape"),
+        ([0.1, 0.2], r"demands has the shape \(2,\)"),
+        ([[0.1], [0.1, 0.2]], "demands is not a rectangle"),
+        ([[0.1, None]], r"demands\[0, 1\] is nan"),
         (([0, 2], [0, 1], [0.1, np.nan], 2), r"values\[1\]"),
         (([0, 1, 2], [0, 1], [0.1, -0.5], 2), r"values\[1\].*tenant 1"),
         (([0, 2], [0, 2], [0.1, 0.1], 2), r"indices\[1\]"),
-        (([0, 2], [1, 1], [0.1, 0.1], 2), r"indices\[1\].*twice"),
+        (([0, 2], [1, 1], [0.1, 0.1], 2), r"indices\[1\] is 1 for the second time in row 0"),
         (([0, 2, 1], [0], [0.1], 2), r"indptr\[2\]"),
         (([1, 2], [0, 1], [0.1, 0.1], 2), r"indptr\[0\]"),
         (([0, 3], [0, 1], [0.1, 0.1], 2), "indptr ends at 3"),
         (([0.0, 1.0], [0], [0.1], 2), "indptr"),
         (([0, 1], [0], [0.1], -1), r"demands\[3\]"),
-        ([["a"]], "numbers"),
+        ([["a"]], "demands holds <U1: numbers are needed"),
     ],
 )
-def test_bad_demands_are_refused(demands: dc_columns.Demands, fault: str) -> None:
+def test_bad_demands_are_refused(demands: Demands, fault: str) -> None:
     """What is no demand raises ValueError with its place, also in an interval, which then changes nothing."""
     with pytest.raises(ValueError, match=fault):
         DcDrf(demands, deadline_s=1.0)
@@ -269,7 +272,8 @@ def test_bad_demands_are_refused(demands: dc_columns.Demands, fault: str) -> Non
 @pytest.mark.parametrize(
     ("weights", "fault"),
     [
-        ([1.0], "shape"),
+        ([1.0], r"weights has the shape \(1,\)"),
+        ([[1.0], [1.0, 1.0]], "weights is not a rectangle"),
         ([1.0, 0.0], r"weights\[1\]"),
         ([1.0, -1.0], r"weights\[1\]"),
         ([1.0, 1e-60], r"weights\[1\]"),
@@ -291,8 +295,9 @@ def test_bad_options_are_refused() -> None:
             DcDrf(demands, deadline_s=deadline_s)
     with pytest.raises(ValueError, match="threads"):
         DcDrf(demands, deadline_s=1.0, threads=0)
-    with pytest.raises(ValueError, match="dtype"):
-        DcDrf(demands, deadline_s=1.0, dtype="int32")
+    for dtype in ("int32", "exact"):
+        with pytest.raises(ValueError, match="dtype"):
+            DcDrf(demands, deadline_s=1.0, dtype=dtype)
     for epsilon in (-0.1, 0.6, np.nan):
         with pytest.raises(ValueError, match="epsilon"):
             DcDrf(demands, deadline_s=1.0, epsilon=epsilon)

@@ -86,6 +86,13 @@ def test_a_tenant_of_next_to_no_weight_gets_what_giants_left() -> None:
     np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9)
 
 
+def test_demands_and_weights_at_the_ends_of_double_precision_are_divided() -> None:
+    """Next to nothing of a resource, or next to everything with next to no weight, is no error."""
+    np.testing.assert_allclose(edrf([[1.0, 1e-310]]).amounts, [[1.0, 1e-310]], rtol=1e-9)
+    capped = edrf([[1e300], [0.25]], weights=[1e-300, 1.0], cap=True)
+    np.testing.assert_allclose(capped.amounts, [[0.75], [0.25]], rtol=1e-9)
+
+
 def test_everybody_who_asks_is_stopped_by_a_resource_that_it_uses_and_that_is_full() -> None:
     """Without a cap each tenant names its bottleneck; it demands that resource, and nothing of it is left."""
     rng = np.random.default_rng(7)
@@ -130,7 +137,13 @@ def test_nothing_asked_is_nothing_given(users: int, resources: int) -> None:
         (([0, 2], [0, 2], [0.1, 0.1], 2), None, r"indices\[1\] is 2: there are 2 resources"),
         (([0, 1, 3], [0, 1, 1], [0.1, 0.1, 0.2], 2), None, r"indices\[2\] is 1 for the second time in row 1"),
         (([0, 2, 1, 2], [0, 1], [0.1, 0.1], 2), None, r"indptr\[2\] is less"),
-        (([0, 1], [0, 1], [0.1, 0.1], 2), None, "indptr must begin with 0 and end with 2"),
+        (([0, 1], [0, 1], [0.1, 0.1], 2), None, "indptr ends at 1: 2 is needed"),
+        (([1, 2], [0, 1], [0.1, 0.1], 2), None, r"indptr\[0\] is not 0"),
+        (([], [], [], 2), None, r"indptr\[0\] is not 0"),
+        (([0, 2], [0, 1], [[0.1], [0.1, 0.2]], 2), None, "values is not a rectangle"),
+        ([["0.5"]], None, "demands holds <U3"),
+        ([[0.1, 0.2]], [1e-310], r"weights\[0\] is 1e-310"),
+        ([[0.1], [0.2]], [1.0, 1e308], r"weights\[1\] is 1e\+308"),
         (([0, 2], [0, 1], [0.1], 2), None, r"values has the shape \(1,\)"),
         (([0, 2], [0.0, 1.0], [0.1, 0.1], 2), None, "indices has the shape"),
         (([0, 2], [0, 1], [0.1, 0.1], -1), None, r"demands\[3\] is -1"),
