@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dios.firmament.columns import Flags, Floats, Ints
-from dios.firmament.descriptors import Level
 from dios.firmament.models.data_model import DataCosts
 from dios.firmament.models.locality import Holdings
 from dios.firmament.models.protocol import ClassArcs, Options
@@ -29,6 +28,7 @@ from dios.firmament.models.terms import (
     class_numbers,
     joined,
     not_negative,
+    open_machines,
     running_tasks,
     stay,
     stop_nobody,
@@ -97,8 +97,7 @@ class ApolloModel(QuincyModel):
     def plan(self, state: ClusterState, number: int) -> _Plan:
         """R and W of a class (its number in ``ClusterState.equivalences``) on each machine."""
         if number not in self._plans:
-            machines = state.resources.at(Level.MACHINE)
-            machines = machines[state.resources.usable[machines]]
+            machines = open_machines(state)
             waiting = waiting_tasks(state)
             mine = waiting[state.tasks.equivalence[waiting] == number]
             demand = state.tasks.demand[mine].max(axis=0, initial=0.0)

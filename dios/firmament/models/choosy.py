@@ -15,10 +15,10 @@ from collections import deque
 import numpy as np
 
 from dios.firmament.columns import Flags, Ints
-from dios.firmament.descriptors import Constraint, Level
+from dios.firmament.descriptors import Constraint
 from dios.firmament.models.admission import DominantShares, Pools, Shares, SlotShares, Waiting, fill
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import not_negative, running_tasks, unmoved, waiting_tasks
+from dios.firmament.models.terms import not_negative, open_machines, running_tasks, unmoved, waiting_tasks
 from dios.firmament.models.trivial import TrivialModel
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.state import ClusterState
@@ -120,8 +120,7 @@ def _queues(state: ClusterState) -> tuple[list[Waiting], Pools]:
 
 def _pools(state: ClusterState, signatures: list[tuple[Constraint, ...]]) -> Pools:
     table = state.resources
-    machines = table.at(Level.MACHINE)
-    machines = machines[table.usable[machines]]
+    machines = open_machines(state)
     labels = LabelIndex()
     for machine in machines.tolist():
         labels.add(machine, table.labels[machine])

@@ -40,7 +40,7 @@ from dios.firmament.models.coco_vectors import (
     weights_of,
 )
 from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.models.terms import BadModelError, not_negative
+from dios.firmament.models.terms import BadModelError, joined, not_negative
 from dios.firmament.models.tree import Steps, all_steps, mean_up, steps_of, sum_up
 from dios.firmament.state import WAITING, ClusterState
 
@@ -157,10 +157,7 @@ class CocoModel(BaseModel):
             key=lambda each: (each.rank, -each.longest, each.number),
         )
         now = self._now(state)
-        found = [now.admit(each) for each in waiting[:_CLASSES_PER_ROUND]]
-        if not found:
-            return ClassArcs(*(np.zeros(0, np.int64) for _ in range(4)))
-        return ClassArcs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        return joined(*(now.admit(each) for each in waiting[:_CLASSES_PER_ROUND]))
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
         """Load and expected interference of what is below."""

@@ -19,13 +19,15 @@ from dios.firmament.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.descriptors import Kind, Level
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.green_power import PowerBook
-from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
+from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
 from dios.firmament.models.terms import (
     BadModelError,
     class_kinds,
     class_members,
     class_numbers,
+    joined,
     not_negative,
+    open_machines,
     roomy,
 )
 from dios.firmament.state import RUNNING, ClusterState
@@ -46,7 +48,7 @@ LATE: Final = 2
 
 _JOULE: Final = 10.0
 _TYPES_MAX: Final = 62
-"""Types of machines whose fitness for a task is one bit each; further types count as the last."""
+"""Types of machines whose fitness for a task is one bit each; no arcs lead to machines of further types."""
 
 
 class GreenModel(BaseModel):
@@ -80,11 +82,10 @@ class GreenModel(BaseModel):
         Raises:
             BadModelError: a parameter that cannot be meant.
         """
-        not_negative(self.name, few=few, discount=discount, margin=margin, runtime=runtime)
+        not_negative(self.name, few=few, margin=margin, runtime=runtime)
+        not_negative(self.name, 1, discount=discount)
         if objective not in {"energy", "performance"}:
             raise BadModelError(f"model green: objective is {objective!r}; it must be energy or performance")
-        if discount > 1:
-            raise BadModelError(f"model green: discount is {discount}; it must be from 0 to 1")
         self.objective, self.few = objective, few
         self.discount, self.margin, self.runtime, self.patient = discount, margin, runtime, patient
         self.power = PowerBook()
@@ -106,11 +107,8 @@ class GreenModel(BaseModel):
 
     def kinds(self, state: ClusterState) -> list[int]:
         """Numbers of the types of which there is a machine that takes tasks, ascending."""
-        table = state.resources
-        machines = table.at(Level.MACHINE)
-        return [int(each) for each in np.unique(table.machine_type[machines[table.usable[machines]]])][
-            :_TYPES_MAX
-        ]
+        kinds: list[int] = np.unique(state.resources.machine_type[open_machines(state)]).tolist()
+        return kinds[:_TYPES_MAX]
 
     # What it costs -----------------------------------------------------------------------------------
 
@@ -231,17 +229,14 @@ class GreenModel(BaseModel):
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """From each aggregator to the machines of its type: for nothing, or at ω from the late ones."""
         table = state.resources
-        machines = table.at(Level.MACHINE)
-        machines = machines[table.usable[machines]]
+        machines = open_machines(state)
         found = []
         for each, kind, number in zip(classes, class_kinds(classes), class_members(classes), strict=True):
             to = machines[table.machine_type[machines] == number]
             cost = OMEGA_BATCH if kind == LATE else 0
             capacity = self._fitting(state, to)
             found.append(ClassArcs(np.full(len(to), each), to, np.full(len(to), cost, np.int64), capacity))
-        if not found:
-            return NO_CLASS_ARCS
-        return ClassArcs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        return joined(*found)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Energy or time there, and whether the deadline holds."""
@@ -302,8 +297,7 @@ class GreenModel(BaseModel):
 
     def _machines_of(self, state: ClusterState, kinds: list[int]) -> Ints:
         table = state.resources
-        machines = table.at(Level.MACHINE)
-        machines = machines[table.usable[machines]]
+        machines = open_machines(state)
         return np.array([np.count_nonzero(table.machine_type[machines] == kind) for kind in kinds])
 
     def _room(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Flags:

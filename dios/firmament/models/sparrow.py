@@ -15,14 +15,14 @@ from __future__ import annotations
 import numpy as np
 
 from dios.firmament.columns import Ints
-from dios.firmament.descriptors import Level
-from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
+from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
 from dios.firmament.models.terms import (
     BadModelError,
     class_members,
     class_numbers,
     draws,
     not_negative,
+    open_machines,
     unmoved,
     waiting_tasks,
 )
@@ -79,12 +79,11 @@ class SparrowModel(TrivialModel):
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
         """The probes of each job's waiting tasks; a machine that is probed twice has room for two."""
-        machines = state.resources.at(Level.MACHINE)
-        machines = machines[state.resources.usable[machines]]
+        machines = open_machines(state)
         waiting = waiting_tasks(state)
         waiting = waiting[np.isin(state.tasks.job[waiting], class_members(classes))]
         if len(machines) == 0 or len(waiting) == 0:
-            return ClassArcs(*(np.zeros(0, np.int64) for _ in range(4)))
+            return NO_CLASS_ARCS
         again = state.tasks.waiting_time(waiting, state.now) // self.patience
         key = state.tasks.id[waiting] + again.astype(np.int64) * (2**40 + 1)
         probed = machines[draws(self.seed, key, self.probes, len(machines))]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dios.errors import InvalidError
 from dios.firmament.columns import Floats, Ints
+from dios.firmament.descriptors import Level
 from dios.firmament.models.protocol import COST_MAX, NO_CLASS_ARCS, ClassArcs
 from dios.firmament.state import RUNNING, WAITING, ClusterState
 
@@ -102,6 +103,12 @@ def waiting_tasks(state: ClusterState) -> Ints:
 def running_tasks(state: ClusterState) -> Ints:
     """Rows of the tasks that run, ascending."""
     return np.flatnonzero(state.tasks.alive & (state.tasks.status == RUNNING))
+
+
+def open_machines(state: ClusterState) -> Ints:
+    """Rows of the machines that take tasks, ascending."""
+    machines = state.resources.at(Level.MACHINE)
+    return machines[state.resources.usable[machines]]
 
 
 def roomy(state: ClusterState, machines: Ints) -> Ints:
