@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from dios.firmament.generate import WAITING_COST, Workload, rows
-from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.repair_net import spans
+from dios.firmament.solvers.columns import Ints, spans
 from dios.firmament.solvers.warm import WarmSolver
 
 RUNNING_GAIN: Final = 1

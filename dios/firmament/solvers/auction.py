@@ -60,7 +60,7 @@ def solve_contracted(small: Contracted) -> bool:
         return False
     settle_arcs(net)
     count_excess(net, small.supply)
-    return repair(net, new_search(len(net.price)), np.zeros(5, np.int64), askers=False) == SOLVED
+    return repair(net, new_search(len(net.price)), np.zeros(4, np.int64), askers=False) == SOLVED
 
 
 def run(problem: FlowProblem) -> FlowSolution:

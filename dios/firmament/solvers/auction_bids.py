@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dios.compiled import borrowing
-from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.repair_net import FAR, Indices, Net
+from dios.firmament.solvers.columns import Indices, Ints
+from dios.firmament.solvers.repair_net import FAR, Net
 
 AGGREGATE = 0
 SLOTS = 1
@@ -62,23 +62,22 @@ class Market(NamedTuple):
 
 
 @borrowing
-def sink_arc(market: Market, base: int, size: int, key: int) -> None:
-    """Give the top of an aggregate's heap a new key, and let it sink."""
-    arc = market.arc_heap[base]
+def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entry: int) -> None:
+    """Put an entry in the place of a heap's top one, and let it sink; the heap begins at ``base``."""
     place = 0
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and market.arc_key[base + child + 1] < market.arc_key[base + child]:
+        if child + 1 < size and keys[base + child + 1] < keys[base + child]:
             child += 1
-        if market.arc_key[base + child] >= key:
+        if keys[base + child] >= key:
             break
-        market.arc_key[base + place] = market.arc_key[base + child]
-        market.arc_heap[base + place] = market.arc_heap[base + child]
+        keys[base + place] = keys[base + child]
+        kept[base + place] = kept[base + child]
         place = child
-    market.arc_key[base + place] = key
-    market.arc_heap[base + place] = arc
+    keys[base + place] = key
+    kept[base + place] = entry
 
 
 @borrowing
@@ -90,7 +89,7 @@ def refresh(net: Net, market: Market, vertex: int) -> int:
         key = net.cost[arc] * market.scale + market.value[net.head[arc]]
         if key <= market.arc_key[base]:
             return int(key)
-        sink_arc(market, base, size, key)
+        _sink(market.arc_key, market.arc_heap, base, size, key, arc)
 
 
 @borrowing
@@ -174,20 +173,7 @@ def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
     """Give the cheapest taken slot to a task at a higher price; who had it."""
     base, size = market.slot_start[vertex], market.size[vertex]
     loser = market.slot_task[base]
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and market.slot_price[base + child + 1] < market.slot_price[base + child]:
-            child += 1
-        if market.slot_price[base + child] >= price:
-            break
-        market.slot_price[base + place] = market.slot_price[base + child]
-        market.slot_task[base + place] = market.slot_task[base + child]
-        place = child
-    market.slot_price[base + place] = price
-    market.slot_task[base + place] = task
+    _sink(market.slot_price, market.slot_task, base, size, price, task)
     return int(loser)
 
 

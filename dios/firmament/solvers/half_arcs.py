@@ -6,17 +6,13 @@ excesses are plain columns beside it.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dios.compiled import compiled
-from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.columns import Indices, Ints
 from dios.firmament.solvers.standard import Standard
-
-Indices: TypeAlias = NDArray[np.int32]
-"""Half the bytes of int64, and these columns are read out of order: the cache decides the speed."""
 
 
 class Halves(NamedTuple):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dios.compiled import compiled
-from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.half_arcs import Halves, Indices
+from dios.firmament.solvers.columns import Indices, Ints
+from dios.firmament.solvers.half_arcs import Halves
 
 
 class Open(NamedTuple):

@@ -8,22 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dios.compiled import compiled
-from dios.firmament.solvers.columns import Ints
-
-
-@compiled
-def _arcs_by_tail(vertices: int, tail: Ints) -> tuple[Ints, Ints]:
-    first = np.zeros(vertices + 1, np.int64)
-    for arc in range(len(tail)):
-        first[tail[arc] + 1] += 1
-    for vertex in range(vertices):
-        first[vertex + 1] += first[vertex]
-    filled = first[:-1].copy()
-    order = np.empty(len(tail), np.int64)
-    for arc in range(len(tail)):
-        order[filled[tail[arc]]] = arc
-        filled[tail[arc]] += 1
-    return first, order
+from dios.firmament.solvers.columns import Ints, grouped
 
 
 @compiled
@@ -85,7 +70,7 @@ def potentials(vertices: int, tail: Ints, head: Ints, length: Ints, price: Ints)
     Returns the arcs of a negative cycle, in order, where there is one (then ``price`` means nothing), else
     no arcs. O(VE) at worst, near O(E) when ``price`` is nearly right.
     """
-    first, order = _arcs_by_tail(vertices, tail)
+    first, order = grouped(tail, vertices)
     vertex, parent = _correct(first, order, tail, head, length, price)
     cycle: list[int] = []
     start = vertex

@@ -21,11 +21,11 @@ def repair(net: Net, search: Search, stats: Ints, *, askers: bool, patience: int
     """Send and draw until nothing is too much or missing: SOLVED, or INFEASIBLE.
 
     Complementary slackness must hold, and ``net.excess`` must be counted. ``askers``: the lists of options by
-    vertex are there already; they are made here where something is missing. ``stats`` (5,) begins as zeros,
+    vertex are there already; they are made here where something is missing. ``stats`` (4,) begins as zeros,
     and goes with ``search``. Where it would read more entries of lists than ``patience`` for zones, or at the
     pace so far, it GAVE_UP, in the middle.
     """
-    stats[4] = patience
+    stats[3] = patience
     ended = push_excess(net, search, np.flatnonzero(net.excess > 0), stats)
     wanting = np.flatnonzero(net.excess[1:] < 0) + 1
     if ended != SOLVED or not len(wanting):

@@ -19,7 +19,8 @@ from dios.firmament.solvers.repair_net import (
     Net,
     Search,
     gather_zone,
-    note_inner,
+    nearer,
+    path_room,
     settle_distances,
     sit,
     unseat,
@@ -77,14 +78,7 @@ def _edge_before(net: Net, search: Search, vertex: int, now: int) -> int:
 def _draw(net: Net, search: Search, depth: int) -> None:
     """Draw along the path as much as fits; the path's first vertex is where it is missing."""
     amount = -net.excess[search.path[0]]
-    for step in range(depth):
-        code = search.edge[step]
-        if code < 0:
-            amount = 1
-        elif code % 2:
-            amount = min(amount, net.flow[code >> 1] - net.lower[code >> 1])
-        else:
-            amount = min(amount, net.capacity[code >> 1] - net.flow[code >> 1])
+    amount = path_room(net, search, depth, amount)
     for step in range(depth):
         code = search.edge[step]
         if code < 0:
@@ -150,21 +144,13 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int, inner: int) 
         source = net.head[arc]
         far = price - net.cost[arc] - net.price[source]
         if net.flow[arc] > net.lower[arc] and far < best:
-            if search.stamp[source] == now:
-                inner = note_inner(search, inner, vertex, source, far)
-                best = min(best, far + search.distance[source])
-            else:
-                best = far
+            best, inner = nearer(search, now, vertex, source, far, best, inner)
     for place in range(net.in_start[vertex], net.in_start[vertex + 1]):
         arc = net.in_arcs[place]
         source = net.tail[arc]
         far = net.cost[arc] + price - net.price[source]
         if net.flow[arc] < net.capacity[arc] and far < best:
-            if search.stamp[source] == now:
-                inner = note_inner(search, inner, vertex, source, far)
-                best = min(best, far + search.distance[source])
-            else:
-                best = far
+            best, inner = nearer(search, now, vertex, source, far, best, inner)
     option = net.asked[vertex]
     while option >= 0:
         read += 1
@@ -174,11 +160,7 @@ def _distance_back(net: Net, search: Search, vertex: int, now: int, inner: int) 
             net.comes[option] = net.option_cost[seat] + net.price[source] - net.option_cost[option]
             far = price - net.comes[option]
             if far < best and source != vertex:
-                if search.stamp[source] == now:
-                    inner = note_inner(search, inner, vertex, source, far)
-                    best = min(best, far + search.distance[source])
-                else:
-                    best = far
+                best, inner = nearer(search, now, vertex, source, far, best, inner)
         option = net.asked_next[option]
     return int(best), int(read), int(inner)
 
@@ -190,7 +172,7 @@ def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows
     """
     size = gather_zone(search, now, held, found, grows)
     read, again = 0, True
-    while again and read <= stats[4]:
+    while again and read <= stats[3]:
         again, inner = False, 0
         for place in range(size - 1, -1, -1):
             vertex = search.found[place]
@@ -201,8 +183,8 @@ def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows
         noted = len(search.inner_from)
         settle_distances(search, min(inner, noted))
         again &= inner > noted
-    stats[4] -= read
-    if stats[4] < 0:
+    stats[3] -= read
+    if stats[3] < 0:
         return size
     most = 0
     for place in range(size):
@@ -221,8 +203,8 @@ def _lower_zone(net: Net, search: Search, now: int, held: int, found: int, grows
 def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> int:
     """Draw in all that is missing at these vertices; infeasible where it cannot come.
 
-    ``stats`` (5,): [0] is the phases' clock and must go on from search to search, [2] counts paths, [3] is 0,
-    and [4] is how many entries of lists may still be read for zones before the search gives up.
+    ``stats`` (4,): [0] is the phases' clock and must go on from search to search, [2] counts paths,
+    and [3] is how many entries of lists may still be read for zones before the search gives up.
     """
     left = 0
     for vertex in wanting:
@@ -233,7 +215,7 @@ def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> int:
         # Prices fall from here on: that is what bounds may not survive, or begin with.
         net.leaves[:] = -FAR
         net.comes[:] = FAR
-    held = stats[3]
+    held = 0
     while left:
         stats[0] += 1
         now = stats[0]
@@ -249,11 +231,11 @@ def pull_deficits(net: Net, search: Search, wanting: Ints, stats: Ints) -> int:
         left = kept
         # The zone is kept until a way is found: as it grows, prices do not climb in small steps for ever.
         if left:
-            enough = stats[4]
+            enough = stats[3]
             held = _lower_zone(net, search, now, held, found, int(stats[2] == before), stats)
             if held < 0:
                 return INFEASIBLE
             # At this pace the rest will take too long as well.
-            if stats[4] < (enough - stats[4]) * left // max(1, stats[2] - before):
+            if stats[3] < (enough - stats[3]) * left // max(1, stats[2] - before):
                 return GAVE_UP
     return SOLVED

@@ -21,7 +21,8 @@ from dios.firmament.solvers.repair_net import (
     Net,
     Search,
     gather_zone,
-    note_inner,
+    nearer,
+    path_room,
     settle_distances,
     sit,
     unseat,
@@ -87,14 +88,7 @@ def _send(net: Net, search: Search, depth: int) -> None:
     amount = net.excess[source]
     if end != SINK:
         amount = min(amount, -net.excess[end])
-    for step in range(depth):
-        code = search.edge[step]
-        if code < 0:
-            amount = 1
-        elif code % 2:
-            amount = min(amount, net.flow[code >> 1] - net.lower[code >> 1])
-        else:
-            amount = min(amount, net.capacity[code >> 1] - net.flow[code >> 1])
+    amount = path_room(net, search, depth, amount)
     for step in range(depth):
         code = search.edge[step]
         if code < 0:
@@ -161,21 +155,13 @@ def _distance(net: Net, search: Search, vertex: int, now: int, inner: int) -> tu
         to = net.head[arc]
         far = net.cost[arc] + net.price[to] - price
         if net.flow[arc] < net.capacity[arc] and far < best:
-            if search.stamp[to] == now:
-                inner = note_inner(search, inner, vertex, to, far)
-                best = min(best, far + search.distance[to])
-            else:
-                best = far
+            best, inner = nearer(search, now, vertex, to, far, best, inner)
     for place in range(net.in_start[vertex], net.in_start[vertex + 1]):
         arc = net.in_arcs[place]
         to = net.tail[arc]
         far = net.price[to] - net.cost[arc] - price
         if net.flow[arc] > net.lower[arc] and far < best:
-            if search.stamp[to] == now:
-                inner = note_inner(search, inner, vertex, to, far)
-                best = min(best, far + search.distance[to])
-            else:
-                best = far
+            best, inner = nearer(search, now, vertex, to, far, best, inner)
     task = net.first[vertex]
     while task >= 0:
         read += 1
@@ -190,11 +176,7 @@ def _distance(net: Net, search: Search, vertex: int, now: int, inner: int) -> tu
                     leaves = min(leaves, level)
                     far = level - price
                     if far < best:
-                        if search.stamp[to] == now:
-                            inner = note_inner(search, inner, vertex, to, far)
-                            best = min(best, far + search.distance[to])
-                        else:
-                            best = far
+                        best, inner = nearer(search, now, vertex, to, far, best, inner)
             net.leaves[task] = leaves
         task = net.following[task]
     return int(best), int(read), int(inner)
@@ -207,7 +189,7 @@ def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows
     """
     size = gather_zone(search, now, held, found, grows)
     read, again = 0, True
-    while again and read <= stats[4]:
+    while again and read <= stats[3]:
         again, inner = False, 0
         for place in range(size - 1, -1, -1):
             vertex = search.found[place]
@@ -218,8 +200,8 @@ def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows
         noted = len(search.inner_from)
         settle_distances(search, min(inner, noted))
         again &= inner > noted
-    stats[4] -= read
-    if stats[4] < 0:
+    stats[3] -= read
+    if stats[3] < 0:
         return size
     most = 0
     for place in range(size):
@@ -238,15 +220,15 @@ def _raise_zone(net: Net, search: Search, now: int, held: int, found: int, grows
 def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> int:
     """Send on all excess of these vertices; infeasible where some cannot leave.
 
-    ``stats`` (5,): [0] is the phases' clock and must go on from search to search, [1] counts paths, [3] is 0,
-    and [4] is how many entries of lists may still be read for zones before the search gives up.
+    ``stats`` (4,): [0] is the phases' clock and must go on from search to search, [1] counts paths,
+    and [3] is how many entries of lists may still be read for zones before the search gives up.
     """
     left = 0
     for vertex in sources:
         if net.excess[vertex] > 0 and vertex != SINK:
             sources[left] = vertex
             left += 1
-    held = stats[3]
+    held = 0
     while left:
         stats[0] += 1
         now = stats[0]
@@ -262,11 +244,11 @@ def push_excess(net: Net, search: Search, sources: Ints, stats: Ints) -> int:
         left = kept
         # The zone is kept until a way is found: as it grows, prices do not climb in small steps for ever.
         if left:
-            enough = stats[4]
+            enough = stats[3]
             held = _raise_zone(net, search, now, held, found, int(stats[1] == before), stats)
             if held < 0:
                 return INFEASIBLE
             # At this pace the rest will take too long as well.
-            if stats[4] < (enough - stats[4]) * left // max(1, stats[1] - before):
+            if stats[3] < (enough - stats[3]) * left // max(1, stats[1] - before):
                 return GAVE_UP
     return SOLVED

@@ -7,15 +7,12 @@ Not for: recognising the shape (``shape.py``), searching (``repair_forward.py``,
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dios.compiled import borrowing, compiled
-from dios.firmament.solvers.columns import Ints
-
-Indices: TypeAlias = NDArray[np.int32]
+from dios.compiled import borrowing
+from dios.firmament.solvers.columns import Indices, Ints, grouped
 
 FAR: Final = 2**62
 """More than any distance between two vertices."""
@@ -119,28 +116,6 @@ def new_search(vertices: int) -> Search:
     return Search(*columns, *(np.empty(INNER_EDGES, np.int64) for _ in range(3)))
 
 
-@compiled
-def grouped(ends: Ints, groups: int) -> tuple[Ints, Ints]:
-    """Arcs by one of their ends: where each group starts (groups + 1,), and the arcs in that order."""
-    start = np.zeros(groups + 1, np.int64)
-    for end in ends:
-        start[end + 1] += 1
-    for group in range(groups):
-        start[group + 1] += start[group]
-    order = np.empty(len(ends), np.int64)
-    cursor = start.copy()
-    for arc in range(len(ends)):
-        order[cursor[ends[arc]]] = arc
-        cursor[ends[arc]] += 1
-    return start, order
-
-
-def spans(begin: Ints, length: Ints) -> Ints:
-    """The numbers of all spans, one after the other: ``length[i]`` numbers from ``begin[i]`` on."""
-    ends = np.cumsum(length)
-    return np.repeat(begin - ends + length, length) + np.arange(ends[-1] if len(ends) else 0)
-
-
 def new_net(
     vertices: int, arcs: ArcColumns, begin: Ints, target: Indices, option_cost: Ints, row: Indices
 ) -> Net:
@@ -171,31 +146,41 @@ def new_net(
 
 
 @borrowing
+def _link(first: Indices, after: Indices, before: Indices, group: int, entry: int) -> None:
+    """Put an entry at the front of a group's list."""
+    second = first[group]
+    after[entry] = second
+    before[entry] = -1
+    first[group] = entry
+    if second >= 0:
+        before[second] = entry
+
+
+@borrowing
+def _unlink(first: Indices, after: Indices, before: Indices, group: int, entry: int) -> None:
+    """Take an entry out of a group's list."""
+    previous, following = before[entry], after[entry]
+    if previous >= 0:
+        after[previous] = following
+    else:
+        first[group] = following
+    if following >= 0:
+        before[following] = previous
+
+
+@borrowing
 def unseat(net: Net, task: int) -> None:
     """Take a task off its option."""
-    vertex = net.target[net.seat[task]]
-    before, after = net.preceding[task], net.following[task]
-    if before >= 0:
-        net.following[before] = after
-    else:
-        net.first[vertex] = after
-    if after >= 0:
-        net.preceding[after] = before
+    _unlink(net.first, net.following, net.preceding, net.target[net.seat[task]], task)
     net.seat[task] = -1
 
 
 @borrowing
 def sit(net: Net, task: int, option: int) -> None:
     """Put a task that takes none on an option."""
-    vertex = net.target[option]
-    after = net.first[vertex]
     net.seat[task] = option
     net.leaves[task] = -FAR
-    net.following[task] = after
-    net.preceding[task] = -1
-    net.first[vertex] = task
-    if after >= 0:
-        net.preceding[after] = task
+    _link(net.first, net.following, net.preceding, net.target[option], task)
 
 
 @borrowing
@@ -219,13 +204,25 @@ def gather_zone(search: Search, now: int, held: int, found: int, grows: int) -> 
 
 
 @borrowing
-def note_inner(search: Search, count: int, vertex: int, to: int, far: int) -> int:
+def _note_inner(search: Search, count: int, vertex: int, to: int, far: int) -> int:
     """Note an edge within the zone, if there is room; how many there are."""
     if count < len(search.inner_from):
         search.inner_from[count] = vertex
         search.inner_to[count] = to
         search.inner_far[count] = far
     return count + 1
+
+
+@borrowing
+def nearer(
+    search: Search, now: int, vertex: int, to: int, far: int, best: int, inner: int
+) -> tuple[int, int]:
+    """How far a vertex is from leaving the zone, ``best`` so far, by an edge of length ``far`` below that;
+    and how many edges within the zone are noted.
+    """
+    if search.stamp[to] != now:
+        return far, inner
+    return min(best, far + search.distance[to]), _note_inner(search, inner, vertex, to, far)
 
 
 @borrowing
@@ -242,29 +239,31 @@ def settle_distances(search: Search, count: int) -> None:
 
 
 @borrowing
+def path_room(net: Net, search: Search, depth: int, amount: int) -> int:
+    """How much of ``amount`` fits the path; an option carries one unit."""
+    for step in range(depth):
+        code = search.edge[step]
+        if code < 0:
+            amount = 1
+        elif code % 2:
+            amount = min(amount, net.flow[code >> 1] - net.lower[code >> 1])
+        else:
+            amount = min(amount, net.capacity[code >> 1] - net.flow[code >> 1])
+    return amount
+
+
+@borrowing
 def list_askers(net: Net, options: Ints) -> None:
     """Enter options into the lists of the vertices that they name."""
     for option in options:
-        vertex = net.target[option]
-        after = net.asked[vertex]
-        net.asked_next[option] = after
-        net.asked_back[option] = -1
-        net.asked[vertex] = option
-        if after >= 0:
-            net.asked_back[after] = option
+        _link(net.asked, net.asked_next, net.asked_back, net.target[option], option)
 
 
 @borrowing
 def unlist_askers(net: Net, options: Ints) -> None:
     """Take options out of the lists of the vertices that they name."""
     for option in options:
-        before, after = net.asked_back[option], net.asked_next[option]
-        if before >= 0:
-            net.asked_next[before] = after
-        else:
-            net.asked[net.target[option]] = after
-        if after >= 0:
-            net.asked_back[after] = before
+        _unlink(net.asked, net.asked_next, net.asked_back, net.target[option], option)
 
 
 @borrowing

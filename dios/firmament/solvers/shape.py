@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.solvers.columns import Ints, exact_sum
+from dios.firmament.solvers.columns import Indices, Ints, exact_sum, grouped, spans
 from dios.firmament.solvers.problem import FlowProblem
-from dios.firmament.solvers.repair_net import SINK, ArcColumns, Indices, Net, grouped, new_net, spans
+from dios.firmament.solvers.repair_net import SINK, ArcColumns, Net, new_net
 from dios.firmament.solvers.shape_inner import NO_PIECES, Pieces, Upper, convex_costs, fill_in
 from dios.firmament.solvers.shape_rows import (
     classified,

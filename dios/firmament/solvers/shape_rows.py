@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from dios.compiled import borrowing, compiled
-from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.repair_net import FAR, SINK, Indices, Net
+from dios.firmament.solvers.columns import Indices, Ints
+from dios.firmament.solvers.repair_net import FAR, SINK, Net
 
 
 @compiled

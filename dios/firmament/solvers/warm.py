@@ -126,7 +126,7 @@ class WarmSolver:
         self._net = empty_net()
         self._supply: Ints = np.zeros(1, np.int64)
         self._search = new_search(1)
-        self._stats: Ints = np.zeros(5, np.int64)
+        self._stats: Ints = np.zeros(4, np.int64)
         self._alive = np.zeros(ROOM, np.bool_)
         self._dirty = np.zeros(ROOM, np.bool_)
         self._free: Ints = np.zeros(0, np.int64)

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dios.compiled import compiled
-from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.columns import Ints, grouped, spans
 from dios.firmament.solvers.repair_net import (
     ArcColumns,
     Net,
-    grouped,
     list_askers,
     new_net,
     sit,
-    spans,
     unlist_askers,
     unseat,
 )
