@@ -10,6 +10,7 @@ Not for: solvers by themselves (``firmament_solvers.py``).
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from typing import NamedTuple
@@ -165,6 +166,11 @@ def small(rounds: int) -> list[float]:
     return times
 
 
+def _peak_gb() -> float:
+    """The most memory that this process has had, in GB; the kernel counts KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
 def run(section: Section) -> None:
     """Measure and judge."""
     for load in (50, 92, 110):
@@ -188,6 +194,18 @@ def run(section: Section) -> None:
                 f" (the thesis: {THESIS_MS} ms on average)",
             )
         )
+        section.figure(f"peak memory of the process, up to L{load}", _peak_gb(), "GB")
+    peak = _peak_gb()
+    section.rows.append(
+        Row(
+            "peak memory of the process that made all these rounds at L",
+            f"{number(peak)} GB",
+            "",
+            "",
+            judge("1 GB", peak, 1),
+            judge("0.4 GB", peak, 0.4),
+        )
+    )
     placed = statistics.median(small(200))
     section.rows.append(
         Row(
