@@ -10,17 +10,18 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from dios.cli.endings import cause_text
 from dios.cli.output import INTERRUPTED, err, say, table, write_json
 from dios.cli.stopping import Stopped, stopped_by_signals
 from dios.cli.tasks import described
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
+from dios.wire.types import Cause
 
 if TYPE_CHECKING:
     from dios.cli.place import Place
-    from dios.cli.work import Gang
+    from dios.cli.work import Gang, Needs
     from dios.client.blocking import Task
     from dios.client.status import Status
 
@@ -41,6 +42,7 @@ class _Member:
 def run_gang(
     open_place: Callable[[], AbstractContextManager[Place]],
     begin: Callable[[Place], Task],
+    needs: Needs,
     gang: Gang,
     *,
     detach: bool,
@@ -48,9 +50,10 @@ def run_gang(
 ) -> int:
     """Run the tasks of a gang, and return the largest of their exit statuses.
 
-    Their output comes line by line with the task's number before it. Ctrl-C ends all that run, and
-    withdraws those that wait.
+    Their output comes line by line with the task's number before it; with JSON the result alone goes to the
+    standard output. Ctrl-C ends all that run, and withdraws those that wait.
     """
+    output = sys.stderr.buffer if as_json else sys.stdout.buffer
     members = [_Member(number) for number in range(gang.tasks)]
     lock = threading.Lock()
 
@@ -59,9 +62,14 @@ def run_gang(
             with open_place() as place:
                 member.task = begin(place)
                 member.placed.set()
-                if not detach:
-                    _stream(member, lock)
-                    member.status = member.task.wait()
+                while not detach:
+                    _stream(member.task, member.number, output, lock)
+                    ended = member.task.wait()
+                    if not (needs.restartable and ended.cause is Cause.PREEMPTED):
+                        member.status = ended
+                        break
+                    say(f"task {ended.fingerprint} was preempted; it is run again")
+                    member.task = begin(place)
         except DiosError as error:
             member.error = error
         finally:
@@ -83,20 +91,20 @@ def run_gang(
     return _told(members, as_json=as_json)
 
 
-def _stream(member: _Member, lock: threading.Lock) -> None:
-    assert member.task is not None  # noqa: S101 - set just before
-    rest = b""
+def _stream(task: Task, number: int, output: BinaryIO, lock: threading.Lock) -> None:
+    """What a task prints, whole lines with its number before them, until it has ended."""
+    rest, mark = b"", f"[{number}] ".encode()
     with contextlib.suppress(EndOfStreamError, UnreachableError):
-        console = member.task.console()
+        console = task.console()
         while True:
             *lines, rest = (rest + console.receive()).split(b"\n")
             with lock:
-                for line in lines:
-                    sys.stdout.buffer.write(f"[{member.number}] ".encode() + line + b"\n")
-                sys.stdout.buffer.flush()
+                output.write(b"".join(mark + line + b"\n" for line in lines))
+                output.flush()
     if rest:
         with lock:
-            sys.stdout.buffer.write(f"[{member.number}] ".encode() + rest + b"\n")
+            output.write(mark + rest + b"\n")
+            output.flush()
 
 
 def _kill(open_place: Callable[[], AbstractContextManager[Place]], members: list[_Member]) -> None:

@@ -118,7 +118,7 @@ def run(
         contextlib.nullcontext(needs()) as wanted,
         opened(node, group or ()) as place,
     ):
-        _check_place(wanted, host, local=local)
+        _check(wanted, host, local=local, detach=detach)
         name = label or file.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
@@ -141,7 +141,9 @@ def run(
         _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
 
 
-def _check_place(needs: Needs, host: str, *, local: bool) -> None:
+def _check(needs: Needs, host: str, *, local: bool, detach: bool) -> None:
+    if detach and needs.restartable:
+        raise InvalidError("nobody would run it again: leave out one of --detach and --restartable")
     if host and local:
         raise InvalidError("say one of --host and --local: where it runs")
     if needs.gang is not None and (host or local):
@@ -160,7 +162,7 @@ def _go(
 ) -> None:
     """Run the task, or the gang, and end as it does."""
     if needs.gang is not None:
-        raise typer.Exit(run_gang(opening, begin, needs.gang, detach=detach, as_json=as_json))
+        raise typer.Exit(run_gang(opening, begin, needs, needs.gang, detach=detach, as_json=as_json))
     task = _placed(begin, place, label)
     if detach:
         _show_started(task, label, as_json=as_json)

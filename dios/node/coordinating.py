@@ -83,11 +83,12 @@ async def _knowledge(node: AsyncNode, settings: Settings) -> AsyncReference | No
     path = settings.identity / _KNOWLEDGE_NAME
     try:
         name = await trio.to_thread.run_sync(path.read_bytes)
-        found = await node.find(name)
-        if found is not None:
-            return found
     except FileNotFoundError:
-        pass
+        name = b""
+    # A file that is damaged is as good as none: only what was measured is lost.
+    found = await node.find(name) if len(name) == limits.NAME_BYTES else None
+    if found is not None:
+        return found
     home = node.home
     if home is None:
         return None

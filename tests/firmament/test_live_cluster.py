@@ -177,6 +177,14 @@ def test_a_gang_starts_together(site: Site) -> None:
     assert all(name in out for name in NODES)
 
 
+def test_a_gang_in_json(site: Site) -> None:
+    """With JSON the standard output is the gang's result alone; what its tasks print goes beside it."""
+    done = site.person.types("dios run short.py --gang 2/2 --json --label pair")
+    rows = json.loads(done.stdout)
+    assert [(row["number"], row["exit_status"]) for row in rows] == [(0, 0), (1, 0)]
+    assert sorted(line for line in done.stderr.splitlines() if "ran" in line) == ["[0] ran", "[1] ran"]
+
+
 def test_the_more_important_preempts(site: Site) -> None:
     """A restartable task makes room for one of higher priority, is run again by itself, and says so."""
     low = [site.person.starts(f"dios run long.py --cpus {CPUS} --restartable --label low") for _ in range(3)]
@@ -192,6 +200,21 @@ def test_the_more_important_preempts(site: Site) -> None:
             run.send_signal(signal.SIGINT)
         said = [run.communicate(timeout=60)[1] for run in low]
     assert sum("was preempted; it is run again" in text for text in said) == 1
+
+
+def test_needs_that_contradict_each_other_are_refused(site: Site) -> None:
+    """Options that cannot both hold are refused before anything is asked of a node, each by its name."""
+    for line, named in (
+        ("--detach --restartable", "--restartable"),
+        ("--gang 3/2", "--gang"),
+        ("--gang 2/2 --host n1", "--host"),
+        ("--cpus 1 --constraint =", "constraint"),
+        ("--deadline soon", "--deadline"),
+        ("--mem much", "--mem"),
+        ("--class cat", "class"),
+        ("--affinity close", "affinity"),
+    ):
+        assert named in site.person.types(f"dios run short.py {line}", status=125).stderr, line
 
 
 def test_a_killed_coordinator_loses_nothing(site: Site) -> None:
