@@ -66,7 +66,7 @@ def firmament(
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("the experiments"):
-            from dios.firmament import pictures  # noqa: PLC0415 - needs an extra
+            from dios import pictures  # noqa: PLC0415 - needs an extra
             from dios.firmament.repro import evaluation  # noqa: PLC0415 - needs an extra
         numbers = evaluation.chosen(figure or [])
         if not pictures.can_draw():
@@ -107,14 +107,14 @@ def _tell(made: Made) -> None:
     figure = made.figure
     sys.stdout.write(f"{figure.title}\n")
     rows = [
-        [claim.where, claim.what, claim.thesis, claim.ours, "yes" if claim.holds else "no"]
+        [claim.where, claim.what, claim.published, claim.ours, "yes" if claim.holds else "no"]
         for claim in figure.claims
     ]
-    table(("where", "what", "the thesis", "here", "holds"), rows)
+    table(("where", "what", figure.source, "here", "holds"), rows)
     sys.stdout.write("\n")
 
 
 def _as_json(made: Made) -> dict[str, object]:
-    from dios.firmament.repro.tables import as_json  # noqa: PLC0415 - needs an extra
+    from dios.figures import as_json  # noqa: PLC0415 - needs an extra
 
     return {**as_json(made.figure), "files": [str(path) for path in made.written]}

@@ -127,9 +127,9 @@ def simulate(
 def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> None:
     """Simulate, write, tell."""
     from dios.firmament.coordinator.rehearsal import rehearse  # noqa: PLC0415 - needs an extra
-    from dios.firmament.pictures import need_plots  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate import command, report  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate.plots import write_plots  # noqa: PLC0415 - needs an extra
+    from dios.pictures import need_plots  # noqa: PLC0415 - needs an extra
 
     if plots and out is None:
         raise InvalidError("--plots needs --out DIR, where the pictures go")

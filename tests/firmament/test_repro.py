@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dios import figures, pictures
 from dios.cli import main
 from dios.errors import InvalidError
-from dios.firmament import pictures
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.green_power import MACHINES
 from dios.firmament.models.random_fit import RandomFitModel
-from dios.firmament.repro import evaluation, green, mix, solver, tables
+from dios.firmament.repro import evaluation, green, mix, solver
 from dios.firmament.repro.green_lab import BatchJob, Lab, Setup, batch_jobs, machines, run
 
 NOTHING = np.zeros(1)
@@ -24,7 +24,7 @@ def quiet(_: str) -> None:
     """Nobody listens."""
 
 
-def make(number: str, out: Path, seed: int = 1) -> tables.Figure:
+def make(number: str, out: Path, seed: int = 1) -> figures.Figure:
     """One figure, quickly."""
     [made] = evaluation.reproduce([number], out, seed, quiet, quick=True)
     return made.figure
@@ -51,7 +51,7 @@ def test_the_command_writes_every_figure_with_the_thesis_beside_it(tmp_path: Pat
         assert each["command"].endswith("--seed 1 --quick")
         assert each["claims"]
         for claim in each["claims"]:
-            assert f"| {claim['what']} | {claim['thesis']} | {claim['ours']} |" in text
+            assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text
         stored = json.loads((tmp_path / f"figure-{each['figure']}.json").read_text())
         assert stored == {key: value for key, value in each.items() if key != "files"}
         assert all(Path(path).stat().st_size for path in each["files"])
@@ -199,9 +199,9 @@ def test_a_job_that_is_stopped_begins_again_and_may_miss_its_deadline() -> None:
 
 def test_spreads_are_the_box_plots_percentiles() -> None:
     """Count, 1, 25, 50, 75, 99 and the maximum; empty cells of nothing."""
-    assert tables.spread(np.arange(101.0)) == (101, 1.0, 25.0, 50.0, 75.0, 99.0, 100.0)
-    assert tables.spread([]) == (0, "", "", "", "", "", "")
-    assert len(tables.PERCENTILE_COLUMNS) == 7
+    assert figures.spread(np.arange(101.0)) == (101, 1.0, 25.0, 50.0, 75.0, 99.0, 100.0)
+    assert figures.spread([]) == (0, "", "", "", "", "", "")
+    assert len(figures.PERCENTILE_COLUMNS) == 7
 
 
 def test_the_references_solve_what_ours_solves(tmp_path: Path) -> None:

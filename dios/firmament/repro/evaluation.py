@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dios import pictures
 from dios.errors import InvalidError
-from dios.firmament import pictures
+from dios.figures import Figure, write
 from dios.firmament.repro import green, mix, solver
-from dios.firmament.repro.tables import Figure, write
 
 Told = Callable[[str], None]
 

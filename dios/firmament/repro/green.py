@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 
+from dios.figures import Claim, Figure, Sheet
 from dios.firmament.columns import Floats
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.models.random_fit import RandomFitModel
-from dios.firmament.pictures import Lines
 from dios.firmament.repro.green_lab import Lab, Setup, batch_jobs, run
-from dios.firmament.repro.tables import Claim, Figure, Sheet
+from dios.pictures import Lines
 
 Told = Callable[[str], None]
 

@@ -14,11 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.columns import Floats
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.models.catalogue import Value
-from dios.firmament.pictures import Boxes, Lines, distribution
-from dios.firmament.repro.tables import (
+from dios.figures import (
     PERCENTILE_COLUMNS,
     Claim,
     Figure,
@@ -28,6 +24,9 @@ from dios.firmament.repro.tables import (
     percentile,
     spread,
 )
+from dios.firmament.columns import Floats
+from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.models.catalogue import Value
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.simulate.machines import MODEL_CLUSTER, SRG_CLUSTER, thesis_machines
 from dios.firmament.simulate.mix import MEM_FIT, TABLE_8_2, MixWorkload
@@ -35,6 +34,7 @@ from dios.firmament.simulate.outcome import Outcome
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.world import TaskRecord
+from dios.pictures import Boxes, Lines, distribution
 
 HOUR_S: Final = 3600.0
 QUICK_S: Final = 120.0

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dios.errors import InvariantError
+from dios.figures import Claim, Figure, Sheet
 from dios.firmament.models.quincy import QuincyModel
-from dios.firmament.pictures import Lines, distribution
-from dios.firmament.repro.tables import Claim, Figure, Sheet
 from dios.firmament.rounds import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
@@ -25,6 +24,7 @@ from dios.firmament.simulate.outcome import Outcome
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
 from dios.firmament.solvers import FlowProblem, solve
+from dios.pictures import Lines, distribution
 
 _TINY: Final = FlowProblem(*(np.array(each, np.int64) for each in ([1, -1], [0], [1], [0], [1], [1])))
 

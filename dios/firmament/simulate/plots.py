@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dios.firmament.pictures import Boxes, Lines, Numbers, Picture, distribution, draw, need_plots
 from dios.firmament.simulate.outcome import Outcome
+from dios.pictures import Boxes, Lines, Numbers, Picture, distribution, draw, need_plots
 
 
 def write_plots(outcome: Outcome, directory: Path) -> list[Path]:

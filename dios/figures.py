@@ -1,6 +1,6 @@
-"""What a reproduction of a figure gives: tables, the thesis' numbers beside ours, plots, and its command.
+"""What a reproduction of a figure gives: tables, published numbers beside ours, plots, and its command.
 
-For: all of ``repro``. Not for: running anything, or for drawing (``pictures``).
+For: every ``repro``. Not for: running anything, or for drawing (``dios.pictures``).
 
 A figure is written as ``figure-8.1.md`` for people and ``figure-8.1.json`` for programs. Nothing in them
 depends on when or where they were made but measured times, which say so.
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.firmament.pictures import Numbers, Picture
+from dios.pictures import Numbers, Picture
 
 Cell = str | int | float
 
@@ -34,12 +34,12 @@ class Sheet(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What the thesis says, and what came out here."""
+    """What was published, and what came out here."""
 
     where: str
     """Figure, table or section."""
     what: str
-    thesis: str
+    published: str
     ours: str
     holds: bool
 
@@ -61,6 +61,10 @@ class Figure:
     """What is different here, and why."""
     measured: bool = False
     """Whether it holds times of the machine on which it was made."""
+    family: str = "firmament"
+    """The word after ``dios repro``."""
+    source: str = "the thesis"
+    """Who published it."""
 
     @property
     def stem(self) -> str:
@@ -71,7 +75,7 @@ class Figure:
     def command(self) -> str:
         """How to make it again."""
         quick = " --quick" if self.quick else ""
-        return f"dios repro firmament --figure {self.number} --seed {self.seed}{quick}"
+        return f"dios repro {self.family} --figure {self.number} --seed {self.seed}{quick}"
 
 
 def spread(values: Numbers) -> tuple[Cell, ...]:
@@ -122,9 +126,9 @@ def as_markdown(figure: Figure, drawn: Sequence[str] = ()) -> str:
     if figure.quick:
         lines += ["Quick: small and short, to see that it works. What comes out says little.", ""]
     lines += [f"- {name}: {value}" for name, value in figure.setting]
-    lines += ["", "## Beside the thesis", ""]
+    lines += ["", f"## Beside {figure.source}", ""]
     lines += _table(
-        ("where", "what", "the thesis", "here", "holds"),
+        ("where", "what", figure.source, "here", "holds"),
         [(*claim[:4], "yes" if claim.holds else "no") for claim in figure.claims],
     )
     for sheet in figure.sheets:

@@ -1,7 +1,7 @@
 """Boxes, timelines and distributions as pictures: data says what to draw; matplotlib (extra ``plots``) draws.
 
-For: the figures of experiments (``repro``) and of single simulations (``simulate.plots``). Not for: numbers,
-which stand in tables whether or not one can draw.
+For: the figures of experiments (``repro``) and of single simulations. Not for: numbers, which stand in tables
+(``dios.figures``) whether or not one can draw.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from dios.errors import Code, DiosError
-from dios.firmament.columns import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,8 @@ _HEIGHT: Final = 3.2
 _DPI: Final = 90
 """Small files: the pictures stand in the repository."""
 
-Numbers = Sequence[float] | Floats
+Floats: TypeAlias = npt.NDArray[np.float64]
+Numbers: TypeAlias = Sequence[float] | Floats
 
 
 class Boxes(NamedTuple):
