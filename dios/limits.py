@@ -346,6 +346,9 @@ SUBMISSIONS_MAX: Final = 65_536
 SCHEDULER_PATIENCE_MS: Final = 15_000  # for the answer to a question
 ADVICE_BYTES_MAX: Final = 128 * KIB
 NODE_LABELS_MAX: Final = 32
+RATES_MAX: Final = 1_024  # of one node
+RATES_LEASE_MS_MAX: Final = 60_000
+SHARES_BYTES_MAX: Final = 64 * KIB
 GANG_TASKS_MAX: Final = 64  # of one `dios run`
 DELEGATION_MS: Final = 2_000  # a rack has its own runs so long, before those above it look for a place
 PROFILED_TASKS_MAX: Final = 256
@@ -363,6 +366,11 @@ SCHED_MISFIT_FILTERS_MAX: Final = 16
 SCHED_KEPT_FILTERS_MAX: Final = 256
 SCHED_EVICTORS_MAX: Final = 64
 SCHED_FAULTS_MAX: Final = 100
+SHARES_PRINCIPALS_MAX: Final = 1_024  # whose shares are handed on from coordinator to coordinator
+SHARES_WEIGHT_MAX: Final = 1_000
+SHARES_FORGOTTEN_S: Final = 30 * 86_400  # a principal that has run nothing for so long has no share
+TURN_PATIENCE_S: Final = 10.0  # so long everybody waits for one large task
+TURN_EXEMPT_MAX: Final = 64  # tasks of one principal that wait in the network without room being kept
 SCHED_PICTURE_ARCS_MAX: Final = 2_000
 
 # -- simulated clusters ---------------------------------------------------------------------------
@@ -372,8 +380,10 @@ SIMULATED_LEVELS_MAX: Final = 720
 SIMULATED_FAULTS_KEPT: Final = 100
 TRACE_TASKS_MAX: Final = 5_000_000
 TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in a measurement of a trace
+FAIR_TRACE_TASKS_MAX: Final = 40_000_000  # a month of the 2011 trace has 32 million
 
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
+assert RATES_MAX * 128 + SHARES_BYTES_MAX < FRAME_BYTES_MAX, "rates and shares travel in one frame"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101

@@ -168,6 +168,7 @@ class AsyncNode(
     ask_scheduler = awaited(_Ops.ask_scheduler_op)
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)
+    govern = awaited(_Ops.govern_op)
     advise = awaited(_Ops.advise_op)
     report = awaited(_Ops.report_op)
     describe = awaited(_Ops.describe_op)

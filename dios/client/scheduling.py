@@ -126,6 +126,24 @@ class SchedulingOps(UsageOps):
         where = tuple(messages.Placement(submission, node) for submission, node in placements)
         return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
 
+    def govern_op(
+        self,
+        host: str = "",
+        rates: Iterable[messages.Rate] = (),
+        *,
+        lease_ms: int = 0,
+        shares_version: int = 0,
+        shares: bytes = b"",
+    ) -> Operation[messages.Metered]:
+        """Have a node keep to ``rates`` for ``lease_ms``, and learn what was moved there and wants to be.
+
+        These rates stand in the place of all before them; with no ``lease_ms`` none is changed. ``shares`` is
+        what coordinators tell each other: the answer has the node's own where they are newer than
+        ``shares_version``. For the nodes' own user.
+        """
+        call = messages.Govern(host, tuple(rates), lease_ms, shares_version, shares)
+        return expect(messages.Metered, (yield call))
+
     def advise_op(self, host: str, number: int, answer: bytes) -> Operation[None]:
         """Answer a question on a node's board."""
         rest = memoryview(answer)

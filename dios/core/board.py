@@ -56,7 +56,8 @@ class Board:
     """What is on it, and a version that counts its changes.
 
     ``attended_until`` is the time by which whoever schedules has to ask again; ``own_until`` the same for
-    this node's own coordinator, which need not be the one that schedules.
+    this node's own coordinator, which need not be the one that schedules. ``shares`` are those that
+    coordinators told last, and ``shares_since`` the version of the board before them.
     """
 
     __slots__ = (
@@ -69,6 +70,9 @@ class Board:
         "own_until",
         "questions",
         "reports",
+        "shares",
+        "shares_since",
+        "shares_version",
         "version",
         "waiters",
         "waiting",
@@ -87,6 +91,9 @@ class Board:
         self.next_report = 1
         self.attended_until = 0
         self.own_until = 0
+        self.shares_version = 0
+        self.shares = b""
+        self.shares_since = 0
 
     def attended(self, now: int) -> bool:
         """Whether somebody schedules what waits here."""
@@ -99,6 +106,13 @@ class Board:
             self.attended_until = until
         if own:
             self.own_until = until
+
+    def keep_shares(self, version: int, shares: bytes) -> bool:
+        """Keep these where they are newer than those here; whether they are."""
+        if version <= self.shares_version:
+            return False
+        self.shares_version, self.shares, self.shares_since = version, shares, self.version
+        return True
 
     def put(self, one: Waiting) -> None:
         """Let a run wait; one that waits already keeps its place in the order."""

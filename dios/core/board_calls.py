@@ -123,10 +123,10 @@ def _begin(step: Step, one: Waiting, call: messages.Run) -> None:
 
 def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
     """Start submissions where they are told to go, and stop what has to make room."""
-    _require_ruler(step, task)
+    require_ruler(step, task)
     peer = away_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        _pass_on(step, task, seq, call, peer)
+        pass_on(step, task, seq, call, peer)
         return
     step.state.board.tidy(step.state)
     version = step.state.board.version
@@ -169,10 +169,10 @@ def _preempt(step: Step, task: Task, victim: TaskId) -> None:
 # -- the board --------------------------------------------------------------------------------------------
 def read_board(step: Step, task: Task, seq: int, call: messages.Board) -> None:
     """What is on a node's board, once it is newer than what the caller has seen."""
-    _require_ruler(step, task)
+    require_ruler(step, task)
     peer = away_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        _pass_on(step, task, seq, call, peer)
+        pass_on(step, task, seq, call, peer)
         return
     cluster = step.state.cluster
     if cluster is None:
@@ -180,7 +180,7 @@ def read_board(step: Step, task: Task, seq: int, call: messages.Board) -> None:
     table = step.state.board
     table.renew(step.now, call.wait_ms, attend=call.attend, own=call.own)
     if table.version > call.since or not call.wait_ms:
-        step.answer(task, seq, _rows(step, call.since))
+        step.answer(task, seq, _rows(step, call))
         return
     row = Pending(task, seq, call, (), step.now + call.wait_ms * _MS)
     step.wait(row)
@@ -194,18 +194,18 @@ def look_again(step: Step, row: Pending) -> None:
         if late or step.state.board.version > row.call.since:
             step.state.board.waiters.pop(row.key, None)
             step.state.pending.remove(row)
-            step.answer(row.task, row.seq, _rows(step, row.call.since))
+            step.answer(row.task, row.seq, _rows(step, row.call))
     elif isinstance(row.call, messages.AskScheduler):
         step.state.pending.remove(row)
         step.refuse(row.task, row.seq, UnreachableError("whoever schedules did not answer in time"))
 
 
-def _rows(step: Step, since: int) -> messages.BoardRows:
+def _rows(step: Step, call: messages.Board) -> messages.BoardRows:
     state = step.state
     table = state.board
     cluster = coordination.cluster_of(step)
     table.tidy(state)
-    newer = table.version > since
+    newer = table.version > call.since
     waiting = _submissions(step) if newer else []
     tasks = [board.occupant(task, step.now) for task in state.tasks.values() if newer and _counts(task)]
     return messages.BoardRows(
@@ -224,6 +224,8 @@ def _rows(step: Step, since: int) -> messages.BoardRows:
         tuple(one.asked for one in table.questions.values()) if newer else (),
         tuple(table.reports) if newer else (),
         newer and len(waiting) < len(table.waiting),
+        table.shares_version if call.own else 0,
+        table.shares if call.own and table.shares_since >= call.since else b"",
     )
 
 
@@ -290,10 +292,10 @@ def _starts(step: Step) -> bool:
 
 def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
     """Answer a question; an answer in parts ends with the first that says that no more comes."""
-    _require_ruler(step, task)
+    require_ruler(step, task)
     peer = away_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        _pass_on(step, task, seq, call, peer)
+        pass_on(step, task, seq, call, peer)
         return
     table = step.state.board
     table.tidy(step.state)
@@ -313,7 +315,7 @@ def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
 
 def report(step: Step, task: Task, seq: int, call: messages.Report) -> None:
     """Keep what this node's coordinator measured, until whoever schedules has read it."""
-    _require_ruler(step, task)
+    require_ruler(step, task)
     table = step.state.board
     table.reports.append((table.next_report, call.data))
     table.next_report += 1
@@ -321,15 +323,18 @@ def report(step: Step, task: Task, seq: int, call: messages.Report) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def _require_ruler(step: Step, task: Task) -> None:
+def require_ruler(step: Step, task: Task) -> None:
+    """EPERM for whoever is not the nodes' own user, nor root."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
         raise NotPermittedError("only the nodes' own user and root schedule for others")
 
 
-def _pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Peer) -> None:
+def pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Peer) -> None:
+    """A call about another node's board or rates is that node's to answer."""
+
     def then(later: Step, answer: dcp.Answer) -> None:
-        kinds = messages.BoardRows | messages.Placed | messages.Done | messages.Failure
+        kinds = messages.BoardRows | messages.Placed | messages.Metered | messages.Done | messages.Failure
         if not isinstance(answer, kinds):
             raise ProtocolError("an answer of the wrong kind")
         later.answer(task, seq, answer)

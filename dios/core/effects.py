@@ -19,7 +19,7 @@ from msgspec import Struct
 from dios.core.events import ObjectRecord
 from dios.ids import BufferId, NodeId, ObjectId, PayloadId, TaskId, Ticket
 from dios.wire import dcp
-from dios.wire.messages import AnyResult, Buffer, Limits, Reference
+from dios.wire.messages import AnyResult, Buffer, Limits, Rate, Reference
 from dios.wire.types import Brand, Mode, ObjectType
 
 
@@ -401,6 +401,17 @@ class HangUp(Struct, frozen=True, tag=76):
     revoked: bool = False
 
 
+# -- rates ----------------------------------------------------------------------------------------
+class SetRates(Struct, frozen=True, tag=80):
+    """Keep to these rates from now on for ``lease_ms``, instead of all that were set before.
+
+    To an ``Answer`` with a ``Metered`` the host adds the meters and the capacity.
+    """
+
+    rates: tuple[Rate, ...]
+    lease_ms: int
+
+
 # -- audit (§3.2.2) --------------------------------------------------------------------------------
 class Audit(Struct, frozen=True, tag=60):
     """One audit record; names appear as fingerprints only."""
@@ -451,6 +462,7 @@ Effect: TypeAlias = (
     | AnswerAttachAway
     | Contact
     | HangUp
+    | SetRates
 )
 
 

@@ -51,6 +51,7 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.Board: (messages.BoardRows,),
     messages.Place: (messages.Placed,),
     messages.Advise: _DONE,
+    messages.Govern: (messages.Metered,),
     messages.Cancel: _DONE,
 }
 """The calls that travel to another node, and what they are answered with when they are not refused."""

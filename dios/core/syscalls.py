@@ -19,6 +19,7 @@ from dios.core import (
     limit_calls,
     node_calls,
     object_calls,
+    rate_calls,
     resolution,
     retirement,
     task_calls,
@@ -71,11 +72,12 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.AskScheduler: board_calls.ask,
     messages.Advise: board_calls.advise,
     messages.Report: board_calls.report,
+    messages.Govern: rate_calls.govern,
 }
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
-_ALONE: Final = (messages.Cancel, messages.Shutdown, messages.Place, messages.Advise)
-"""Calls that are in no vector: they answer other calls than themselves, or end the node."""
+_ALONE: Final = (messages.Cancel, messages.Shutdown, messages.Place, messages.Advise, messages.Govern)
+"""Calls that are in no vector: they do more than to answer themselves, or are answered by the host too."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
 _PAYLOAD_CALLS: Final = (
     messages.Create,

@@ -57,6 +57,7 @@ _LEAVE_NO_RECORD: Final = frozenset(
         messages.AskScheduler,
         messages.Advise,
         messages.Report,
+        messages.Govern,
     }
 )
 _MAKE_ROOM: Final = frozenset({messages.Lookup, messages.Delete, messages.Shutdown})

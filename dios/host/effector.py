@@ -26,11 +26,12 @@ from dios.host.elsewhere import Elsewhere
 from dios.host.logs import LogReader
 from dios.host.network.sockets import Sockets
 from dios.host.publicpage import PublicPages
+from dios.host.rates import Rates
 from dios.host.staging import Staging
 from dios.host.streams import Streams
 from dios.host.vectors import Vectors, do_at_once, failure_of, with_data
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
-from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Welcome
+from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Metered, Welcome
 from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Parts(NamedTuple):
     tasks: Tasks
     journal: Journal
     clock: Clock
+    rates: Rates
     elsewhere: Elsewhere | None = None
 
 
@@ -159,6 +161,7 @@ class Effector:
             fx.KeepPayload: self._keep_payload,
             fx.DropPayload: self._drop_payload,
             fx.Audit: self._audit,
+            fx.SetRates: self._parts.rates.set,
         }
         elsewhere = self._parts.elsewhere
         if elsewhere is not None:
@@ -381,6 +384,8 @@ class Effector:
                 self._hand_over(effect.task, effect.seq, result, (page,))
         elif kind is Info:
             self._reply(effect.task, effect.seq, self._info(cast("Info", result)))
+        elif kind is Metered:
+            self._reply(effect.task, effect.seq, self._parts.rates.completed(cast("Metered", result)))
         else:
             self._reply(effect.task, effect.seq, result)
 

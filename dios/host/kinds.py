@@ -51,6 +51,7 @@ DONE_EVEN_IN_FAILURE: Final = (
     fx.CloseDeputy,
     fx.Contact,
     fx.HangUp,
+    fx.SetRates,
 )
 
 

@@ -35,6 +35,7 @@ from dios.host.peers.reading import Around
 from dios.host.peers.streams import StreamsBetween
 from dios.host.persister import Persister
 from dios.host.publicpage import PublicPages
+from dios.host.rates import Rates
 from dios.host.recorder import Recorder
 from dios.host.server import principal_of
 from dios.host.staging import Staging
@@ -104,6 +105,7 @@ class NodeHost:
         self._core: Final = _core_for(settings, membership) if core is None else core
         self.owners: Final = Owners()
         self._turns: Final = Turns(self.owners)
+        self.rates: Final = Rates()
         self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
@@ -146,6 +148,7 @@ class NodeHost:
             self.tasks,
             self._audit,
             self.clock,
+            self.rates,
             None if self.links is None else self._make_peers(self.links),
         )
         return Effector(

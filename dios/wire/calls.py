@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
+from dios.wire.rates import Govern
 from dios.wire.scheduling import Advise, AskScheduler, Board, Place, Report, Work
 from dios.wire.types import (
     AcquireIov,
@@ -391,6 +392,7 @@ PlainCall: TypeAlias = (
     | AskScheduler
     | Advise
     | Report
+    | Govern
 )
 
 

@@ -48,6 +48,7 @@ from dios.wire.calls import (
     WriteOnce,
 )
 from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
+from dios.wire.rates import Govern, Meter, Metered, Rate
 from dios.wire.replies import (
     AnyResult,
     Attached,
@@ -132,6 +133,7 @@ __all__ = [
     "Describe",
     "Done",
     "Failure",
+    "Govern",
     "Groups",
     "Handed",
     "HandedRow",
@@ -147,6 +149,8 @@ __all__ = [
     "Lookup",
     "Lost",
     "Mapping",
+    "Meter",
+    "Metered",
     "NameBytes",
     "Near",
     "NodeInfo",
@@ -159,6 +163,7 @@ __all__ = [
     "Placement",
     "PlainCall",
     "PlainResult",
+    "Rate",
     "ReadOnce",
     "Reference",
     "References",

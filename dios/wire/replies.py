@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from dios.wire.rates import Metered
 from dios.wire.scheduling import Advice, BoardRows, Placed
 from dios.wire.types import (
     Brand,
@@ -259,7 +260,8 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
         | Nodes
         | BoardRows
         | Placed
-        | Advice,
+        | Advice
+        | Metered,
         ...,
     ]
 
@@ -301,6 +303,7 @@ PlainResult: TypeAlias = (
     | BoardRows
     | Placed
     | Advice
+    | Metered
 )
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 

@@ -178,7 +178,8 @@ class Asked(Struct, frozen=True, array_like=True):
 class BoardRows(Struct, frozen=True, array_like=True, tag=15):
     """Answer to Board; without rows where nothing is newer than what the caller has seen.
 
-    ``partial`` says that more waits than one answer holds.
+    ``partial`` says that more waits than one answer holds. The last two are what coordinators tell each other
+    by ``Govern``, for the node's own one, which may keep it; the version is 0 for none and for all others.
     """
 
     version: int
@@ -198,6 +199,8 @@ class BoardRows(Struct, frozen=True, array_like=True, tag=15):
     reports: tuple[tuple[int, bytes], ...]
     """Numbered, oldest first."""
     partial: bool
+    shares_version: int = 0
+    shares: bytes = b""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

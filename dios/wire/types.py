@@ -226,3 +226,11 @@ class Operator(Named):
     UNEQUAL = 1
     PRESENT = 2
     ABSENT = 3
+
+
+class Traffic(Named):
+    """What principals share by rates, in bytes per second (EDRF)."""
+
+    OUT = 0  # bytes of data connections to other nodes, for the principal for whom they go
+    IN = 1  # the same, from other nodes
+    STORE = 2  # durable contents written

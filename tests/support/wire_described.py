@@ -42,6 +42,8 @@ PARTS = (
     messages.Submission,
     messages.Occupant,
     messages.Asked,
+    messages.Rate,
+    messages.Meter,
 )
 
 
@@ -147,7 +149,7 @@ def default(field: inspect.Field) -> str:
         return f" = {str(value).lower()}"
     if isinstance(value, int):
         return f" = {value}"
-    return ' = ""' if isinstance(value, str) else " = its defaults"
+    return ' = ""' if isinstance(value, str | bytes) else " = its defaults"
 
 
 def enumerations() -> Iterator[type[enum.Enum]]:

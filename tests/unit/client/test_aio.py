@@ -17,7 +17,7 @@ from dios.errors import ClosedError, Code, Conflict, NotPermittedError
 from dios.transport.unix_client_trio import AsyncClientChannel
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult
-from dios.wire.types import Flag, ObjectType, Semantics
+from dios.wire.types import Flag, ObjectType, Semantics, Traffic
 
 DONE = messages.Done(1)
 BYTES = messages.Buffer(5, 3, 1, 2, data=b"abc")
@@ -225,3 +225,14 @@ async def test_select_waits_for_the_first_of_all_kinds() -> None:
                 await node.select([node.self, inlet])
             await inlet.close()
     rings.close()
+
+
+async def test_rates_are_told_in_one_call() -> None:
+    """A node is told all of the rates at once, and its meters come back as they were told."""
+    rates = (messages.Rate("uid:1", Traffic.OUT, 5), messages.Rate("uid:2", Traffic.STORE, 6))
+    told = messages.Metered(7, (messages.Meter("uid:1", Traffic.OUT, 1, 2),), (3, 0, 4), 9, b"s")
+    with FakeNode(in_turn(told, told)) as fake:
+        async with connected(fake) as node:
+            assert await node.govern("n2", iter(rates), lease_ms=3_000, shares_version=8, shares=b"t") == told
+            await node.govern()
+    assert fake.calls == [messages.Govern("n2", rates, 3_000, 8, b"t"), messages.Govern()]

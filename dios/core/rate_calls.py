@@ -1,0 +1,41 @@
+"""The call by which whoever schedules divides what is shared at a rate: links and the store.
+
+Not for: which rates those are (``dios.firmament``), and keeping to them (``dios.host.rates``). The core
+keeps what coordinators tell each other, and hands on the rest: the host adds the meters to the answer.
+"""
+
+from __future__ import annotations
+
+from dios.core import away_calls, board, board_calls, effects
+from dios.core.step import Step
+from dios.core.tasks import Task
+from dios.errors import InvalidError
+from dios.wire import messages
+
+
+def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
+    """Keep to rates here, keep the newest shares, and tell what was moved.
+
+    Raises:
+        NotPermittedError: the caller is not the nodes' own user, nor root.
+        InvalidError: rates without a lease, or shares without a version.
+    """
+    board_calls.require_ruler(step, task)
+    peer = away_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        board_calls.pass_on(step, task, seq, call, peer)
+        return
+    if call.rates and not call.lease_ms:
+        raise InvalidError("rates hold for a lease; say for how many milliseconds")
+    if call.shares and not call.shares_version:
+        raise InvalidError("shares need a version over 0, by which newer ones are known")
+    if call.lease_ms:
+        step.emit(effects.SetRates(call.rates, call.lease_ms))
+    table = step.state.board
+    if call.shares and table.keep_shares(call.shares_version, call.shares):
+        board.changed(step)
+    newer = table.shares_version > call.shares_version
+    cluster = step.state.cluster
+    node = 0 if cluster is None else cluster.here.node
+    shares = table.shares if newer else b""
+    step.answer(task, seq, messages.Metered(node, (), (0, 0, 0), table.shares_version, shares))

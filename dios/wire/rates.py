@@ -1,0 +1,63 @@
+"""The call by which rates are told to a node and meters are read (EDRF each control interval).
+
+Not for: deciding rates (``dios.firmament``), or keeping to them (``dios.host.rates``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from dios import limits
+from dios.wire.fields import U64, Call, Text
+from dios.wire.scheduling import Label
+from dios.wire.types import Traffic
+
+
+class Rate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """At most so many bytes per second of what a principal moves; of two for the same the last counts."""
+
+    principal: Label
+    traffic: Traffic
+    bytes_s: U64
+
+
+class Govern(Call, frozen=True, tag=48):
+    """Keep to these rates on the node called ``host``, and tell what was moved there.
+
+    The rates stand in the place of all that were told before, for ``lease_ms``; then, and whoever none of
+    them names, nobody is limited. A ``lease_ms`` of 0 changes no rate. ``shares`` is what coordinators tell
+    each other, whatever it says: the node keeps the one with the highest ``shares_version`` in memory; empty
+    ones are not kept, their version says what the caller has. For the nodes' own user and root.
+    """
+
+    host: Text = ""
+    rates: Annotated[tuple[Rate, ...], Meta(max_length=limits.RATES_MAX)] = ()
+    lease_ms: Annotated[int, Meta(ge=0, le=limits.RATES_LEASE_MS_MAX)] = 0
+    shares_version: U64 = 0
+    shares: Annotated[bytes, Meta(max_length=limits.SHARES_BYTES_MAX)] = b""
+
+
+# -- the answer -------------------------------------------------------------------------------------------
+class Meter(Struct, frozen=True, array_like=True):
+    """What a principal moved since the node started, and what it wants to move now; in bytes."""
+
+    principal: str
+    traffic: Traffic
+    moved: int
+    waiting: int
+
+
+class Metered(Struct, frozen=True, array_like=True, tag=18):
+    """Answer to Govern. ``capacity`` is in bytes per second for each ``Traffic``, 0 where nobody knows.
+
+    ``shares_version`` is that of the shares the node has, 0 for none; they are here where they are newer than
+    the caller's. ``node`` is its id, 0 of a node without a cluster.
+    """
+
+    node: int
+    meters: tuple[Meter, ...]
+    capacity: tuple[int, int, int]
+    shares_version: int
+    shares: bytes
