@@ -3,9 +3,9 @@
 Not for: tasks that cannot be divided (``sdrf_scheduler.py``), or clouds of tenants (``edrf.py``).
 
 SMMF is SDRF of one resource, and DRF is EDRF with a bound at the demand (``edrf.py``). SDRF raises a water
-level: a user's tank stands on what it committed itself to give back, and is as deep as its demand. Levels at
-which a user begins or has enough are sorted, and between two of them all use grows linearly, so that the level
-at which a resource runs dry is solved for, not searched.
+level: a user's tank stands on what it committed itself to give back, and is as deep as its demand. Levels
+at which a user begins or has enough are sorted, and between two of them all use grows linearly, so that the
+level at which a resource runs dry is solved for, not searched.
 """
 
 from __future__ import annotations
