@@ -65,11 +65,18 @@ def _spelled(seconds: float) -> str:
     return "years"
 
 
-def left_out(state: ClusterState, gangs: GangBook, task: int, number: int, model: str) -> Explanation:
-    """About a task that does not take part: of a gang without room, or with too many other misfits."""
+def left_out(
+    state: ClusterState, gangs: GangBook, task: int, number: int, model: str, turn: str
+) -> Explanation:
+    """About a task that does not take part: of a gang without room, or with too many other misfits.
+
+    ``turn`` says why it is not its principal's turn; empty where it is.
+    """
     job = int(state.tasks.job[task])
     need = int(needed(state, np.array([job]))[0])
-    if need:
+    if turn:
+        reason = turn
+    elif need:
         slots = int(state.resources.slots[state.cluster])
         reason = f"its gang needs {need} places at once, and the cluster has {slots} slots in all"
         pause = gangs.paused_until(job)

@@ -35,7 +35,9 @@ from dios.firmament.models.protocol import CostModel
 from dios.firmament.network import FlowNetwork
 from dios.firmament.network_export import NamedProblem, VertexNames, named_problem
 from dios.firmament.policies.gangs import GangBook
+from dios.firmament.policies.ledger import Ledger
 from dios.firmament.policies.restrictions import Restrictions
+from dios.firmament.policies.turns import Turns
 from dios.firmament.rounds import Fault, Round
 from dios.firmament.scheduler_rounds import RoundMaker
 from dios.firmament.settings import SchedulerSettings
@@ -50,6 +52,7 @@ class FlowScheduler:
     """One cluster and its schedule. Not safe for threads.
 
     Identifiers that are not known make a :class:`BadDescriptorError`, as does all else that cannot be meant.
+    With a ``ledger`` principals take turns while there is not room for all; without one, costs alone decide.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class FlowScheduler:
         settings: SchedulerSettings | None = None,
         *,
         knowledge: KnowledgeBase | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.settings = settings or SchedulerSettings()
         self.state = ClusterState(knowledge=knowledge)
@@ -70,7 +74,10 @@ class FlowScheduler:
         self._gangs = GangBook(self.settings)
         self._fresh: set[int] = set()
         self._faults: list[Fault] = []
-        self._rounds = RoundMaker(self.state, self.settings, self._network, self._restrictions, self._gangs)
+        self._turns = None if ledger is None else Turns(ledger, preemption=self.settings.preemption)
+        self._rounds = RoundMaker(
+            self.state, self.settings, self._network, self._restrictions, self._gangs, self._turns
+        )
 
     # Machines ---------------------------------------------------------------------------------------
 
@@ -199,7 +206,11 @@ class FlowScheduler:
         outcome = self._rounds.rehearse(self.model, self._guard, self._fresh)
         number = self.history[-1].number if self.history else 0
         if row not in outcome.plan.tasks:
-            return left_out(self.state, self._gangs, row, number, self.model.name)
+            if self._turns is not None and outcome.admission is not None:
+                why = self._turns.why_not(self.state, outcome.admission, row)
+            else:
+                why = ""
+            return left_out(self.state, self._gangs, row, number, self.model.name, why)
         names = VertexNames(self._network.vertices, self.state)
         subject = Subject(
             self.state,

@@ -23,6 +23,7 @@ from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back
 from dios.firmament.policies.gangs import GangBook, GangChoice, needed
 from dios.firmament.policies.restrictions import Restrictions
+from dios.firmament.policies.turns import Admission, Turns
 from dios.firmament.rounds import Change, Delta, Fault, Round
 from dios.firmament.scheduler_solve import NoSolverError, Solved, SolverChain
 from dios.firmament.settings import Fairness, SchedulerSettings
@@ -44,6 +45,8 @@ class Outcome:
     """(n,): where the solution put each of the plan's tasks."""
     held: Flags
     """(n,): arrivals that were held back after the solution."""
+    admission: Admission | None
+    """Whose turn it was, where principals take turns."""
 
 
 class RoundMaker:
@@ -56,31 +59,33 @@ class RoundMaker:
         network: FlowNetwork,
         restrictions: Restrictions,
         gangs: GangBook,
+        turns: Turns | None,
     ) -> None:
         self._state = state
         self._settings = settings
         self._network = network
         self._restrictions = restrictions
         self._gangs = gangs
+        self._turns = turns
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self._short_of_room = False
         """Whether E_j of some job was missed in the last round, so that asking for it again is in vain."""
 
     def rehearse(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> Outcome:
         """What a round would decide now; the schedule stays. Errors of models and solvers come through."""
-        choice = self._gangs.choose(self._state, self._state.now)
-        plan = self._plan(choice)
+        choice, admission = self._let_in(record=False)
+        plan = self._plan(choice, admission)
         questions, answers = self._ask(model, guard, plan, fresh)
         tried = Round(0, self._state.now, model.name, "")
-        plan, network, solved = self._solve(choice, plan, questions, answers, tried, record=False)
+        plan, network, solved = self._solve(choice, admission, plan, questions, answers, tried, record=False)
         leaf, held = self._places(plan, network, solved, record=False)
-        return Outcome(plan, network, solved, leaf, held)
+        return Outcome(plan, network, solved, leaf, held, admission)
 
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
         """Fill ``found``; the state changes only when the round stands."""
         began = time.perf_counter()
-        choice = self._gangs.choose(self._state, found.now)
-        plan = self._plan(choice)
+        choice, admission = self._let_in(record=True)
+        plan = self._plan(choice, admission)
         try:
             questions, answers = self._ask(model, guard, plan, fresh)
         except ModelError as error:
@@ -90,7 +95,7 @@ class RoundMaker:
             return
         fresh.clear()
         try:
-            plan, network, solved = self._solve(choice, plan, questions, answers, found)
+            plan, network, solved = self._solve(choice, admission, plan, questions, answers, found)
         except NoSolverError as error:
             found.faults.append(Fault("solvers", str(error)))
             found.stands = False
@@ -102,24 +107,43 @@ class RoundMaker:
         found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
         found.update_s = time.perf_counter() - began - found.solve_s
         self._apply(plan, network, solved, found)
+        if self._turns is not None:
+            # From now on commitments grow by what runs now.
+            self._turns.ledger.sync(self._state)
         self._count(found)
 
     # Before -----------------------------------------------------------------------------------------
 
-    def _plan(self, choice: GangChoice) -> Plan:
+    def _let_in(self, *, record: bool) -> tuple[GangChoice, Admission | None]:
+        """Which gangs take part, and which waiting tasks where principals take turns."""
+        state = self._state
+        choice = self._gangs.choose(state, state.now)
+        if self._turns is None:
+            return choice, None
+        admission = self._turns.choose(state, record=record)
+        its_turn = np.isin(choice.tried, state.tasks.job[admission.tasks])
+        left_out = np.concatenate([choice.left_out, choice.tried[~its_turn]])
+        return GangChoice(choice.complete, choice.tried[its_turn], left_out), admission
+
+    def _plan(self, choice: GangChoice, admission: Admission | None) -> Plan:
         state = self._state
         table = state.tasks
         out = np.zeros(len(state.jobs.alive), np.bool_)
         out[choice.left_out] = True
         tasks = table.all()
         running = table.status[tasks] == RUNNING
-        tasks = tasks[running | ~out[table.job[tasks]]]
+        its_turn = ~out[table.job[tasks]]
+        if admission is not None:
+            its_turn &= np.isin(tasks, admission.tasks, assume_unique=True)
+        tasks = tasks[running | its_turn]
         filter_of, filters = self._restrictions.choose(state, tasks, state.now)
         if len(self._restrictions.crowded_out):
             keep = ~np.isin(tasks, self._restrictions.crowded_out)
             tasks, filter_of = tasks[keep], filter_of[keep]
         running = table.status[tasks] == RUNNING
         fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
+        if self._turns is not None:
+            fixed |= running & self._turns.protected(state, tasks)
         together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_NODE, Affinity.SAME_RACK))
         rooted = running & together
         return Plan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))
@@ -175,6 +199,7 @@ class RoundMaker:
     def _solve(
         self,
         choice: GangChoice,
+        admission: Admission | None,
         plan: Plan,
         questions: Questions,
         answers: Answers,
@@ -188,7 +213,7 @@ class RoundMaker:
             tried = plan
             if gangs < len(choice.tried):
                 left = np.concatenate([choice.left_out, choice.tried[gangs:]])
-                tried = self._plan(GangChoice(choice.complete, choice.tried[:gangs], left))
+                tried = self._plan(GangChoice(choice.complete, choice.tried[:gangs], left), admission)
             tried = replace(tried, bounds=tried.bounds.allowing(self._may_miss(missing)))
             network = self._network.build(questions, _only(answers, questions, tried), tried, warm=True)
             solved = self._chain.solve(network, self._network, found.faults)

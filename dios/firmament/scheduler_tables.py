@@ -18,7 +18,7 @@ def add_job(state: ClusterState, job: JobDescriptor) -> int:
     """A row for a job that has no task yet."""
     jobs = state.jobs
     row = jobs.add(job.job)
-    jobs.principal[row] = state.principals.number(job.principal)
+    jobs.principal[row] = state.principal(job.principal)
     jobs.kind[row], jobs.affinity[row], jobs.gang[row] = job.kind, job.affinity, job.gang
     jobs.tasks[row] = jobs.running[row] = jobs.finished[row] = 0
     jobs.minimum[row] = job.minimum_running
@@ -72,6 +72,7 @@ def start(state: ClusterState, rows: Ints, leaves: Ints) -> None:
     table.status[rows], table.since[rows] = RUNNING, state.now
     table.leaf[rows], table.machine[rows] = leaves, state.resources.machine[leaves]
     np.add.at(state.jobs.running, table.job[rows], 1)
+    _hold(state, rows, 1)
     _count(state, rows, leaves, 1)
 
 
@@ -84,6 +85,7 @@ def stop(state: ClusterState, rows: Ints) -> None:
     table.leaf[rows] = table.machine[rows] = ABSENT
     table.usage[rows] = 0
     np.add.at(state.jobs.running, table.job[rows], -1)
+    _hold(state, rows, -1)
     _count(state, rows, leaves, -1)
 
 
@@ -97,6 +99,11 @@ def stop_one(state: ClusterState, row: int) -> None:
     table.usage[row] = 0
     state.jobs.running[table.job[row]] -= 1
     demand = table.demand[row]
+    held = state.held[state.jobs.principal[table.job[row]]]
+    held[0] -= 1
+    held[1:] -= demand
+    if held[0] == 0:
+        held[:] = 0
     while at != ABSENT:
         tree.running[at] -= 1
         tree.reserved[at] -= demand
@@ -135,6 +142,15 @@ def settle(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
             left[roomiest] -= 1
             found[at] = roomiest
     return found
+
+
+def _hold(state: ClusterState, rows: Ints, sign: int) -> None:
+    """Count what principals hold."""
+    owner = state.jobs.principal[state.tasks.job[rows]]
+    np.add.at(state.held[:, 0], owner, sign)
+    np.add.at(state.held[:, 1:], owner, sign * state.tasks.demand[rows])
+    # As below.
+    state.held[owner[state.held[owner, 0] == 0]] = 0
 
 
 def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:

@@ -142,6 +142,8 @@ class ClusterState:
     resources: ResourceTable = field(default_factory=ResourceTable)
     equivalences: Names = field(default_factory=Names)
     principals: Names = field(default_factory=Names)
+    held: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
+    """By principal, at least as many rows as there are: its running tasks, and the sum of their demands."""
     machine_types: Names = field(default_factory=Names)
     knowledge: KnowledgeBase | None = None
     """Profiles measured so far; None where nobody measures."""
@@ -205,6 +207,13 @@ class ClusterState:
             table.labels.pop(each, None)
             table.remove(int(table.id[each]))
         return freed
+
+    def principal(self, name: str) -> int:
+        """The number of a principal, given at its first use."""
+        number = self.principals.number(name)
+        if number >= len(self.held):
+            self.held = np.concatenate([self.held, np.zeros_like(self.held)])
+        return number
 
     def machine_row(self, machine: int) -> int:
         """The row of a machine by its identifier, or ABSENT."""

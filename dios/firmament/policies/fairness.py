@@ -14,6 +14,7 @@ import numpy as np
 
 from dios.firmament.columns import Floats, Ints
 from dios.firmament.descriptors import Level
+from dios.firmament.policies.fit import room_of
 from dios.firmament.state import ClusterState
 
 _HALVINGS = 60
@@ -82,6 +83,5 @@ def _room(state: ClusterState) -> Floats:
     tree = state.resources
     machines = tree.at(Level.MACHINE)
     machines = machines[tree.usable[machines]]
-    known = np.all(tree.capacity[machines] > 0, axis=0)
-    total = tree.capacity[machines].sum(axis=0)
-    return np.concatenate([[float(tree.slots[machines].sum())], np.where(known, total, 0.0)])
+    total = room_of(state, machines)
+    return np.where(np.isfinite(total), total, 0.0)

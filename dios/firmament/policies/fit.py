@@ -40,6 +40,20 @@ def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: 
             free[place, dimension] -= demand[at, dimension]
 
 
+def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Floats:
+    """What machines have together, or have left, (1 + DIMENSIONS,): slots first.
+
+    Infinity for a dimension of which some machine does not tell what it has.
+    """
+    tree = state.resources
+    slots, capacity = tree.slots[machines], tree.capacity[machines]
+    known = np.all(capacity > 0, axis=0) & (len(machines) > 0)
+    if left:
+        slots = np.maximum(slots - tree.running[machines], 0)
+        capacity = np.maximum(capacity * (1 + _TOLERANCE) - tree.reserved[machines], 0)
+    return np.concatenate([[float(slots.sum())], np.where(known, capacity.sum(axis=0), np.inf)])
+
+
 def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) -> Flags:
     """Which arrivals wait or stay instead, (n,). ``leaf`` (n,) is where the solution puts each task.
 

@@ -1,0 +1,309 @@
+"""What each principal holds, may hold and owes: weights, quotas and SDRF's commitments (SDRF paper, §VI-A).
+
+For: whose turn it is (``policies.turns``), `dios shares` and `dios quota`, and the next coordinator, to
+which all of this is handed on. Not for: deciding.
+
+A principal of twice the weight has a right to twice as much, so what it holds counts half: shares and
+commitments are kept in units of the mean principal's, in which everybody's right is 1/n of the cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from dios.errors import InvalidError
+from dios.fairness.sdrf_kernels import DOMINANT, PLAIN, Books, decay, empty_books, grown_books
+from dios.firmament.columns import Floats
+from dios.firmament.descriptors import Level, Resources
+from dios.firmament.policies.fit import room_of
+from dios.firmament.policies.turns_kernels import settle_all
+from dios.firmament.state import ClusterState
+from dios.limits import SHARES_BYTES_MAX, SHARES_FORGOTTEN_S, SHARES_PRINCIPALS_MAX, SHARES_WEIGHT_MAX
+
+RESOURCES: Final = ("tasks", *Resources._fields)
+"""What is shared: slots for tasks, and the dimensions of machines."""
+MEMORY_S: Final = 1e6
+"""How long the past counts: the paper's best discount, 1 - 1e-6 for each second."""
+_FIRST: Final = 16
+
+
+class Rule(StrEnum):
+    """Whose tasks go first while not all have room."""
+
+    SDRF = "sdrf"
+    """Who has least, and has taken least beyond its right before."""
+    DRF = "drf"
+    """Who has least."""
+    FIFO = "fifo"
+    """Nobody: the cost model alone decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One principal, for people; fractions are of the whole cluster."""
+
+    principal: str
+    weight: float
+    entitlement: float
+    """Its right: its weight's part of all weights."""
+    share: float
+    """The largest fraction that it holds of any resource (the dominant share)."""
+    resource: str
+    """Of which resource."""
+    commitment: float
+    """What it has taken beyond its right, averaged over the past (the dominant commitment)."""
+    credit: float
+    """By how much its commitment lies below the mean of all; negative: others come before it."""
+    running: int
+    quota: dict[str, float]
+    """The most that it may hold at once, by resource."""
+
+
+class KeptAccount(msgspec.Struct, frozen=True, array_like=True):
+    """One principal as it is handed on."""
+
+    principal: str
+    weight: float
+    quota: tuple[float, ...]
+    set_at: float
+    """When weight or quota were set, in seconds since 1970; the later one holds."""
+    seen_at: float
+    commitments: tuple[float, ...]
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A ledger as it is handed on; ``at`` in seconds since 1970."""
+
+    at: float
+    accounts: tuple[KeptAccount, ...] = ()
+
+
+@dataclass
+class _Terms:
+    """What was set for a principal."""
+
+    weight: float = 1.0
+    quota: Floats = field(default_factory=lambda: np.full(len(RESOURCES), np.inf))
+    set_at: float = 0.0
+    seen_at: float = 0.0
+
+
+class Ledger:
+    """Accounts of the principals of one cluster.
+
+    Args:
+        rule: whose turn it is.
+        memory_s: how long the past counts, in seconds: after so long 1/e of a commitment is left.
+        wall: seconds since 1970 at time 0 of the scheduler's clock; more than 0.
+    """
+
+    def __init__(self, rule: Rule = Rule.SDRF, memory_s: float = MEMORY_S, *, wall: float) -> None:
+        if not (math.isfinite(memory_s) and memory_s > 0):
+            raise InvalidError(f"the memory of fairness is {memory_s} seconds; it must be positive")
+        self.rule: Final = rule
+        self.mode: Final = DOMINANT if rule is Rule.SDRF else PLAIN
+        self.changed = False
+        """Whether a weight or a quota was set that is not handed on yet."""
+        self._memory_s = memory_s
+        self._wall = wall
+        self._terms: list[_Terms] = []
+        self._clock: Floats = np.array([-math.inf, 1.0])
+        self.books: Books = empty_books(np.full(len(RESOURCES), np.inf), _FIRST)
+        self.scale: Floats = np.zeros(0)
+        """(P,): how often what a principal holds counts: the mean weight over its own."""
+        self.fair = 1.0
+
+    @property
+    def g(self) -> float:
+        """The commitments' clock (``dios.fairness.sdrf_kernels``)."""
+        return float(self._clock[1])
+
+    # The present ------------------------------------------------------------------------------------
+
+    def sync(self, state: ClusterState) -> None:
+        """Bring commitments to the present, and take in what everybody holds now (equation 12)."""
+        known = len(state.principals)
+        self._grow(known)
+        if self._clock[0] == -math.inf:
+            self._clock[0] = state.now
+        decay(self.books, known, self._clock, state.now, self._memory_s)
+        held = state.held[:known]
+        now = self._wall + state.now
+        for number in np.flatnonzero(held[:, 0] > 0).tolist():
+            self._terms[number].seen_at = now
+        for number in np.unique(state.jobs.principal[state.jobs.all()]).tolist():
+            self._terms[number].seen_at = now
+        self.books.capacity[:] = self._capacity(state)
+        weights = np.array([terms.weight for terms in self._terms])
+        counted = np.array([self._counts(terms, now) for terms in self._terms], np.bool_)
+        mean = float(weights[counted].mean()) if counted.any() else 1.0
+        self.scale = mean / weights
+        self.fair = 1.0 / max(1, int(counted.sum()))
+        settle_all(self.books, held, self.scale, self.fair, self.g, self.mode)
+
+    def quota(self) -> Floats:
+        """(P, R): the most that each may hold at once; infinity where nothing was set."""
+        return np.array([terms.quota for terms in self._terms]).reshape(-1, len(RESOURCES))
+
+    def shares(self) -> Floats:
+        """(P,): dominant shares, weighted: 1/n is everybody's right."""
+        known = len(self._terms)
+        shares: Floats = (self.books.held[:known] / self.books.capacity).max(axis=1, initial=0.0)
+        return shares
+
+    def commitments(self) -> Floats:
+        """(P, R): commitments, weighted likewise."""
+        known = len(self._terms)
+        owed: Floats = np.maximum(self.books.over[:known] + self.g * self.books.slope[:known], 0.0)
+        return owed
+
+    def accounts(self, state: ClusterState) -> list[Account]:
+        """Everybody who shares, for people: the largest share first."""
+        self.sync(state)
+        owed = self.commitments().max(axis=1, initial=0.0)
+        now = self._wall + state.now
+        found = []
+        counted = [number for number, terms in enumerate(self._terms) if self._counts(terms, now)]
+        mean = float(owed[counted].mean()) if counted else 0.0
+        for number in counted:
+            terms = self._terms[number]
+            fractions = state.held[number] / self.books.capacity
+            at = int(np.argmax(fractions))
+            limits = zip(RESOURCES, terms.quota.tolist(), strict=True)
+            found.append(
+                Account(
+                    state.principals.names[number],
+                    terms.weight,
+                    self.fair / float(self.scale[number]),
+                    float(fractions[at]),
+                    RESOURCES[at],
+                    float(owed[number] / self.scale[number]),
+                    float((mean - owed[number]) / self.scale[number]),
+                    int(state.held[number, 0]),
+                    {name: value for name, value in limits if value != math.inf},
+                )
+            )
+        return sorted(found, key=lambda one: (-one.share, one.principal))
+
+    # What is set -------------------------------------------------------------------------------------
+
+    def set_terms(
+        self, state: ClusterState, principal: str, weight: float | None, quota: dict[str, float | None]
+    ) -> None:
+        """Set a weight, or what a principal may hold at once; None in ``quota`` lifts a limit.
+
+        Raises:
+            InvalidError: a value that cannot be meant, or too many principals.
+        """
+        if weight is not None and not 1 / SHARES_WEIGHT_MAX <= weight <= SHARES_WEIGHT_MAX:
+            raise InvalidError(
+                f"weight is {weight}; it must be from 1/{SHARES_WEIGHT_MAX} to {SHARES_WEIGHT_MAX}"
+            )
+        for name, value in quota.items():
+            if name not in RESOURCES:
+                raise InvalidError(f"{name!r} is nothing that is shared; known: {', '.join(RESOURCES)}")
+            if value is not None and not 0 <= value < math.inf:
+                raise InvalidError(f"{name} is {value}; it must be 0 or more, or none")
+        if not principal:
+            raise InvalidError("no principal is named")
+        number = state.principal(principal)
+        self._grow(len(state.principals))
+        terms = self._terms[number]
+        terms.weight = terms.weight if weight is None else weight
+        for name, value in quota.items():
+            terms.quota[RESOURCES.index(name)] = math.inf if value is None else value
+        terms.set_at = self._wall + state.now
+        self.changed = True
+
+    # Handing on ---------------------------------------------------------------------------------------
+
+    def keep(self, state: ClusterState) -> Kept:
+        """The ledger as it is handed on: whoever was set something or owes most comes first."""
+        self.sync(state)
+        owed = self.commitments() / self.scale[:, None]
+        now = self._wall + state.now
+        rows = [
+            KeptAccount(
+                state.principals.names[number],
+                terms.weight,
+                tuple(terms.quota.tolist()),
+                terms.set_at,
+                terms.seen_at,
+                tuple(owed[number].tolist()),
+            )
+            for number, terms in enumerate(self._terms)
+            if self._counts(terms, now)
+        ]
+        rows.sort(key=lambda row: (row.set_at == 0.0, -max(row.commitments), row.principal))
+        return Kept(now, tuple(rows[:SHARES_PRINCIPALS_MAX]))
+
+    def take_over(self, state: ClusterState, kept: Kept, *, commitments: bool) -> None:
+        """Take in what another ledger handed on: what was set later there, and with ``commitments`` those.
+
+        Commitments fade by the time that has passed.
+        """
+        self.sync(state)
+        for row in kept.accounts:
+            number = state.principal(row.principal)
+            self._grow(len(state.principals))
+            terms = self._terms[number]
+            if row.set_at > terms.set_at:
+                terms.weight, terms.set_at = row.weight, row.set_at
+                terms.quota = np.array(row.quota)
+            terms.seen_at = max(terms.seen_at, row.seen_at)
+        self.sync(state)
+        if not commitments or self.mode == PLAIN:
+            return
+        faded = math.exp(-max(0.0, self._wall + state.now - kept.at) / self._memory_s)
+        for row in kept.accounts:
+            number = state.principal(row.principal)
+            owed = np.array(row.commitments) * faded * self.scale[number]
+            self.books.slope[number] = (owed - self.books.over[number]) / self.g
+
+    def _grow(self, known: int) -> None:
+        while len(self._terms) < known:
+            self._terms.append(_Terms())
+        if known > self.books.lead.size:
+            self.books = grown_books(self.books, 2 * known, self.g)
+
+    def _counts(self, terms: _Terms, now: float) -> bool:
+        """Whether a principal is one of those who share: it was seen not long ago, or something was set."""
+        return terms.set_at > 0 or now - terms.seen_at < SHARES_FORGOTTEN_S
+
+    def _capacity(self, state: ClusterState) -> Floats:
+        """(R,): what the cluster has; infinity for what counts for nobody."""
+        found = room_of(state, state.resources.at(Level.MACHINE))
+        return np.where(found > 0, found, np.inf)
+
+
+def encode(kept: Kept) -> bytes:
+    """As bytes, SHARES_BYTES_MAX at the most: whoever owes least is left out."""
+    while True:
+        data = msgspec.msgpack.encode(kept)
+        if len(data) <= SHARES_BYTES_MAX:
+            return data
+        kept = Kept(kept.at, kept.accounts[: len(kept.accounts) // 2])
+
+
+def decode(data: bytes) -> Kept:
+    """What :func:`encode` made; InvalidError for anything else."""
+    try:
+        kept = msgspec.msgpack.decode(data, type=Kept)
+    except msgspec.DecodeError as error:
+        raise InvalidError(f"a ledger of shares makes no sense: {error}") from None
+    numbers = [kept.at]
+    for row in kept.accounts:
+        if len(row.quota) != len(RESOURCES) or len(row.commitments) != len(RESOURCES) or row.weight <= 0:
+            raise InvalidError(f"a ledger of shares makes no sense: the account of {row.principal}")
+        numbers += [row.weight, row.set_at, row.seen_at, *row.commitments]
+        if any(not value >= 0 for value in row.quota):
+            raise InvalidError(f"a ledger of shares makes no sense: the quota of {row.principal}")
+    if not all(math.isfinite(number) for number in numbers):
+        raise InvalidError("a ledger of shares makes no sense: a number is not finite")
+    return kept

@@ -1,0 +1,430 @@
+"""Whose tasks take part in a round: turns of principals over a real scheduler and its network."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from dios.errors import InvalidError
+from dios.fairness import SdrfScheduler
+from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
+from dios.firmament.models.spread import SpreadModel
+from dios.firmament.policies.ledger import RESOURCES, Account, Kept, KeptAccount, Ledger, Rule, decode, encode
+from dios.firmament.rounds import Change
+from dios.firmament.scheduler import FlowScheduler
+from dios.firmament.settings import SchedulerSettings
+from dios.limits import SHARES_FORGOTTEN_S, TURN_EXEMPT_MAX, TURN_PATIENCE_S
+
+GB = 1e9
+
+
+class Site:
+    """A cluster of machines of so many processors and as many GB, whose principals take turns."""
+
+    def __init__(
+        self, *cpus: int, slots: int = 64, rule: Rule = Rule.SDRF, memory_s: float = 100.0, wall: float = 1e6
+    ) -> None:
+        self.ledger = Ledger(rule, memory_s, wall=wall)
+        self.scheduler = FlowScheduler(SpreadModel(), SchedulerSettings(), ledger=self.ledger)
+        for number, size in enumerate(cpus):
+            self.add_machine(number, size, slots)
+        self.next = 0
+        self.owner: dict[int, str] = {}
+
+    def add_machine(self, number: int, size: int, slots: int = 64) -> None:
+        """One machine more."""
+        has = Resources(float(size), size * GB)
+        self.scheduler.add_machine(MachineDescriptor(number, f"m{number}", "r", has, slots), 0.0)
+
+    def submit(
+        self,
+        who: str,
+        count: int = 1,
+        *,
+        cpus: float = 1.0,
+        memory: float = 0.0,
+        now: float = 0.0,
+        priority: int = 0,
+        restartable: bool = False,
+        gang: int = 0,
+    ) -> list[int]:
+        """So many tasks of one job; their numbers."""
+        tasks = list(range(self.next, self.next + count))
+        self.next += count
+        made = [
+            TaskDescriptor(each, Resources(cpus, memory * GB), priority=priority, restartable=restartable)
+            for each in tasks
+        ]
+        self.scheduler.submit(JobDescriptor(tasks[0], who, gang=gang), made, now)
+        self.owner.update(dict.fromkeys(tasks, who))
+        return tasks
+
+    def round(self, now: float) -> list[int]:
+        """The tasks that a round places, ascending."""
+        found = self.scheduler.round(now)
+        assert not found.faults
+        return sorted(delta.task for delta in found.deltas if delta.change is Change.PLACE)
+
+    def running(self) -> dict[str, int]:
+        """How many tasks run, by principal."""
+        state = self.scheduler.state
+        held = zip(state.principals.names, state.held[:, 0].tolist(), strict=False)
+        return {name: int(count) for name, count in held}
+
+    def account(self, who: str) -> Account:
+        """One principal's account."""
+        return next(one for one in self.ledger.accounts(self.scheduler.state) if one.principal == who)
+
+
+@pytest.mark.parametrize("rule", [Rule.SDRF, Rule.DRF])
+def test_turns_are_those_of_sdrf(rule: Rule) -> None:
+    """On a cluster without fragments exactly those tasks start that the library's SDRF, or DRF, starts."""
+    for seed in range(30):
+        chance = random.Random(seed)  # noqa: S311 - a play, no secret
+        site = Site(12, rule=rule, memory_s=4.0)
+        delta = math.exp(-1 / 4.0) if rule is Rule.SDRF else None
+        oracle = SdrfScheduler([64, 12, 12], delta=delta, users=5)
+        for number in range(4):
+            # Of equals whoever came first is first.
+            site.ledger.set_terms(site.scheduler.state, f"user {number}", 1.0, {})
+            oracle.submit(f"user {number}", [0, 0, 0], -number, 0.0)
+            oracle.withdraw(-number, 0.0)
+        # Somebody who may run nothing waits always: who waits alone takes no turns.
+        site.ledger.set_terms(site.scheduler.state, "nobody", 1.0, {"tasks": 0.0})
+        site.submit("nobody")
+        running: list[int] = []
+        now = 0.0
+        for _ in range(25):
+            # Longer than that, and a task that holds up everybody would be let by.
+            now += chance.random() * TURN_PATIENCE_S / 25
+            for _ in range(chance.randrange(3)):
+                if running:
+                    ended = running.pop(chance.randrange(len(running)))
+                    site.scheduler.finished(ended, now)
+                    oracle.finish(ended, now)
+            for _ in range(chance.randrange(4)):
+                who = f"user {chance.randrange(4)}"
+                cpus, memory = chance.choice(((1, 0), (1, 2), (2, 1), (4, 1), (1, 5)))
+                for task in site.submit(who, chance.randrange(1, 4), cpus=cpus, memory=memory, now=now):
+                    oracle.submit(who, [1, cpus, memory], task, now)
+            started = [int(str(tag)) for tag in oracle.schedule(now)]
+            assert site.round(now) == sorted(started), f"seed {seed} at {now}"
+            running += started
+
+
+def test_a_past_of_taking_much_counts() -> None:
+    """Of two who want everything, whoever has taken more than its right before gets less now."""
+    site = Site(8, memory_s=100.0)
+    heavy = site.submit("heavy", 8)
+    site.submit("light", 1, cpus=0.0)
+    assert len(site.round(0.0)) == 9
+    for task in heavy:
+        site.scheduler.finished(task, 100.0)
+    site.submit("heavy", 8, now=100.0)
+    site.submit("light", 8, now=100.0)
+    site.round(100.0)
+    assert site.running() == {"heavy": 3, "light": 6}
+    owed = 0.5 * (1 - math.exp(-1))
+    assert site.account("heavy").commitment == pytest.approx(owed)
+    assert site.account("light").commitment == 0
+    assert site.account("light").credit == pytest.approx(owed / 2)
+    assert site.account("heavy").credit == pytest.approx(-owed / 2)
+
+
+def test_commitments_fade_with_time() -> None:
+    """After the memory's length without overuse, 1/e of a commitment is left (equation 12)."""
+    site = Site(8, memory_s=50.0)
+    tasks = site.submit("heavy", 8)
+    site.submit("light", 1, cpus=0.0)
+    site.round(0.0)
+    for task in tasks:
+        site.scheduler.finished(task, 1000.0)
+    site.round(1000.0)
+    before = site.account("heavy").commitment
+    assert before == pytest.approx(0.5, rel=1e-6)
+    site.round(1050.0)
+    assert site.account("heavy").commitment == pytest.approx(before / math.e)
+
+
+def test_weights_divide_in_proportion() -> None:
+    """Twice the weight is a right to twice as much."""
+    site = Site(9, rule=Rule.DRF)
+    site.ledger.set_terms(site.scheduler.state, "big", 2.0, {})
+    site.submit("big", 20)
+    site.submit("small", 20)
+    site.round(0.0)
+    assert site.running() == {"big": 6, "small": 3}
+    assert site.account("big").entitlement == pytest.approx(2 / 3)
+    assert site.account("small").entitlement == pytest.approx(1 / 3)
+
+
+def test_a_quota_holds_though_there_is_room() -> None:
+    """A principal holds no more at once than its quota says; others go on, and lifting it lets it go on."""
+    site = Site(8)
+    state = site.scheduler.state
+    site.ledger.set_terms(state, "bound", None, {"cpus": 3.0})
+    tasks = site.submit("bound", 6)
+    site.submit("free", 2)
+    site.round(0.0)
+    assert site.running() == {"bound": 3, "free": 2}
+    why = site.scheduler.explain(tasks[-1]).reason
+    assert "may hold no more at once; it holds 3 of 3 cpus" in why
+    site.ledger.set_terms(state, "bound", None, {"cpus": None})
+    site.round(1.0)
+    assert site.running() == {"bound": 6, "free": 2}
+    assert site.account("bound").quota == {}
+
+
+def test_quotas_hold_without_turns() -> None:
+    """Also where nobody takes turns (fifo) a quota holds, and nothing else does."""
+    site = Site(8, rule=Rule.FIFO)
+    site.ledger.set_terms(site.scheduler.state, "bound", None, {"tasks": 2.0})
+    site.submit("bound", 20)
+    site.submit("free", 6)
+    site.round(0.0)
+    assert site.running() == {"bound": 2, "free": 6}
+
+
+def test_without_others_everything_is_let_in() -> None:
+    """A principal that waits alone takes no turns: the network sees all of its tasks, and takes what fits."""
+    site = Site(4)
+    site.submit("only", 1, cpus=100.0)
+    site.submit("only", 4)
+    site.submit("only", 3)
+    assert len(site.round(0.0)) == 4
+    assert not site.scheduler.explain(0).reason.startswith("it is not its turn")
+
+
+def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
+    """Whose turn it is is waited for, TURN_PATIENCE_S at the most; then others use what is left."""
+    site = Site(8)
+    site.submit("stays", 6)
+    site.round(0.0)
+    site.submit("large", 1, cpus=4.0, now=1.0)
+    site.submit("stays", 2, now=1.0)
+    assert site.round(1.0) == []
+    assert "it is not its turn" in site.scheduler.explain(7).reason
+    assert site.round(1.0 + TURN_PATIENCE_S / 2) == []
+    # The round in which patience ends makes it exempt for the next.
+    site.round(1.0 + TURN_PATIENCE_S)
+    assert site.round(1.5 + TURN_PATIENCE_S) == [7, 8]
+    # It stays let in: when there is room it runs.
+    for task in (0, 1, 2, 3):
+        site.scheduler.finished(task, 20.0)
+    assert site.round(20.0) == [6]
+
+
+def test_what_is_larger_than_the_cluster_holds_up_nobody() -> None:
+    """A task that can never run does not keep others from their turn."""
+    site = Site(4)
+    site.submit("greedy", 1, cpus=100.0)
+    site.submit("modest", 6)
+    assert len(site.round(0.0)) == 4
+
+
+def test_a_task_without_a_place_holds_up_nobody() -> None:
+    """Room in the whole cluster is not room on a machine: whoever finds none does not keep others from it."""
+    site = Site(2, 2)
+    site.submit("wide", 1, cpus=3.0)
+    site.submit("narrow", 9)
+    # In the first round room is kept for it, which it cannot use.
+    assert len(site.round(0.0)) == 1
+    assert len(site.round(1.0)) == 3
+
+
+def test_few_of_one_principal_wait_without_room_being_kept() -> None:
+    """Of tasks without a place TURN_EXEMPT_MAX of a principal are let in: it cannot fill the network."""
+    site = Site(2, 2)
+    site.submit("wide", 3 * TURN_EXEMPT_MAX, cpus=1.5)
+    site.submit("narrow", 9, cpus=2.0)
+    for now in range(40):
+        site.round(float(now))
+    turns = site.scheduler._turns
+    assert turns is not None
+    let_in = turns.choose(site.scheduler.state, record=False).tasks
+    names = [site.owner[int(site.scheduler.state.tasks.id[row])] for row in let_in]
+    assert names.count("wide") <= TURN_EXEMPT_MAX
+
+
+def test_priority_orders_ones_own_tasks_alone() -> None:
+    """A principal's important tasks go before its others, and not before those of somebody who has less."""
+    site = Site(4)
+    low = site.submit("alice", 4)
+    high = site.submit("alice", 2, priority=9)
+    modest = site.submit("bob", 2)
+    assert site.round(0.0) == sorted([*high, *modest])
+    assert low[0] not in site.running()
+
+
+def test_what_is_ones_right_is_stopped_for_nobody() -> None:
+    """Others' priorities stop no restartable task of a principal that has no more than its right."""
+    site = Site(4)
+    site.submit("modest", 2, restartable=True)
+    site.submit("greedy", 2)
+    site.round(0.0)
+    site.submit("greedy", 4, priority=50, now=1.0)
+    assert site.round(1.0) == []
+    assert site.running() == {"modest": 2, "greedy": 2}
+
+
+def test_ones_own_lower_priority_makes_room() -> None:
+    """A principal's task of higher priority still takes the place of its own restartable one."""
+    site = Site(4)
+    site.submit("alice", 2, restartable=True)
+    site.submit("bob", 2)
+    site.round(0.0)
+    urgent = site.submit("alice", 1, priority=5, now=1.0)
+    site.submit("bob", 3, now=1.0)
+    assert site.round(1.0) == urgent
+    assert site.running() == {"alice": 2, "bob": 2}
+
+
+def test_a_gang_has_one_turn() -> None:
+    """Of a gang all or none are let in, and what has to start together is what counts as room."""
+    site = Site(4)
+    site.submit("alice", 2)
+    site.round(0.0)
+    gang = site.submit("bob", 4, gang=3, now=1.0)
+    site.submit("alice", 4, now=1.0)
+    # It is bob's turn, for three at once, and two are free.
+    assert site.round(1.0) == []
+    site.scheduler.finished(0, 2.0)
+    assert len(set(site.round(2.0)) & set(gang)) >= 3
+
+
+def test_accounts_go_from_one_ledger_to_the_next() -> None:
+    """Weights, quotas and commitments are the same after handing on; commitments fade meanwhile."""
+    before = Site(8, memory_s=100.0, wall=1_000_000.0)
+    state = before.scheduler.state
+    before.ledger.set_terms(state, "heavy", 2.0, {"cpus": 6.0, "tasks": 9.0})
+    before.submit("light", 1, cpus=0.0)
+    before.submit("heavy", 6)
+    before.round(0.0)
+    before.round(50.0)
+    kept = decode(encode(before.ledger.keep(state)))
+    old = before.account("heavy")
+    after = Site(8, memory_s=100.0, wall=1_000_150.0)
+    after.ledger.take_over(after.scheduler.state, kept, commitments=True)
+    new = after.account("heavy")
+    assert (new.weight, new.quota) == (2.0, {"cpus": 6.0, "tasks": 9.0})
+    assert new.commitment == pytest.approx(old.commitment * math.exp(-1))
+    assert old.commitment > 0
+
+
+def test_what_was_set_later_holds() -> None:
+    """Of two ledgers' terms for a principal the later ones hold, whoever takes over from whom."""
+    site = Site(8, wall=100.0)
+    state = site.scheduler.state
+    site.ledger.set_terms(state, "a", 3.0, {})
+    terms = (math.inf,) * len(RESOURCES), (0.0,) * len(RESOURCES)
+    older = KeptAccount("a", 7.0, terms[0], 50.0, 50.0, terms[1])
+    newer = KeptAccount("a", 5.0, terms[0], 150.0, 50.0, terms[1])
+    site.ledger.take_over(state, Kept(60.0, (older,)), commitments=False)
+    assert site.account("a").weight == 3.0
+    site.ledger.take_over(state, Kept(60.0, (newer,)), commitments=False)
+    assert site.account("a").weight == 5.0
+
+
+def test_who_was_not_seen_for_long_does_not_share() -> None:
+    """After SHARES_FORGOTTEN_S without a task a principal has no right any more, and others more."""
+    site = Site(8)
+    (task,) = site.submit("gone")
+    site.submit("stays")
+    site.round(0.0)
+    site.scheduler.finished(task, 1.0)
+    site.round(SHARES_FORGOTTEN_S - 1.0)
+    assert site.account("stays").entitlement == 0.5
+    site.round(SHARES_FORGOTTEN_S + 1.0)
+    assert site.account("stays").entitlement == 1.0
+
+
+@pytest.mark.parametrize(
+    ("principal", "weight", "quota", "told"),
+    [
+        ("a", 0.0, {}, "weight is 0.0"),
+        ("a", math.nan, {}, "weight is nan"),
+        ("a", 1e9, {}, "weight is 1000000000.0"),
+        ("a", None, {"cpu": 1.0}, "'cpu' is nothing that is shared; known: tasks, cpus"),
+        ("a", None, {"cpus": -1.0}, "cpus is -1.0"),
+        ("a", None, {"memory": math.nan}, "memory is nan"),
+        ("", 1.0, {}, "no principal"),
+    ],
+)
+def test_terms_that_cannot_be_are_refused(
+    principal: str, weight: float | None, quota: dict[str, float | None], told: str
+) -> None:
+    """A wrong weight or quota is refused by name, and nothing is set."""
+    site = Site(8)
+    before = site.ledger.keep(site.scheduler.state)
+    with pytest.raises(InvalidError, match=told.replace("(", r"\(")):
+        site.ledger.set_terms(site.scheduler.state, principal, weight, quota)
+    assert site.ledger.keep(site.scheduler.state) == before
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        encode(Kept(math.nan)),
+        encode(Kept(1.0, (KeptAccount("a", 1.0, (1.0,), 0.0, 0.0, (0.0,) * 5),))),
+        encode(Kept(1.0, (KeptAccount("a", 0.0, (1.0,) * 5, 0.0, 0.0, (0.0,) * 5),))),
+        encode(Kept(1.0, (KeptAccount("a", 1.0, (math.nan,) * 5, 0.0, 0.0, (0.0,) * 5),))),
+        encode(Kept(1.0, (KeptAccount("a", 1.0, (1.0,) * 5, 0.0, 0.0, (math.inf,) * 5),))),
+    ],
+)
+def test_a_ledger_that_makes_no_sense_is_refused(data: bytes) -> None:
+    """Bytes that are no ledger, or have impossible numbers, are an error and no ledger."""
+    with pytest.raises(InvalidError, match="makes no sense"):
+        decode(data)
+
+
+def test_a_ledger_is_bounded_on_its_way() -> None:
+    """Of too many principals those who were set something, or owe most, are handed on."""
+    site = Site(8)
+    state = site.scheduler.state
+    site.ledger.set_terms(state, "zz", 2.0, {})
+    for number in range(3000):
+        site.submit(f"a rather long name of a principal {number}", cpus=0.0)
+    kept = decode(encode(site.ledger.keep(state)))
+    assert 100 < len(kept.accounts) <= 1024
+    assert kept.accounts[0].principal == "zz"
+
+
+def test_what_principals_hold_is_counted_right() -> None:
+    """Through placements, ends, refusals and lost machines, what is held is the sum over running tasks."""
+    for seed in range(10):
+        chance = random.Random(seed)  # noqa: S311 - a play, no secret
+        site = Site(4, 4, 4)
+        live: set[int] = set()
+        for step in range(60):
+            now = float(step)
+            if chance.random() < 0.7:
+                live |= set(
+                    site.submit(
+                        f"u{chance.randrange(3)}", chance.randrange(1, 4), cpus=chance.random(), now=now
+                    )
+                )
+            placed = site.round(now)
+            if placed and chance.random() < 0.3:
+                site.scheduler.rejected(placed[0], now)
+            for task in [task for task in sorted(live) if chance.random() < 0.2]:
+                site.scheduler.finished(task, now)
+                live.discard(task)
+            if chance.random() < 0.1:
+                site.scheduler.remove_machine(0, now)
+                site.add_machine(0, 4)
+            state = site.scheduler.state
+            rows = np.flatnonzero(state.tasks.alive & (state.tasks.machine >= 0))
+            for number in range(len(state.principals)):
+                mine = rows[state.jobs.principal[state.tasks.job[rows]] == number]
+                assert state.held[number, 0] == len(mine), f"seed {seed}"
+                np.testing.assert_allclose(
+                    state.held[number, 1:],
+                    state.tasks.demand[mine].sum(axis=0),
+                    atol=1e-9,
+                    err_msg=f"seed {seed}",
+                )
