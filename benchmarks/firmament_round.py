@@ -24,12 +24,15 @@ from dios.firmament.generate import PREFERENCES_MAX, RACK_MACHINES, SIZES
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.catalogue import make
 from dios.firmament.models.protocol import Options
+from dios.firmament.policies.ledger import Ledger
+from dios.firmament.policies.turns import Turns
 from dios.firmament.rounds import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.state import ClusterState
 
 JOB_TASKS = 50
+PRINCIPALS = 600
 CHANGED = 0.01
 ROUNDS = 10
 SEED = 1
@@ -79,11 +82,12 @@ class DrawnModel(BaseModel):
 class Cluster:
     """A cluster of size L at a load in per cent of its slots, in which tasks end and come."""
 
-    def __init__(self, load: int) -> None:
+    def __init__(self, load: int, ledger: Ledger | None = None) -> None:
         machines, self.tasks = SIZES["L"]
         slots = round(self.tasks * 100 / load / machines)
         self._random = np.random.default_rng(SEED)
-        self.scheduler = FlowScheduler(DrawnModel(SEED), SchedulerSettings(certify_every=0))
+        settings = SchedulerSettings(certify_every=0)
+        self.scheduler = FlowScheduler(DrawnModel(SEED), settings, ledger=ledger)
         for machine in range(machines):
             rack = f"r{machine // RACK_MACHINES}"
             self.scheduler.add_machine(MachineDescriptor(machine, f"m{machine}", rack, slots=slots), 0.0)
@@ -98,7 +102,8 @@ class Cluster:
         self._next += count
         for start in range(0, count, JOB_TASKS):
             tasks = [TaskDescriptor(int(each)) for each in fresh[start : start + JOB_TASKS]]
-            self.scheduler.submit(JobDescriptor(self._next_job), tasks, self.now)
+            job = JobDescriptor(self._next_job, f"user {self._next_job % PRINCIPALS}")
+            self.scheduler.submit(job, tasks, self.now)
             self._next_job += 1
         self.alive = np.concatenate([self.alive, fresh])
 
@@ -146,6 +151,29 @@ def large(load: int, rounds: int) -> Measured:
         parts.append((found.update_s, found.solve_s, found.total_s))
     update, solved, total = (1000 * statistics.median(column) for column in zip(*parts, strict=True))
     return Measured(first, cpu, statistics.median(events), update, solved, total)
+
+
+def turns(load: int, rounds: int) -> tuple[float, float]:
+    """Milliseconds of processor time, medians: of whose turn it is, and of whole rounds with that."""
+    ledger = Ledger(wall=1e9)
+    cluster = Cluster(load, ledger)
+    cluster.round()
+    state = cluster.scheduler.state
+    apart = Turns(ledger, preemption=True)
+    choosing, whole = [], []
+    for _ in range(rounds):
+        started = time.process_time()
+        cluster.change()
+        changed = time.process_time()
+        # A round does the same once more: it chooses, and at its end brings the ledger to the present.
+        state.now = cluster.now
+        apart.choose(state, record=False)
+        ledger.sync(state)
+        chosen = time.process_time()
+        cluster.round()
+        choosing.append(1000 * (chosen - changed))
+        whole.append(1000 * (time.process_time() - chosen + changed - started))
+    return statistics.median(choosing), statistics.median(whole)
 
 
 def small(rounds: int) -> list[float]:
@@ -206,6 +234,20 @@ def run(section: Section) -> None:
             judge("0.4 GB", peak, 0.4),
         )
     )
+    for load in (92, 110):
+        chosen, whole = turns(load, ROUNDS)
+        section.figure(f"L{load}, whose turn it is among {PRINCIPALS} principals, CPU", chosen, "ms")
+        section.figure(f"L{load}, whole round with turns, CPU", whole, "ms")
+        part = chosen / whole
+        section.rows.append(
+            Row(
+                f"SDRF's turns in a round at L{load}, {PRINCIPALS} principals",
+                f"{number(chosen)} ms",
+                f"{number(whole)} ms",
+                number(part),
+                judge("0.10", part, 0.10),
+            )
+        )
     placed = statistics.median(small(200))
     section.rows.append(
         Row(

@@ -142,8 +142,9 @@ class RoundMaker:
             tasks, filter_of = tasks[keep], filter_of[keep]
         running = table.status[tasks] == RUNNING
         fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
-        if self._turns is not None:
-            fixed |= running & self._turns.protected(state, tasks)
+        weak = np.flatnonzero(running & ~fixed)
+        if self._turns is not None and len(weak):
+            fixed[weak] = self._turns.protected(state, tasks[weak])
         together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_NODE, Affinity.SAME_RACK))
         rooted = running & together
         return Plan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))

@@ -192,6 +192,8 @@ def _entries(state: ClusterState, waiting: Ints) -> Ints:
     """The entry (n,) of each waiting task: a gang that does not run yet is one, any other task is one."""
     job = state.tasks.job[waiting]
     gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
+    if not len(gangs):
+        return np.arange(len(waiting))
     together = np.zeros(len(state.jobs.alive), np.bool_)
     together[gangs] = needed(state, gangs) > state.jobs.running[gangs]
     key = np.where(together[job], -1 - job, waiting)
@@ -208,6 +210,8 @@ def _demands(state: ClusterState, waiting: Ints, entry: Ints) -> tuple[Floats, I
     each = np.ones((len(waiting), 1 + table.demand.shape[1]))
     each[:, 1:] = table.demand[waiting]
     order = np.argsort(entry, kind="stable")
+    if int(entry.max(initial=-1)) + 1 == len(entry):
+        return each[order], order
     starts = np.searchsorted(entry[order], np.arange(int(entry.max(initial=-1)) + 1))
     place = np.arange(len(order)) - starts[entry[order]]
     jobs = table.job[waiting]
@@ -222,6 +226,8 @@ def _replaces(state: ClusterState, waiting: Ints) -> Flags:
     """Which waiting tasks (n,) can take the place of a restartable one of their own principal."""
     table, jobs = state.tasks, state.jobs
     weak = np.flatnonzero(table.alive & (table.status == RUNNING) & table.restartable)
+    if not len(weak):
+        return np.zeros(len(waiting), np.bool_)
     least = np.full(max(1, len(state.principals)), 2**62)
     np.minimum.at(least, jobs.principal[table.job[weak]], table.priority[weak])
     found: Flags = table.priority[waiting] > least[jobs.principal[table.job[waiting]]]
