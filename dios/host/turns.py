@@ -4,6 +4,10 @@ Not for: what is copied, or in which order effects of one object take place (``d
 
 A copy takes as long as it is large, and who asks for many large ones must not make others wait for all of
 them. So a task has one at a time, turns go around among principals, and among the tasks of each.
+
+A principal that has a rate takes as long as its rate is low, and however few turns it had, it would have
+them for so long that others, with rates or without, waited for it. So it has one at a time, beside those that
+the others have.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from dios.ids import Principal, TaskId
 from dios.wire import messages
 
 Begin: TypeAlias = Callable[[], None]
+IsPaced: TypeAlias = Callable[[Principal], bool]
 
 _NOBODY: Final = Principal("")
 _STARTS: Final[frozenset[type]] = frozenset({messages.Run, messages.Vector})
@@ -63,11 +68,23 @@ class Owners:
 
 
 class Turns:
-    """Who waits for a turn. ``begin`` of each is called when it is its turn; then ``ended`` must be."""
+    """Who waits for a turn. ``begin`` of each is called when it is its turn; then ``ended`` must be.
 
-    def __init__(self, owners: Owners, at_once: int = limits.COPIES_AT_ONCE_MAX) -> None:
+    Of principals that are not ``paced`` there are ``at_once`` turns at a time, of all together ``at_most``.
+    """
+
+    def __init__(
+        self,
+        owners: Owners,
+        at_once: int = limits.COPIES_AT_ONCE_MAX,
+        *,
+        at_most: int = 0,
+        paced: IsPaced | None = None,
+    ) -> None:
         self._owners: Final = owners
         self._at_once: Final = at_once
+        self._at_most: Final = max(at_once, at_most)
+        self._paced: Final = paced
         self._waiting: Final[dict[TaskId, deque[Begin]]] = {}
         self._running: Final[set[TaskId]] = set()
         # When each had a turn last, as the number of that turn; who had none comes first.
@@ -78,18 +95,19 @@ class Turns:
     def ask(self, task: TaskId, begin: Begin) -> None:
         """``task`` wants a turn; it may be its turn at once."""
         self._waiting.setdefault(task, deque()).append(begin)
-        self._go_on()
+        self.go_on()
 
     def ended(self, task: TaskId) -> None:
         """The turn of ``task`` is over."""
         self._running.discard(task)
         if task not in self._waiting:
             self._turns_of_tasks.pop(task, None)
-        self._go_on()
+        self.go_on()
 
-    def _go_on(self) -> None:
-        while len(self._running) < self._at_once:
-            able = [task for task in self._waiting if task not in self._running]
+    def go_on(self) -> None:
+        """Somebody has a turn now, perhaps: another one's is over, or rates have changed."""
+        while len(self._running) < self._at_most:
+            able = self._able()
             if not able:
                 return
             task = min(able, key=self._last_turn)
@@ -101,6 +119,19 @@ class Turns:
             self._turns_of[self._owners.of(task)] = self._turns_of_tasks[task] = self._turn
             self._running.add(task)
             begin()
+
+    def _able(self) -> list[TaskId]:
+        able = [task for task in self._waiting if task not in self._running]
+        if self._paced is None:
+            return able if len(self._running) < self._at_once else []
+        busy = [self._owners.of(task) for task in self._running]
+        room = sum(not self._paced(principal) for principal in busy) < self._at_once
+        found: list[TaskId] = []
+        for task in able:
+            principal = self._owners.of(task)
+            if principal not in busy if self._paced(principal) else room:
+                found.append(task)
+        return found
 
     def _last_turn(self, task: TaskId) -> tuple[int, int]:
         return self._turns_of.get(self._owners.of(task), 0), self._turns_of_tasks.get(task, 0)

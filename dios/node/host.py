@@ -160,7 +160,9 @@ class NodeHost:
         )
 
     def _make_links(self, membership: Membership) -> Links:
-        around = Around(self.driver, self.persister, self.clock, self.owners, self.denied_connection)
+        around = Around(
+            self.driver, self.persister, self.clock, self.owners, self.rates, self.denied_connection
+        )
         return Links(membership.me, membership.network, membership.guard, around, self._nursery)
 
     def _make_peers(self, links: Links) -> Peers:

@@ -22,7 +22,8 @@ import trio
 from blake3 import blake3
 
 from dios import limits
-from dios.errors import DamagedError, DiosError, ProtocolError
+from dios.errors import ClosedError, DamagedError, DiosError, ProtocolError
+from dios.host.rates import Charge
 from dios.transport.memory import create_memory, write_all
 from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, decode_head, encode_head
 
@@ -36,11 +37,15 @@ class Piece(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A message and the bytes beside it. ``done`` is called in the loop, once, whatever became of it."""
+    """A message and the bytes beside it. ``done`` is called in the loop, once, whatever became of it.
+
+    ``charge`` is told of each piece, and how fast they may go.
+    """
 
     message: bytes
     pieces: tuple[Piece, ...]
     done: Callable[[], None]
+    charge: Charge | None = None
 
     @property
     def size(self) -> int:
@@ -176,6 +181,9 @@ class DataSender(_Threaded):
             finally:
                 self._tell(transfer, done=done)
 
+    def _has_ended(self) -> bool:
+        return self._closed
+
     def _last(self) -> None:
         while not self._queue.empty():
             left = self._queue.get()
@@ -188,6 +196,7 @@ class DataSender(_Threaded):
     def _transmit(self, transfer: Transfer) -> None:
         head = encode_head(len(transfer.message), transfer.size) + transfer.message
         digest = blake3(head)
+        charge = transfer.charge
         self.sock.sendall(head)
         for fd, start, length in transfer.pieces:
             done = 0
@@ -197,24 +206,33 @@ class DataSender(_Threaded):
                     raise DamagedError(f"{length - done} bytes less are there than were promised to a node")
                 part = self._block[:count]
                 digest.update(part)
+                if charge is not None and not charge.take(count, self._has_ended):
+                    raise ClosedError("the connection was closed within a transfer")
                 self.sock.sendall(part)
+                if charge is not None:
+                    charge.went(count)
                 done += count
         self.sock.sendall(digest.digest())
 
 
 class DataReceiver(_Threaded):
-    """Receives transfers. ``arrived`` is told in the loop of each that came whole."""
+    """Receives transfers. ``arrived`` is told in the loop of each that came whole.
+
+    ``charged`` says by its message, in this thread, on whose meter the bytes of one go.
+    """
 
     def __init__(
         self,
         sock: socket.socket,
         allowance: Allowance,
         *,
+        charged: Callable[[bytes, int], Charge],
         arrived: Callable[[Arrived], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
         super().__init__(sock, ended, "receive bytes of a node")
         self._allowance: Final = allowance
+        self._charged: Final = charged
         self._arrived: Final = arrived
         self._block: Final = memoryview(bytearray(limits.DATA_PIECE_BYTES))
         self._thread.start()
@@ -232,7 +250,7 @@ class DataReceiver(_Threaded):
                 digest = blake3(head)
                 digest.update(message)
                 fd = create_memory(size, "received") if size else -1
-                self._receive_bytes(fd, size, digest)
+                self._receive_bytes(fd, size, digest, self._charged(bytes(message), size))
             except BaseException:
                 self._allowance.give_back(size)
                 if fd >= 0:
@@ -240,14 +258,18 @@ class DataReceiver(_Threaded):
                 raise
             self._hand_on(Arrived(bytes(message), fd, size))
 
-    def _receive_bytes(self, fd: int, size: int, digest: blake3) -> None:
+    def _receive_bytes(self, fd: int, size: int, digest: blake3, charge: Charge) -> None:
         place = 0
-        while place < size:
-            part = self._block[: size - place]
-            self._fill(part)
-            digest.update(part)
-            write_all(fd, part, place)
-            place += len(part)
+        try:
+            while place < size:
+                part = self._block[: size - place]
+                self._fill(part)
+                charge.went(len(part))
+                digest.update(part)
+                write_all(fd, part, place)
+                place += len(part)
+        finally:
+            charge.close()
         told = self._block[:DIGEST_BYTES]
         self._fill(told)
         if bytes(told) != digest.digest():

@@ -311,8 +311,15 @@ class Links:
             self._lost(link, former)
         self._tell_down(link, "it connected anew")
         node = link.node
-        sending = Sending(self._nursery, self._around.owners, lambda: self.open_data(node, Channel()))
-        standing = link.standing = Standing(line, hello.epoch, sending, self.counts, ours=ours)
+        sending = Sending(
+            self._nursery,
+            self._around.owners,
+            self._around.rates,
+            lambda: self.open_data(node, Channel()),
+        )
+        standing = link.standing = Standing(
+            line, hello.epoch, sending, self.counts, self._around.rates, ours=ours
+        )
         link.name, link.address = hello.name, hello.address or link.address
         link.told, link.trouble = hello.epoch, ""
         self.counts["connections"] += 1

@@ -20,6 +20,7 @@ from dios.host.memories import Memory
 from dios.host.peers.bulk import Arrived
 from dios.host.peers.standing import Standing
 from dios.host.persister import Persister
+from dios.host.rates import Rates
 from dios.host.turns import Owners
 from dios.ids import NodeId, Principal
 from dios.wire import dcp
@@ -51,6 +52,7 @@ class Around(NamedTuple):
     persister: Persister
     clock: Clock
     owners: Owners
+    rates: Rates
     denied: Callable[[Principal, str], None]
 
 

@@ -15,8 +15,10 @@ import trio
 from dios import limits
 from dios.errors import DiosError, WouldBlockError
 from dios.host.peers.bulk import DataSender, Transfer
+from dios.host.rates import Charge, Rates
 from dios.host.turns import Owners, Turns
-from dios.ids import TaskId
+from dios.ids import Principal, TaskId
+from dios.wire.types import Traffic
 
 _log: Final = logging.getLogger(__name__)
 
@@ -29,10 +31,15 @@ class Sending:
     ``open_one`` makes one more data connection to it; what it needs runs in ``nursery``.
     """
 
-    def __init__(self, nursery: trio.Nursery, owners: Owners, open_one: Open) -> None:
+    def __init__(self, nursery: trio.Nursery, owners: Owners, rates: Rates, open_one: Open) -> None:
         self._nursery: Final = nursery
+        self._owners: Final = owners
+        self._rates: Final = rates
         self._open_one: Final = open_one
-        self._turns: Final = Turns(owners, limits.DATA_CONNECTIONS)
+        self._turns: Final = Turns(
+            owners, limits.DATA_CONNECTIONS, at_most=limits.DATA_CONNECTIONS_MAX, paced=self._is_paced
+        )
+        rates.listeners.add(self._turns.go_on)
         self._free: Final[list[DataSender]] = []
         self._all: Final[set[DataSender]] = set()
         self._task_of: Final[dict[int, TaskId]] = {}
@@ -59,7 +66,9 @@ class Sending:
         if self._empty.is_set():
             self._empty = trio.Event()
         self._queued += 1
-        self._turns.ask(task, lambda: self._begin(task, transfer))
+        charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size)
+        charged = transfer._replace(charge=charge)
+        self._turns.ask(task, lambda: self._begin(task, charged))
 
     async def wait_empty(self) -> None:
         """Wait until every transfer is over and every connection closed."""
@@ -68,8 +77,13 @@ class Sending:
     def close(self) -> None:
         """The node is gone: end everything."""
         self._closed = True
+        self._rates.listeners.discard(self._turns.go_on)
         for sender in self._all:
             sender.close()
+        self._rates.wake()
+
+    def _is_paced(self, principal: Principal) -> bool:
+        return self._rates.paced(principal, Traffic.OUT)
 
     def _begin(self, task: TaskId, transfer: Transfer) -> None:
         self._task_of[id(transfer)] = task
@@ -107,6 +121,8 @@ class Sending:
 
     def _over(self, transfer: Transfer) -> None:
         self._queued -= 1
+        if transfer.charge is not None:
+            transfer.charge.close()
         transfer.done()
         self._turns.ended(self._task_of.pop(id(transfer)))
         self._look_whether_empty()

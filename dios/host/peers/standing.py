@@ -18,14 +18,17 @@ from dios.errors import ProtocolError, WouldBlockError
 from dios.host.peers.bulk import Allowance, Arrived, DataReceiver, Piece, Transfer
 from dios.host.peers.line import Line
 from dios.host.peers.sending import Sending
+from dios.host.rates import Charge, Rates
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.dcp_frames import Revoked, encode_frame
+from dios.wire.dcp_frames import Revoked, decode_frame, encode_frame
+from dios.wire.types import Traffic
 
 _log: Final = logging.getLogger(__name__)
 _FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
 _SMALL: Final = limits.DCP_SMALL_BYTES_MAX
 _NOBODY: Final = TaskId(0)
+_NO_PRINCIPAL: Final = ""
 
 
 class Standing:
@@ -34,7 +37,9 @@ class Standing:
     ``ours`` says that this node made it; ``fault`` why it must end, if it must.
     """
 
-    def __init__(self, line: Line, epoch: int, sending: Sending, counts: Counter[str], *, ours: bool) -> None:
+    def __init__(
+        self, line: Line, epoch: int, sending: Sending, counts: Counter[str], rates: Rates, *, ours: bool
+    ) -> None:
         self.line = line
         self.epoch = epoch
         self.ours = ours
@@ -46,6 +51,8 @@ class Standing:
         """What else ends with it."""
         self.closed = False
         self._counts = counts
+        self._rates = rates
+        self._askers: dict[int, str] = {}
         self._under_way: set[tuple[type, int]] = set()
         self._quiet = trio.Event()
         self._quiet.set()
@@ -53,6 +60,8 @@ class Standing:
     # -- sending --------------------------------------------------------------------------------------
     def say(self, message: dcp.Message | Revoked, beside: bytes | None = None) -> None:
         """Say this at once, with few bytes beside it."""
+        if type(message) is dcp.Ask:
+            self._note_asker(message)
         frame = encode_frame(message, beside)
         size = len(frame)
         if size > _SMALL and (size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_CROWDED_BYTES):
@@ -84,6 +93,8 @@ class Standing:
                 self.say(dcp.Reply(message.number, dcp.Working()))
             return
         self._under_way.add(key)
+        if isinstance(message, dcp.Ask):
+            self._note_asker(message)
 
         def over() -> None:
             self._under_way.discard(key)
@@ -103,6 +114,14 @@ class Standing:
         except WouldBlockError as error:
             self.end(error)
 
+    def _note_asker(self, asked: dcp.Ask) -> None:
+        """For whom a call is made there: the bytes of the answer are its."""
+        if type(asked.body) is dcp.Forward:
+            askers = self._askers
+            askers[asked.number] = asked.body.caller.principal
+            if len(askers) > limits.DCP_REQUESTS_MAX:
+                del askers[next(iter(askers))]
+
     # -- receiving ------------------------------------------------------------------------------------
     def receive_on(
         self,
@@ -111,9 +130,9 @@ class Standing:
         ended: Callable[[Exception | None], None],
     ) -> None:
         """Take transfers from this socket; raises ProtocolError over the number of data connections."""
-        if len(self.receivers) >= limits.DATA_CONNECTIONS:
+        if len(self.receivers) >= limits.DATA_CONNECTIONS_MAX:
             sock.close()
-            raise ProtocolError(f"over {limits.DATA_CONNECTIONS} data connections from one node")
+            raise ProtocolError(f"over {limits.DATA_CONNECTIONS_MAX} data connections from one node")
 
         def over(reason: Exception | None) -> None:
             self.receivers.discard(receiver)
@@ -122,8 +141,25 @@ class Standing:
             ended(reason)
 
         self._quiet = trio.Event()
-        receiver = DataReceiver(sock, self.allowance, arrived=arrived, ended=over)
+        receiver = DataReceiver(sock, self.allowance, charged=self._charged, arrived=arrived, ended=over)
         self.receivers.add(receiver)
+
+    def _charged(self, message: bytes, size: int) -> Charge:
+        """On whose meter the bytes beside a message go; in the thread that receives them."""
+        return Charge(self._rates, self._whose(message), Traffic.IN, size)
+
+    def _whose(self, body: bytes) -> str:
+        try:
+            message, _ = decode_frame(body)
+        except ProtocolError:
+            return _NO_PRINCIPAL  # it is refused where it is taken
+        if isinstance(message, dcp.Reply):
+            return self._askers.get(message.number, _NO_PRINCIPAL)
+        asked = message.body if isinstance(message, dcp.Ask) else None
+        if isinstance(asked, dcp.Keep):
+            return asked.principal
+        caller: dcp.Caller | None = getattr(asked, "caller", None)
+        return _NO_PRINCIPAL if caller is None else caller.principal
 
     def end(self, fault: Exception | None = None) -> None:
         """End it; whoever serves it finds out by itself."""

@@ -264,7 +264,7 @@ async def test_data_connections_are_bounded(tmp_path: Path) -> None:
     """A node that opens more data connections than it may loses them all."""
     async with stage(tmp_path) as (villain, target, _):
         line = await villain.control()
-        socks = [await villain.data() for _ in range(limits.DATA_CONNECTIONS + 1)]
+        socks = [await villain.data() for _ in range(limits.DATA_CONNECTIONS_MAX + 1)]
         await villain.is_cut(line)
         for sock in socks:
             sock.close()

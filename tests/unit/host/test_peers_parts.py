@@ -23,13 +23,14 @@ from dios.host.peers import opening
 from dios.host.peers.bulk import Allowance, Arrived, DataReceiver, DataSender, Piece, Transfer
 from dios.host.peers.line import Myself
 from dios.host.peers.sending import Sending
+from dios.host.rates import Charge, Rates
 from dios.host.turns import Owners
 from dios.ids import BufferId, PayloadId, TaskId
 from dios.transport.memory import create_memory, write_all
 from dios.wire import dcp
 from dios.wire.calls import CommitWrite, Create, Lookup
 from dios.wire.messages import Buffer, Failure, Mapping
-from dios.wire.types import ObjectType
+from dios.wire.types import ObjectType, Traffic
 
 WAIT_S = 10.0
 
@@ -44,7 +45,7 @@ async def test_every_transfer_is_over_once() -> None:
         raise AssertionError
 
     async with trio.open_nursery() as nursery:
-        sending = Sending(nursery, Owners(), never)
+        sending = Sending(nursery, Owners(), Rates(), never)
         for number in range(limits.DCP_TRANSFERS_QUEUED_MAX):
             done = over.append
             sending.send(TaskId(number % 7 + 1), Transfer(b"", (), lambda n=number, d=done: d(n)))  # type: ignore[misc] # bound early
@@ -69,7 +70,7 @@ async def test_a_node_that_cannot_be_reached_with_bytes() -> None:
         raise UnreachableError("nobody answers")
 
     async with trio.open_nursery() as nursery:
-        sending = Sending(nursery, Owners(), refuse)
+        sending = Sending(nursery, Owners(), Rates(), refuse)
         for number in range(3):
             sending.send(TaskId(1), Transfer(b"m", (), lambda n=number: over.append(n)))  # type: ignore[misc] # bound early
         with trio.fail_after(WAIT_S):
@@ -94,8 +95,13 @@ class Wire:
         self.sender = DataSender(
             here, sent=lambda _, __, whole: self.sent.append(whole), ended=self.ended.append
         )
+        rates = Rates()
         self.receiver = DataReceiver(
-            there, self.allowance, arrived=self.arrived.append, ended=self.ended.append
+            there,
+            self.allowance,
+            charged=lambda message, size: Charge(rates, message.decode(), Traffic.IN, size),
+            arrived=self.arrived.append,
+            ended=self.ended.append,
         )
 
     async def close(self) -> None:

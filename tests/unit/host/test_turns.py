@@ -93,3 +93,48 @@ def test_a_task_has_one_turn_at_a_time(owners: Owners) -> None:
     for task in (11, 2, 1, 1):
         turns.ended(TaskId(task))
     assert begun[3:] == ["1-1", "1-2"]
+
+
+def test_who_has_a_rate_keeps_nobody_waiting(owners: Owners) -> None:
+    """A paced principal has one turn, beside those of the others, and never theirs."""
+    paced = {GREEDY}
+    turns = Turns(owners, at_once=2, at_most=4, paced=paced.__contains__)
+    begun: list[str] = []
+    for task in (1, 11, 12, 2):
+        turns.ask(TaskId(task), beginner(begun, str(task)))
+    assert begun == ["1", "2"]
+    turns.ended(TaskId(1))
+    assert begun == ["1", "2", "11"]
+
+
+def test_who_is_given_a_rate_gives_its_turns_back(owners: Owners) -> None:
+    """Two turns that a principal had when it was given a rate are the others' again, at once."""
+    paced: set[Principal] = set()
+    turns = Turns(owners, at_once=2, at_most=4, paced=paced.__contains__)
+    begun: list[str] = []
+    for task in (1, 11, 12, 2):
+        turns.ask(TaskId(task), beginner(begun, str(task)))
+    assert begun == ["1", "11"]
+    paced.add(GREEDY)
+    turns.go_on()
+    assert begun == ["1", "11", "2"]
+    paced.clear()
+    turns.go_on()
+    assert begun == ["1", "11", "2"], "three are under way"
+    turns.ended(TaskId(1))
+    turns.ended(TaskId(11))
+    assert begun == ["1", "11", "2", "12"]
+
+
+def test_turns_have_a_bound_with_rates_too() -> None:
+    """Of however many principals with a rate there are so many turns at most; the next comes with an end."""
+    owners = Owners()
+    for number in range(1, 8):
+        owners.add(TaskId(number), f"uid:{number}")
+    turns = Turns(owners, at_once=2, at_most=5, paced=lambda _: True)
+    begun: list[str] = []
+    for task in range(1, 8):
+        turns.ask(TaskId(task), beginner(begun, str(task)))
+    assert begun == ["1", "2", "3", "4", "5"]
+    turns.ended(TaskId(3))
+    assert begun == ["1", "2", "3", "4", "5", "6"]

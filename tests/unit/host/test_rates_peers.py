@@ -1,0 +1,161 @@
+"""Rates at data connections: on whose meter bytes go, and who waits for whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from host_rig import TASK
+from peer_rig import BLOB, DEPUTY, PeerHost, connected, two_hosts, until
+
+from dios import limits
+from dios.core import effects as fx
+from dios.core.events import Received
+from dios.host.memories import Memory
+from dios.ids import BufferId, TaskId
+from dios.wire import dcp
+from dios.wire.calls import ReadOnce
+from dios.wire.messages import Buffer, Meter, Metered, Rate
+from dios.wire.types import Brand, Traffic
+
+GREEDY, MODEST = "uid:1", "uid:2"
+NEIGHBOUR, MORE, STILL_MORE = TaskId(DEPUTY + 1), TaskId(DEPUTY + 2), TaskId(DEPUTY + 3)
+PRINCIPALS = {DEPUTY: GREEDY, MORE: GREEDY, STILL_MORE: GREEDY, NEIGHBOUR: MODEST}
+SIZE = 10 * limits.DATA_PIECE_BYTES
+ASKED = Metered(0, (), (0, 0, 0), 0, b"")
+
+
+def meters(host: PeerHost) -> dict[tuple[str, Traffic], tuple[int, int]]:
+    """What a host tells, through its answer to a task."""
+    host.channel.replies.clear()
+    host.do(fx.Answer(TASK, 1, ASKED))
+    (answer,) = host.results()
+    assert isinstance(answer, Metered)
+    return {(meter.principal, meter.traffic): (meter.moved, meter.waiting) for meter in answer.meters}
+
+
+def caller(task: TaskId) -> dcp.Caller:
+    """One of the two, as its node tells of it."""
+    return dcp.Caller(task, PRINCIPALS[task], "f" * 16, Brand.PURE)
+
+
+async def settled(host: PeerHost, traffic: Traffic, moved: dict[str, int]) -> None:
+    """Wait until a host's meters say that just this was moved, and nothing waits."""
+    wanted = {(principal, traffic): (size, 0) for principal, size in moved.items()}
+    await until(lambda: meters(host) == wanted, f"{meters(host)}, not {wanted}")
+
+
+def filled(host: PeerHost, size: int = SIZE) -> None:
+    """Let the object have so many bytes."""
+    made = Memory.shadow(size).filled(bytes(size))
+    assert made.adopt(size)
+    host.blob(made)
+
+
+class Readers:
+    """Tasks of one host that read from another, and what has come for them."""
+
+    def __init__(self, here: PeerHost, there: PeerHost) -> None:
+        self.here, self.there = here, there
+        self.came: list[TaskId] = []
+        self._asked: dict[int, TaskId] = {}
+        filled(there)
+        for task, principal in PRINCIPALS.items():
+            there.do(fx.OpenDeputy(task, here.node, principal))
+        there.when_received(self._answer)
+        here.when_received(self._take)
+
+    def ask(self, number: int, task: TaskId) -> None:
+        """One more read."""
+        self._asked[number] = task
+        body = dcp.Forward(caller(task), ReadOnce(1))
+        self.here.do(fx.Send(self.there.node, dcp.Ask(number, 1, body)))
+
+    def _answer(self, event: Received) -> list[fx.Effect]:
+        asked = event.message
+        assert isinstance(asked, dcp.Ask)
+        assert isinstance(asked.body, dcp.Forward)
+        buffer = Buffer(BufferId(asked.number), SIZE, 1, 1)
+        return [fx.AnswerRead(asked.body.caller.task, asked.number, buffer, BLOB, 0, SIZE)]
+
+    def _take(self, event: Received) -> list[fx.Effect]:
+        if isinstance(event.message, dcp.Reply) and isinstance(event.message.result, Buffer):
+            assert event.attached == SIZE
+            self.came.append(self._asked[event.message.number])
+        return []
+
+
+async def test_bytes_read_of_another_node_are_the_readers(tmp_path: Path) -> None:
+    """What is sent in answer is metered for whom it goes, at both nodes, to the byte."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        readers = Readers(here, there)
+        for number, task in enumerate((DEPUTY, NEIGHBOUR, DEPUTY, DEPUTY), 1):
+            readers.ask(number, task)
+        await until(lambda: len(readers.came) == 4, "all came")
+        await settled(there, Traffic.OUT, {GREEDY: 3 * SIZE, MODEST: SIZE})
+        await settled(here, Traffic.IN, {GREEDY: 3 * SIZE, MODEST: SIZE})
+
+
+async def test_bytes_beside_a_request_are_the_callers(tmp_path: Path) -> None:
+    """What goes beside a call is metered for its caller, at both nodes; what is inside a message is not."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        here.host.owners.add(DEPUTY, GREEDY)
+        filled(here)
+        body = dcp.Forward(caller(DEPUTY), ReadOnce(1))
+        here.ask(there, body, fx.WriteSource(content_of=BLOB, length=SIZE))
+        here.do(fx.Send(there.node, dcp.Ask(2, 1, body), fx.WriteSource(content_of=BLOB, length=5)))
+        await until(lambda: len(there.core.seen(Received)) == 2, "both arrived")
+        await settled(here, Traffic.OUT, {GREEDY: SIZE})
+        await settled(there, Traffic.IN, {GREEDY: SIZE})
+
+
+@pytest.mark.parametrize("modest_bytes_s", [0, 2**40])
+async def test_a_slow_principal_keeps_no_other_waiting(tmp_path: Path, modest_bytes_s: int) -> None:
+    """Whose many tasks have large transfers and a low rate has one at a time; another's go past them all.
+
+    Whether that one has a rate of its own or none. When the rates are lifted everything goes.
+    """
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        readers = Readers(here, there)
+        slow = Rate(GREEDY, Traffic.OUT, limits.RATE_BYTES_S_MIN)
+        modest = (Rate(MODEST, Traffic.OUT, modest_bytes_s),) if modest_bytes_s else ()
+        there.do(fx.SetRates((slow, *modest), 60_000))
+        for number in range(1, 9):
+            readers.ask(number, (DEPUTY, MORE, STILL_MORE)[number % 3])
+        await until(lambda: meters(there).get((GREEDY, Traffic.OUT), (0, 0))[0], "it has begun")
+        for number in range(9, 12):
+            readers.ask(number, NEIGHBOUR)
+        await until(lambda: readers.came == [NEIGHBOUR] * 3, "the modest one has all it asked for")
+        moved, waiting = meters(there)[GREEDY, Traffic.OUT]
+        assert moved < SIZE
+        assert moved + waiting == 8 * SIZE, "what it wants is seen"
+        there.do(fx.SetRates((), 60_000))
+        await until(lambda: len(readers.came) == 11, "without rates all of it comes")
+        await settled(there, Traffic.OUT, {GREEDY: 8 * SIZE, MODEST: 3 * SIZE})
+
+
+async def test_a_node_that_is_let_go_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """The connection ends while a transfer waits for its rate: its thread ends, and nothing waits."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        readers = Readers(here, there)
+        there.do(fx.SetRates((Rate(GREEDY, Traffic.OUT, limits.RATE_BYTES_S_MIN),), 60_000))
+        for number in range(1, 4):
+            readers.ask(number, DEPUTY)
+        await until(lambda: meters(there).get((GREEDY, Traffic.OUT), (0, 0))[0], "it has begun")
+        standing = there.links.standing_of(here.node)
+        assert standing is not None
+        there.do(fx.HangUp(here.node, "people asked for it"))
+        with trio.fail_after(limits.NODE_STOP_MS_MAX / 1000):
+            await standing.wait_ended()
+        assert not there.host.rates.listeners
+        assert {waiting for _, waiting in meters(there).values()} == {0}
+
+
+def test_a_meter_is_no_name() -> None:
+    """Nothing in a meter could tell of an object or a task: a principal, a kind of traffic, two numbers."""
+    assert Meter.__struct_fields__ == ("principal", "traffic", "moved", "waiting")
