@@ -15,6 +15,7 @@ from dios.cli import (
     debug,
     describe,
     doctor,
+    fair,
     groups,
     log,
     nodes,
@@ -45,6 +46,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
 app.add_typer(sched.app, name="sched")
+app.add_typer(fair.app, name="fair")
 app.add_typer(repro.app, name="repro")
 for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve):
     app.add_typer(family.app)

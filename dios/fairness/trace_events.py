@@ -1,0 +1,182 @@
+"""A simulated trace once more through the live tree: how many events there are, and what decisions cost.
+
+For: Figure 7 of the SDRF paper and its claim that the tree is cheap. Not for: deciding. The decisions were
+made by ``simulate``; here each is held against the tree's minimum, and the order of all who wait is kept
+as the paper keeps it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dios.errors import InvariantError
+from dios.fairness.allocation import Floats, Ints
+from dios.fairness.live_tree import LiveTree
+from dios.fairness.sdrf_lines import Commitment, intersection, priority
+from dios.fairness.trace import MICRO, FairTrace
+from dios.fairness.trace_report import Played
+
+NEAR: Final = 1e-9
+"""Two priorities nearer than this may be in either order: sums are rounded in another way here."""
+TOLD_EVERY: Final = 20_000
+"""Decisions between two words about progress."""
+_CHUNK: Final = 100_000
+"""What happens, as Python's own numbers, so much at a time."""
+
+Told = Callable[[int], None]
+"""Takes how many decisions were made."""
+
+
+class Replay(NamedTuple):
+    """What the live tree had to do."""
+
+    decisions: int
+    events: int
+    """Events handled, false ones too."""
+    waiting: float
+    """Users in the tree, the mean over decisions."""
+    tree_s: float
+    """CPU seconds for all of the tree's work, with events and changed allocations."""
+    sorted_s: float
+    """CPU seconds of one decision by a heap of everybody who waits, made anew; 0 where none was timed."""
+
+    @property
+    def per_thousand(self) -> float:
+        """Events for a thousand decisions."""
+        return 1000.0 * self.events / max(self.decisions, 1)
+
+
+class _Mirror:
+    """Users as the paper's kappa, and the tree of those who wait."""
+
+    def __init__(self, trace: FairTrace, capacity: Floats, tau: float, rule: str) -> None:
+        self.tree: LiveTree[int, Commitment] = LiveTree(priority, intersection)
+        self.kappa: list[Commitment] = []
+        self.waiting = [0] * trace.users
+        self._capacity = capacity.tolist()
+        self._fair = 1.0 / trace.users
+        self._dominant = rule == "dominant"
+        self._held = [[0.0] * capacity.size for _ in range(trace.users)]
+        nothing = (0.0,) * capacity.size
+        self.kappa = [Commitment(0.0, tau, nothing, nothing, nothing)] * trace.users
+
+    def arrive(self, user: int) -> None:
+        """A task more that waits."""
+        self.waiting[user] += 1
+        if self.waiting[user] == 1:
+            self.tree.insert(user, self.kappa[user])
+
+    def change(self, user: int, demand: list[float], sign: float, t: float) -> None:
+        """A user's task starts or ends at ``t``: what it holds, and its place in the tree."""
+        if self.waiting[user] or sign > 0:
+            self.tree.delete(user)
+        held, old = self._held[user], self.kappa[user]
+        for r, asked in enumerate(demand):
+            held[r] += sign * asked
+        fade = math.exp(-(t - old.t) / old.tau)
+        owed = tuple(over + (was - over) * fade for over, was in zip(old.over, old.owed, strict=True))
+        share = tuple(amount / whole for amount, whole in zip(held, self._capacity, strict=True))
+        over = tuple(max(0.0, part - self._fair) for part in share)
+        if self._dominant:
+            # The largest commitment beside the largest share: equation 13 of a user whose shares are equal.
+            share = (max(share),) * len(share)
+        self.kappa[user] = Commitment(t, old.tau, share, over, owed)
+        if sign > 0:
+            self.waiting[user] -= 1
+        if self.waiting[user]:
+            self.tree.insert(user, self.kappa[user])
+
+    def check(self, user: int, t: float) -> None:
+        """Whoever was chosen has the lowest priority of those who wait."""
+        first = self.tree.minimum()
+        if first == user:
+            return
+        lowest, chosen = priority(t, self.kappa[first]), priority(t, self.kappa[user])
+        if chosen - lowest > NEAR * (1.0 + abs(lowest)):
+            raise InvariantError(
+                f"at {t} s user {user} with priority {chosen} was chosen, and user {first} has {lowest}"
+            )
+
+    def resort(self, t: float) -> int:
+        """The same answer without a tree: everybody's priority, and a heap."""
+        heap = [(priority(t, self.kappa[user]), user) for user in self.tree]
+        heapq.heapify(heap)
+        return heap[0][1]
+
+
+def replay(
+    trace: FairTrace,
+    capacity: ArrayLike,
+    played: Played,
+    rule: str = "dominant",
+    told: Told | None = None,
+    *,
+    resort_every: int = 0,
+) -> Replay:
+    """Play what SDRF decided through a live tree; ``capacity`` and ``rule`` as it was played with.
+
+    Every task lasts a microsecond or more. ``resort_every``: time a heap of everybody who waits, made anew,
+    at every so manieth decision; 0: never. Raises ``InvariantError`` where a decision was not for the lowest
+    priority.
+    """
+    if played.delta is None:
+        raise ValueError("DRF's priorities do not change with time: there are no events to count")
+    mirror = _Mirror(trace, np.asarray(capacity, np.float64), -1.0 / math.log(played.delta), rule)
+    decisions = waited = timed = 0
+    apart = sorted_s = 0.0
+    began = time.process_time()
+    for micros, kind, user, demand in _happenings(trace, played.start_us, played.order):
+        now = micros / MICRO
+        mirror.tree.update(now)
+        if kind == _COME:
+            mirror.arrive(user)
+            continue
+        if kind == _END:
+            mirror.change(user, demand, -1.0, now)
+            continue
+        waited += len(mirror.tree)
+        mirror.check(user, now)
+        if resort_every and decisions % resort_every == 0:
+            paused = time.process_time()
+            mirror.resort(now)
+            sorted_s += time.process_time() - paused
+            apart += time.process_time() - paused
+            timed += 1
+        mirror.change(user, demand, 1.0, now)
+        decisions += 1
+        if told and decisions % TOLD_EVERY == 0:
+            told(decisions)
+    total = time.process_time() - began - apart
+    return Replay(decisions, mirror.tree.events, waited / max(decisions, 1), total, sorted_s / max(timed, 1))
+
+
+_END, _COME, _START = range(3)
+"""At one instant tasks end first, then others come, then some start."""
+
+
+def _happenings(trace: FairTrace, start: Ints, order: Ints) -> Iterator[tuple[int, int, int, list[float]]]:
+    """(microseconds, kind, user, demand) up to the last start, in the order in which ``simulate`` goes."""
+    count = start.size
+    turn = np.empty(count, np.int64)
+    turn[order] = np.arange(count)
+    times = np.concatenate([start + trace.duration_us, trace.submit_us, start])
+    kinds = np.repeat(np.arange(3), count)
+    ranked = np.lexsort((np.concatenate([turn, np.arange(count), turn]), kinds, times))
+    last = int(np.flatnonzero(ranked >= 2 * count)[-1]) + 1 if count else 0
+    for first in range(0, last, _CHUNK):
+        part = ranked[first : min(first + _CHUNK, last)]
+        rows = part % count
+        yield from zip(
+            times[part].tolist(),
+            kinds[part].tolist(),
+            trace.user[rows].tolist(),
+            trace.demands[rows].tolist(),
+            strict=True,
+        )
