@@ -24,6 +24,7 @@ from dios.host.effector import NO_PAYLOADS, Effector, Rest
 from dios.host.kinds import tangles, touches_contents
 from dios.host.settling import Settled
 from dios.host.staging import Staging
+from dios.host.stored import Stored
 from dios.host.turns import Owners
 from dios.ids import NodeId, PayloadId, TaskId, Ticket
 from dios.wire import dcp, messages
@@ -62,13 +63,19 @@ class Driver:
     """
 
     def __init__(
-        self, core: Stepper, clock: Clock, alarm: Callable[[int | None], None], owners: Owners
+        self,
+        core: Stepper,
+        clock: Clock,
+        alarm: Callable[[int | None], None],
+        owners: Owners,
+        stored: Stored,
     ) -> None:
         self._core: Final = core
         self._take: Final = core.step
         self._now: Final = clock.now
         self._alarm: Final = alarm
         self._owners: Final = owners
+        self._stored: Final = stored
         self._deadline: int | None = None
         self._durable = Ticket(0)
         self._issued = Ticket(0)
@@ -275,6 +282,7 @@ class Driver:
         if outcome.persist:
             self._issued = outcome.ticket
             self._staging.stage(outcome, payloads, self._steps)
+            self._stored.staged(event, outcome)
         if wait > self._durable:
             self._held.append(_Held(wait, outcome.after, payloads, self._steps))
             if wait > outcome.wait_for or tangles(outcome.after):
@@ -303,6 +311,7 @@ class Driver:
 
     def _no_longer_held(self, last: Ticket) -> list[_Held]:
         self._durable = max(self._durable, last)
+        self._stored.durable(last)
         ready = [held for held in self._held if held.ticket <= last]
         self._held = deque(held for held in self._held if held.ticket > last)
         return ready
@@ -319,6 +328,7 @@ class Driver:
     def _fail(self, first: Ticket, error: DiosError) -> None:
         """Everything issued since ``first`` builds on what did not take place, and fails with it."""
         last = self._issued
+        self._stored.failed()
         ready = self._no_longer_held(last)
         _log.warning("the store refused changes", extra={"why": error.message})
         self.feed(PersistFailed(self._now(), first, last, int(error.code), error.message))

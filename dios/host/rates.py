@@ -24,7 +24,7 @@ _S: Final = 1_000_000_000
 _MS: Final = 1_000_000
 
 
-class _Flow:
+class Flow:
     """What one principal moved of one kind of traffic, and wants to; ``last`` as many as it began last."""
 
     __slots__ = ("last", "moved", "waiting")
@@ -117,11 +117,13 @@ class Rates:
         self._capacity: Final = capacity
         self._now: Final = now
         self._changed: Final = threading.Condition(threading.Lock())
-        self._flows: Final[dict[tuple[str, Traffic], _Flow]] = {}
+        self._flows: Final[dict[tuple[str, Traffic], Flow]] = {}
         self._totals: Final = {traffic: _Total(now()) for traffic in Traffic}
         self._buckets: dict[tuple[str, Traffic], Bucket] = {}
         self._until = 0
         self._told = trio.Event()
+        self.hold = False
+        """Whether anybody has a rate, or had one a moment ago."""
         self.listeners: Final[set[Callable[[], None]]] = set()
         """What is called in the loop when rates were set."""
 
@@ -141,6 +143,7 @@ class Rates:
                     bucket.set_rate(bytes_s, now)
                 self._buckets[key] = bucket
             self._until = now + effect.lease_ms * _MS
+            self.hold = bool(self._buckets)
             self._changed.notify_all()
         self._told.set()
         self._told = trio.Event()
@@ -162,18 +165,13 @@ class Rates:
         return replace(answer, meters=meters, capacity=(out, into, store))
 
     # -- who has a rate -------------------------------------------------------------------------------
-    @property
-    def hold(self) -> bool:
-        """Whether anybody has a rate, perhaps; False for sure."""
-        return bool(self._buckets)
-
     def paced(self, principal: str, traffic: Traffic) -> bool:
         """Whether a principal has a rate now."""
         return bool(self._buckets) and (principal, traffic) in self._holding(self._now())
 
     def _holding(self, now: int) -> dict[tuple[str, Traffic], Bucket]:
         if self._buckets and now >= self._until:
-            self._buckets = {}
+            self._buckets, self.hold = {}, False
         return self._buckets
 
     # -- moving ---------------------------------------------------------------------------------------
@@ -207,8 +205,11 @@ class Rates:
                 if bucket is not None:
                     bucket.take(size, now)
 
-    async def wait_off(self, principal: str, traffic: Traffic) -> None:
-        """Wait in the loop until a principal has no debt; what it wants meanwhile is what it began last."""
+    async def wait_off(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
+        """Wait in the loop until a principal has no debt, or ``ended`` says that it need not.
+
+        What it wants meanwhile is as much as it began last.
+        """
         if not self.paced(principal, traffic):
             return
         charge: Charge | None = None
@@ -218,30 +219,30 @@ class Rates:
                 with self._changed:
                     bucket = self._holding(now).get((principal, traffic))
                     wait_ns = 0 if bucket is None else min(bucket.wait_ns(now), self._until - now)
-                if not wait_ns:
+                if not wait_ns or ended():
                     return
                 charge = charge or Charge(self, principal, traffic, self._last(principal, traffic))
-                with trio.move_on_after(wait_ns / _S):
+                with trio.move_on_after(min(wait_ns / _S, limits.RATE_LOOK_MS / 1000)):
                     await told.wait()
         finally:
             if charge is not None:
                 charge.close()
 
     # -- meters ---------------------------------------------------------------------------------------
-    def begin(self, principal: str, traffic: Traffic, size: int) -> _Flow:
+    def begin(self, principal: str, traffic: Traffic, size: int) -> Flow:
         """So many bytes of a principal's want to move."""
         with self._changed:
             flow = self._flows.get((principal, traffic))
             if flow is None:
                 if len(self._flows) >= limits.RATES_METERED_MAX:
                     self._forget_one()
-                flow = self._flows[principal, traffic] = _Flow()
+                flow = self._flows[principal, traffic] = Flow()
             flow.waiting += size
             flow.last = size or flow.last
             self._totals[traffic].change(0, size, self._now)
             return flow
 
-    def change(self, flow: _Flow, traffic: Traffic, moved: int, waiting: int) -> None:
+    def change(self, flow: Flow, traffic: Traffic, moved: int, waiting: int) -> None:
         """Some of it moved, or waits no longer."""
         with self._changed:
             flow.moved += moved

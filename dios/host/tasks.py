@@ -24,6 +24,8 @@ from dios.host.last_words import exception_told
 from dios.host.memories import translated
 from dios.host.persister import Persister
 from dios.host.publicpage import PublicPages
+from dios.host.rates import Rates
+from dios.host.stored import Stored
 from dios.host.task_process import Exit, TaskProcess
 from dios.ids import Name, Principal, TaskId
 from dios.transport.unix_server import TaskChannel
@@ -54,6 +56,8 @@ class Desk(NamedTuple):
     consoles: Consoles
     persister: Persister
     clock: Clock
+    rates: Rates
+    stored: Stored
 
 
 class _Running:
@@ -312,7 +316,7 @@ class TaskHost:
     async def read_calls(self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None) -> str:
         """Turn a channel's frames into calls until it ends; returns why, empty for an orderly end."""
         call = self._desk.driver.call
-        persister = self._desk.persister
+        persister, rates, wait_off = self._desk.persister, self._desk.rates, self._desk.stored.wait_off
         receive = channel.receive
         try:
             if not bodies:
@@ -320,10 +324,14 @@ class TaskHost:
             while bodies:
                 if len(bodies) == 1:
                     request = decode_request(bodies[0])
+                    if rates.hold:
+                        await wait_off(task, request.call, channel)
                     call(task, request.seq, request.call)
                 else:
                     for number, body in enumerate(bodies, 1):
                         request = decode_request(body)
+                        if rates.hold:
+                            await wait_off(task, request.call, channel)
                         call(task, request.seq, request.call)
                         if not number % limits.CALLS_PER_TURN_MAX:
                             await trio.lowlevel.checkpoint()

@@ -39,6 +39,7 @@ from dios.host.rates import Rates
 from dios.host.recorder import Recorder
 from dios.host.server import principal_of
 from dios.host.staging import Staging
+from dios.host.stored import Stored
 from dios.host.streams import Streams
 from dios.host.tasks import Desk, Spawner, TaskHost
 from dios.host.turns import Owners, Turns
@@ -106,7 +107,8 @@ class NodeHost:
         self.owners: Final = Owners()
         self._turns: Final = Turns(self.owners)
         self.rates: Final = Rates()
-        self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners)
+        stored = Stored(self.rates, self.owners)
+        self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
         self.buffers: Final = Buffers(self.contents)
@@ -131,7 +133,16 @@ class NodeHost:
         self.effector: Final = self._make_effector(complete)
         self.driver.connect(self.effector, self.staging)
         self.tasks.connect(
-            Desk(self.driver, self.outbox, self.pages, self.consoles, self.persister, self.clock)
+            Desk(
+                self.driver,
+                self.outbox,
+                self.pages,
+                self.consoles,
+                self.persister,
+                self.clock,
+                self.rates,
+                stored,
+            )
         )
 
     def _make_effector(self, complete: Callable[[Info], Info]) -> Effector:
