@@ -36,6 +36,8 @@ SHOWN: Final = {
     "coordinator": "WHEN     auto, on or off: run a scheduler's process",
     "scheduling": "HOW      centralised, hierarchical or distributed",
     "cost-model": "NAME     the scheduler's policy to begin with",
+    "fairness": "HOW      whose tasks go first: sdrf, drf or fifo",
+    "fairness-memory": "TIME     how long the past counts in sdrf: '12d'",
     "labels": "LABELS   for constraints of tasks: gpu=yes,zone=a",
 }
 """The settings as the help shows them; what reads them is ``dios.node.settings``."""

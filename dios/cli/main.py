@@ -25,6 +25,7 @@ from dios.cli import (
     repro,
     run,
     sched,
+    shares,
     shell,
     solve,
     tasks,
@@ -47,8 +48,9 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
 app.add_typer(sched.app, name="sched")
 app.add_typer(fair.app, name="fair")
+app.add_typer(shares.quota_app, name="quota")
 app.add_typer(repro.app, name="repro")
-for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve):
+for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve, shares):
     app.add_typer(family.app)
 app.add_typer(sched.explain_app)
 

@@ -5,13 +5,13 @@ Not for: reading limits as people write them (``dios.node.budgets``), or countin
 
 from __future__ import annotations
 
-import pwd
 from typing import Annotated, Final
 
 import typer
 
 from dios.cli.output import JsonOption, NodeOption, reporting, say, size_text, span_text, table, write_json
 from dios.cli.place import Place, opened
+from dios.cli.principals import principal_of, principal_text
 from dios.client.usage import Subject, Usage
 from dios.errors import InvalidError
 from dios.node.budgets import NONE, WORD_OF, bounds_of
@@ -64,20 +64,12 @@ def usage_rows(who: str, usage: Usage) -> list[tuple[str, ...]]:
     return rows
 
 
-def _user_of(principal: str) -> str:
-    kind, _, number = principal.partition(":")
-    try:
-        return f"{principal} ({pwd.getpwuid(int(number)).pw_name})" if kind == "uid" else principal
-    except (KeyError, ValueError, OverflowError):
-        return principal
-
-
 def who_text(usage: Usage, aliases: dict[str, str]) -> str:
     """Whose line it is, as ``dios limits set`` takes it; ``aliases`` are those of groups' fingerprints."""
     if usage.scope is Scope.NODE:
         return "node"
     if usage.scope is Scope.PRINCIPAL:
-        return _user_of(usage.subject)
+        return principal_text(usage.subject)
     if usage.scope is Scope.GROUP:
         return f"group:{aliases.get(usage.subject, usage.label or usage.subject)}"
     return f"task:{usage.subject} {usage.label}".strip()
@@ -167,15 +159,14 @@ def _principal_of(subject: str) -> str:
     """The principal that a subject names; empty when it is a group or a task."""
     kind, colon, rest = subject.partition(":")
     if colon:
-        if kind == "uid" and rest.isascii() and rest.isdecimal():
-            return f"uid:{int(rest)}"
+        if found := principal_of(subject):
+            return found
         if kind in {"group", "task"} and rest:
             return ""
         raise InvalidError(f"{subject!r} is nobody's; say {_SUBJECTS}")
-    try:
-        return f"uid:{pwd.getpwnam(subject).pw_uid}"
-    except KeyError:
-        raise InvalidError(f"there is no user {subject!r} here; say {_SUBJECTS}") from None
+    if found := principal_of(subject):
+        return found
+    raise InvalidError(f"there is no user {subject!r} here; say {_SUBJECTS}")
 
 
 def _object_of(place: Place, subject: str) -> Subject:

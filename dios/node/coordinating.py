@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from dios.client.aio import AsyncNode, AsyncReference
 
 LABEL: Final = "coordinator"
-_KNOWLEDGE_NAME: Final = "knowledge.name"
+_KEPT: Final = ("knowledge", "shares")
+"""The labels of the durable objects in which a coordinator keeps its measurements, and the shares."""
 _PROGRAM: Final = b"from dios.firmament.coordinator.main import main\n\nmain()\n"
 _NEEDED: Final = ("numpy", "numba")
 
@@ -51,19 +52,22 @@ async def keep_coordinator(settings: Settings) -> None:
     # Late: a node without a coordinator needs no client in its process.
     from dios.client.aio import open_node  # noqa: PLC0415 - see above
 
-    arguments = (settings.scheduling.value, settings.cost_model)
+    arguments = (
+        *(settings.scheduling.value, settings.cost_model),
+        *(settings.fairness.value, str(settings.fairness_memory)),
+    )
     pause_s = limits.COORDINATOR_PAUSE_MS / 1000
     while True:
         began = trio.current_time()
         try:
             async with open_node(settings.socket, groups=(), label="keeps the coordinator") as node:
-                known = await _knowledge(node, settings)
+                kept = {label: await _kept(node, settings, label) for label in _KEPT}
                 task = await node.run(
                     _PROGRAM,
                     brand="limbo",
                     label=LABEL,
                     args=arguments,
-                    inputs={} if known is None else {"knowledge": known},
+                    inputs={label: one for label, one in kept.items() if one is not None},
                     limits=Limits(memory_bytes=limits.COORDINATOR_MEMORY_BYTES),
                     local=True,
                 )
@@ -78,9 +82,9 @@ async def keep_coordinator(settings: Settings) -> None:
         pause_s = min(pause_s * 2, limits.COORDINATOR_PAUSE_MS_MAX / 1000)
 
 
-async def _knowledge(node: AsyncNode, settings: Settings) -> AsyncReference | None:
-    """The durable object in which the coordinator keeps its measurements; made at the first start."""
-    path = settings.identity / _KNOWLEDGE_NAME
+async def _kept(node: AsyncNode, settings: Settings, label: str) -> AsyncReference | None:
+    """A durable object in which the coordinator keeps something; made at the first start."""
+    path = settings.identity / f"{label}.name"
     try:
         name = await trio.to_thread.run_sync(path.read_bytes)
     except FileNotFoundError:

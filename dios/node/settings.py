@@ -21,12 +21,13 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
-from dios.node.budgets import parse_size, read_bounds
+from dios.node.budgets import parse_size, parse_time_ms, read_bounds
 from dios.wire.messages import Bound
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"
 FILE_NAME: Final = "node.toml"
 COST_MODEL_DEFAULT: Final = "spread"
+AUTO: Final = "auto"
 
 
 class SettingsError(InvalidError):
@@ -56,6 +57,14 @@ class Scheduling(enum.StrEnum):
     DISTRIBUTED = "distributed"
 
 
+class Fairness(enum.StrEnum):
+    """Whose tasks go first while not all have room (``dios.firmament.policies.ledger``)."""
+
+    SDRF = "sdrf"
+    DRF = "drf"
+    FIFO = "fifo"
+
+
 class LogFormat(enum.StrEnum):
     """How log records are written."""
 
@@ -83,8 +92,10 @@ class Settings:
     ``name`` and ``rack`` are what people call this node and the fault domain it stands in; ``listen`` is
     where other nodes reach it ("HOST:PORT"; empty: it has no network), ``advertise`` what it tells them
     when that is not the same, ``announce`` whether it looks for its peers by UDP on the local network.
-    ``coordinator``, ``scheduling`` and ``cost_model`` say who schedules and by which policy; ``labels`` are
-    what constraints of tasks look at.
+    ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 for what is seen.
+    ``coordinator``, ``scheduling`` and ``cost_model`` say who schedules and by which policy, ``fairness``
+    whose tasks go first, and ``fairness_memory`` for how many ms the past counts there; ``labels`` are what
+    constraints of tasks look at.
     """
 
     data: Path
@@ -110,9 +121,13 @@ class Settings:
     listen: str = ""
     advertise: str = ""
     announce: bool = False
+    link_rate: int = 0
+    store_rate: int = 0
     coordinator: Coordinator = Coordinator.AUTO
     scheduling: Scheduling = Scheduling.CENTRALISED
     cost_model: str = COST_MODEL_DEFAULT
+    fairness: Fairness = Fairness.SDRF
+    fairness_memory: int = limits.FAIRNESS_MEMORY_MS_DEFAULT
     labels: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -167,6 +182,20 @@ def _size(low: int, high: int) -> Callable[[object], int]:
         return whole(parse_size(value) if isinstance(value, str) else value)
 
     return read
+
+
+def _span(low: int, high: int) -> Callable[[object], int]:
+    whole = _whole(low, high)
+
+    def read(value: object) -> int:
+        return whole(parse_time_ms(value) if isinstance(value, str) else value)
+
+    return read
+
+
+def _rate(value: object) -> int:
+    read = _size(limits.RATE_BYTES_S_MIN, limits.RATE_BYTES_S_MAX)
+    return 0 if str(value).lower() == AUTO else read(value)
 
 
 def _truth(value: object) -> bool:
@@ -268,9 +297,13 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "listen": _listen,
     "advertise": _advertise,
     "announce": _truth,
+    "link_rate": _rate,
+    "store_rate": _rate,
     "coordinator": _one_of(Coordinator),
     "scheduling": _one_of(Scheduling),
     "cost_model": _label,
+    "fairness": _one_of(Fairness),
+    "fairness_memory": _span(limits.FAIRNESS_MEMORY_MS_MIN, limits.FAIRNESS_MEMORY_MS_MAX),
     "labels": _labels,
 }
 """Every key that a file, the environment or a flag may set, with what reads and checks its value."""

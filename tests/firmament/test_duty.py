@@ -26,21 +26,22 @@ def duties(nodes: list[Candidate], set_up: SetUp) -> dict[str, Duty]:
 def test_centralised_one_places_for_all() -> None:
     """One coordinator attends to every node; the others know who it is, and do nothing."""
     found = duties(NODES, SetUp.CENTRALISED)
-    assert found["n1"] == Duty(ALL, ALL, leader="n1")
+    assert found["n1"] == Duty(ALL, ALL, leader="n1", governs=ALL)
     assert all(found[name] == Duty(leader="n1") for name in ("n2", "n3", "n4"))
 
 
 def test_distributed_each_places_its_own() -> None:
     """Every coordinator attends to its own node, and places anywhere."""
     for name, duty in duties(NODES, SetUp.DISTRIBUTED).items():
-        assert duty == Duty(frozenset({name}), ALL, leader=name)
+        governs = ALL if name == "n1" else frozenset[str]()
+        assert duty == Duty(frozenset({name}), ALL, leader=name, governs=governs)
 
 
 def test_hierarchical_racks_come_first() -> None:
     """Each rack's first coordinator has its rack; the first of all has all, after the racks' time."""
     found = duties(NODES, SetUp.HIERARCHICAL)
     assert found["n3"] == Duty(frozenset({"n3", "n4"}), frozenset({"n3", "n4"}), leader="n3")
-    assert found["n1"] == Duty(ALL, ALL, 2.0, frozenset({"n3", "n4"}), "n1")
+    assert found["n1"] == Duty(ALL, ALL, 2.0, frozenset({"n3", "n4"}), "n1", ALL)
     assert found["n2"] == Duty(leader="n1")
     assert found["n4"] == Duty(leader="n3")
 
@@ -73,3 +74,16 @@ def test_the_order_of_the_facts_does_not_matter(set_up: SetUp) -> None:
     """Coordinators that know the same nodes come to the same duties, in whatever order they heard of them."""
     mixed = random.Random(5).sample(NODES, len(NODES))  # noqa: S311 - a shuffle
     assert duties(NODES, set_up) == {one.name: duties(mixed, set_up)[one.name] for one in NODES}
+
+
+@pytest.mark.parametrize("set_up", list(SetUp))
+def test_one_divides_links_and_stores(set_up: SetUp) -> None:
+    """However many schedule, one of them governs all nodes, and it is the first of those that can."""
+    for alive in itertools.product((True, False), repeat=4):
+        nodes = [
+            Candidate(one.node, one.name, one.rack, coordinated=able)
+            for one, able in zip(NODES, alive, strict=True)
+        ]
+        governing = {name: duty.governs for name, duty in duties(nodes, set_up).items() if duty.governs}
+        first = [one.name for one in nodes if one.coordinated][:1]
+        assert governing == dict.fromkeys(first, ALL)

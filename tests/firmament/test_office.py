@@ -8,14 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.firmament.coordinator.duty import Duty
+from dios.firmament.coordinator.duty import Duty, SetUp
 from dios.firmament.coordinator.observer import Report
 from dios.firmament.coordinator.office import Office
+from dios.firmament.coordinator.orders import Orders
 from dios.firmament.knowledge import KnowledgeBase
 from dios.wire.messages import Asked, BoardRows, Occupant, Placed, Submission, Work
 from dios.wire.types import TaskState
 
 ALL = frozenset({"n1", "n2"})
+WALL = 1.7e9
+"""Seconds since 1970 at time 0."""
 
 
 def board(number: int, waiting: tuple[Submission, ...] = (), tasks: tuple[Occupant, ...] = ()) -> BoardRows:
@@ -51,7 +54,7 @@ def occupant(row: Submission) -> Occupant:
 @pytest.fixture
 def office() -> Office:
     """One that attends to two nodes."""
-    made = Office("spread", "n1", "centralised", KnowledgeBase("n1", 1))
+    made = Office(Orders(SetUp.CENTRALISED, "spread"), "n1", KnowledgeBase("n1", 1), WALL)
     made.changed_duty(Duty(), Duty(ALL, ALL, leader="n1"), 0.0)
     return made
 
@@ -180,7 +183,87 @@ def test_reports_are_merged_or_told_of(office: Office) -> None:
 
 def test_an_unknown_model_is_told_and_another_taken() -> None:
     """A setting that names no model does not stop the scheduling; the status tells which it is, and why."""
-    office = Office("nosuch", "n1", "centralised", KnowledgeBase("n1", 1))
+    office = Office(Orders(SetUp.CENTRALISED, "nosuch"), "n1", KnowledgeBase("n1", 1), WALL)
     told = ask(office, {"ask": "status"})
     assert told["model"] == "spread"
     assert "nosuch" in str(told["problems"])
+
+
+def run_two(office: Office) -> None:
+    """On two nodes of two processors each three tasks of one user run, and one of another."""
+    tasks = [
+        submission(number, Work(cpus_milli=1000), "uid:7" if number < 4 else "uid:8")
+        for number in (1, 2, 3, 4)
+    ]
+    office.read("n1", board(1, tasks=(occupant(tasks[0]), occupant(tasks[1]))), 0.0)
+    office.read("n2", board(2, tasks=(occupant(tasks[2]), occupant(tasks[3]))), 0.0)
+    office.round(0.0)
+
+
+def rows(found: dict[str, object]) -> dict[str, dict[str, object]]:
+    """Principals' rows by name."""
+    told = found["principals"]
+    assert isinstance(told, list)
+    return {row["principal"]: row for row in told}
+
+
+def test_the_ruler_sees_everybodys_share_and_others_their_own(office: Office) -> None:
+    """Who holds how much is told to the nodes' own user; to anybody else the own line alone."""
+    run_two(office)
+    office.read("n1", board(1, (submission(9, Work(cpus_milli=1000), "uid:8"),)), 0.0)
+    whole = ask(office, {"ask": "shares"})
+    assert (whole["fairness"], whole["sharing"]) == ("sdrf", 2)
+    found = rows(whole)
+    assert (found["uid:8"]["share"], found["uid:8"]["entitlement"], found["uid:8"]["waiting"]) == (
+        0.25,
+        0.5,
+        1,
+    )
+    own = ask(office, {"ask": "shares"}, ruler=False, principal="uid:8")
+    assert list(rows(own)) == ["uid:8"]
+    assert own["sharing"] == 2
+    assert "uid:7" not in json.dumps(own)
+
+
+def test_a_quota_is_the_rulers_to_set(office: Office) -> None:
+    """Weights and quotas are set by the nodes' own user, checked by field, and handed on at once."""
+    run_two(office)
+    told = ask(office, {"ask": "quota", "principal": "uid:7", "weight": 3, "quota": {"cpus": 1.5}})
+    assert told["ok"]
+    assert office.terms_changed
+    assert rows(told)["uid:7"]["entitlement"] == pytest.approx(0.75)
+    shares = office.shares(1.0)
+    assert shares is not None
+    assert not office.terms_changed
+    other = Office(Orders(SetUp.CENTRALISED, "spread"), "n2", KnowledgeBase("n2", 1), WALL)
+    other.learn(shares, 2.0, commitments=True)
+    found = rows(ask(other, {"ask": "shares"}))["uid:7"]
+    assert (found["weight"], found["quota"]) == (3.0, {"cpus": 1.5})
+    for question in (
+        {"ask": "quota"},
+        {"ask": "quota", "principal": 7},
+        {"ask": "quota", "principal": "uid:7", "weight": -1},
+        {"ask": "quota", "principal": "uid:7", "quota": {"gold": 1}},
+        {"ask": "quota", "principal": "uid:7", "quota": {"cpus": "many"}},
+    ):
+        assert not ask(office, question)["ok"], question
+    assert not ask(office, {"ask": "quota", "principal": "uid:8"}, ruler=False, principal="uid:8")["ok"]
+    assert not office.terms_changed
+
+
+def test_shares_that_make_no_sense_are_told_and_change_nothing(office: Office) -> None:
+    """What another coordinator handed on and is damaged stands among the problems."""
+    office.learn(b"rubbish", 1.0, commitments=True)
+    assert "makes no sense" in str(ask(office, {"ask": "status"})["problems"])
+
+
+def test_shares_that_only_fade_are_not_handed_on_again(office: Office) -> None:
+    """While nobody holds anything and nothing is set, there is nothing to tell."""
+    assert office.shares(0.0) is None
+    run_two(office)
+    assert office.shares(1.0) is not None
+    assert office.shares(2.0) is not None
+    office.read("n1", board(1), 3.0)
+    office.read("n2", board(2), 3.0)
+    assert office.shares(3.0) is not None, "once more, for what was held until now"
+    assert office.shares(4.0) is None

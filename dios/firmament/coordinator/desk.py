@@ -16,25 +16,37 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dios import limits
 from dios.errors import DiosError, InvalidError, NotPermittedError
 from dios.firmament.coordinator.books import Books, Entry, Phase
 from dios.firmament.coordinator.duty import Duty
 from dios.firmament.models import catalogue
+from dios.firmament.policies.ledger import Ledger
 from dios.firmament.rounds import Round
 from dios.firmament.scheduler import FlowScheduler
-from dios.wire.messages import Asked
+from dios.wire.messages import Asked, Rate
 
 _ROUNDS_SHOWN: Final = 50
 _DELTAS_SHOWN: Final = 20
 """Of each round; how many of each kind there were is told in full."""
 
 
+class _Terms(msgspec.Struct):
+    """What `dios quota set` asks for."""
+
+    principal: str
+    weight: float | None = None
+    quota: dict[str, float | None] = {}
+
+
 class Desk:
     """Answers about one scheduler and what its coordinator believes."""
 
-    def __init__(self, books: Books, node: str, set_up: str) -> None:
+    def __init__(self, books: Books, node: str, set_up: str, ledger: Ledger) -> None:
         self._books = books
+        self._ledger = ledger
         self._node = node
         self._set_up = set_up
         self.now = 0.0
@@ -42,6 +54,8 @@ class Desk:
         self.problems: list[str] = []
         """What the coordinator could not do, newest last."""
         self.unmeasured: dict[str, str] = {}
+        self.rates: dict[str, tuple[Rate, ...]] = {}
+        """The rates that nodes are kept to now."""
 
     def answer(self, asked: Asked) -> bytes:
         """The answer to one question; never raises for what a person may have got wrong."""
@@ -72,6 +86,8 @@ class Desk:
             "history": self._history,
             "export": self._export,
             "explain": self._explain,
+            "shares": self._shares,
+            "quota": self._quota,
         }
 
     @property
@@ -128,6 +144,50 @@ class Desk:
         del question
         rounds = list(self._scheduler.history)[-_ROUNDS_SHOWN:]
         return {"ok": True, "rounds": [_round(one, asked) for one in rounds]}
+
+    def _shares(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        """Everybody's account for the ruler; of others their own, among how many."""
+        del question
+        state = self._scheduler.state
+        state.now = max(state.now, self.now)
+        accounts = self._ledger.accounts(state)
+        waiting = Counter(
+            entry.row.principal for entry in self._books.tasks.values() if entry.phase is Phase.WAITING
+        )
+        shown = [one for one in accounts if asked.ruler or one.principal == asked.principal]
+        rates = [
+            {
+                "node": host,
+                "traffic": rate.traffic.name.lower(),
+                "principal": rate.principal,
+                "bytes_s": rate.bytes_s,
+            }
+            for host, some in sorted(self.rates.items())
+            for rate in some
+            if asked.ruler or rate.principal == asked.principal
+        ]
+        return {
+            "ok": True,
+            "fairness": self._ledger.rule.value,
+            "memory_s": self._ledger.memory_s,
+            "coordinator": self._node,
+            "sharing": len(accounts),
+            "principals": [asdict(one) | {"waiting": waiting[one.principal]} for one in shown],
+            "rates": rates,
+        }
+
+    def _quota(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+        if not asked.ruler:
+            raise NotPermittedError("only the nodes' own user and root set weights and quotas")
+        try:
+            terms = msgspec.convert(question, type=_Terms)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"a quota that makes no sense: {error}") from None
+        state = self._scheduler.state
+        state.now = max(state.now, self.now)
+        self._ledger.set_terms(state, terms.principal, terms.weight, terms.quota)
+        found = [one for one in self._ledger.accounts(state) if one.principal == terms.principal]
+        return {"ok": True, "principals": [asdict(one) for one in found]}
 
     def _export(self, asked: Asked, question: dict[str, object]) -> dict[str, object]:
         if not asked.ruler:

@@ -48,6 +48,8 @@ class Duty:
     """The nodes of ``attend`` whose runs are another's to place first."""
     leader: str = ""
     """Who schedules for this coordinator's own node."""
+    governs: frozenset[str] = frozenset()
+    """Whose links and stores it divides; all nodes, or none."""
 
 
 def duty_of(own: int, nodes: Sequence[Candidate], set_up: SetUp, delegation_s: float) -> Duty:
@@ -63,10 +65,11 @@ def duty_of(own: int, nodes: Sequence[Candidate], set_up: SetUp, delegation_s: f
     everybody = frozenset(one.name for one in nodes)
     root = able[0]
     if set_up is SetUp.DISTRIBUTED:
-        return Duty(frozenset({me.name}), everybody, leader=me.name)
+        governs = everybody if me is root else frozenset[str]()
+        return Duty(frozenset({me.name}), everybody, leader=me.name, governs=governs)
     if set_up is SetUp.CENTRALISED:
         if me is root:
-            return Duty(everybody, everybody, leader=root.name)
+            return Duty(everybody, everybody, leader=root.name, governs=everybody)
         return Duty(leader=root.name)
     first = next(one for one in able if one.rack == me.rack)
     rack = frozenset(one.name for one in nodes if one.rack == me.rack)
@@ -74,7 +77,7 @@ def duty_of(own: int, nodes: Sequence[Candidate], set_up: SetUp, delegation_s: f
         # It is its own rack's first, too; other racks with a coordinator come first with theirs.
         racks = {one.rack for one in able} - {me.rack}
         below = frozenset(one.name for one in nodes if one.rack in racks)
-        return Duty(everybody, everybody, delegation_s, below, root.name)
+        return Duty(everybody, everybody, delegation_s, below, root.name, everybody)
     if me is first:
         return Duty(rack, rack, leader=me.name)
     return Duty(leader=first.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -17,15 +18,17 @@ import msgspec
 import trio
 
 from dios.errors import DiosError
-from dios.firmament.coordinator.duty import Candidate, Duty, SetUp, duty_of
+from dios.firmament.coordinator.duty import Candidate, Duty, duty_of
 from dios.firmament.coordinator.observer import Observer, Report
+from dios.firmament.coordinator.sharing import Sharing
 from dios.firmament.knowledge import KnowledgeBase
 
 if TYPE_CHECKING:
     from dios.client.aio import AsyncNode
     from dios.client.cluster import Member
     from dios.firmament.coordinator.office import Office
-    from dios.wire.messages import Asked, BoardRows
+    from dios.firmament.coordinator.orders import Orders
+    from dios.wire.messages import Asked, BoardRows, Rate
 
 KNOWLEDGE: Final = "knowledge"
 """The label of the durable object in which a node keeps what its coordinator has measured."""
@@ -45,6 +48,12 @@ _BOARD_WAIT_MS: Final = 1_000
 _AGAIN_S: Final = 0.5
 """While anything waits, costs change with time: a round at least so often."""
 _LOOK_S: Final = 2.0
+_CONTROL_S: Final = 1.0
+"""The control interval of rates."""
+_RATES_LEASE_MS: Final = 5_000
+"""Rates of a coordinator that is gone hold no longer."""
+_HAND_ON_S: Final = 10.0
+"""What was taken in the last seconds may be forgotten with a coordinator; what was set is not."""
 _KEEP_S: Final = 60.0
 """Measurements of the last minute may go with the node."""
 
@@ -53,11 +62,12 @@ class Coordinator:
     """The coordinator of one node; ``run`` until cancelled, or the connection to the node ends."""
 
     def __init__(
-        self, node: AsyncNode, set_up: SetUp, model: str, *, knowledge: KnowledgeBase, delegation_s: float
+        self, node: AsyncNode, orders: Orders, *, knowledge: KnowledgeBase, delegation_s: float
     ) -> None:
         self._node = node
-        self._set_up = set_up
-        self._model = model
+        self._orders = orders
+        self._sharing = Sharing(node)
+        self._in_office_since = 0.0
         self._knowledge = knowledge
         self._delegation_s = delegation_s
         self._observer = Observer(knowledge)
@@ -83,11 +93,13 @@ class Coordinator:
         """Work until cancelled."""
         own = next(member for member in await self._node.nodes() if member.here)
         self._own, self._own_id = own.name, own.node
+        await self._sharing.begin()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow_members, nursery)
                 nursery.start_soon(self._observe)
                 nursery.start_soon(self._rounds, nursery)
+                nursery.start_soon(self._share)
         finally:
             self._observer.close()
 
@@ -117,7 +129,8 @@ class Coordinator:
                 from dios.firmament.coordinator.office import open_office  # noqa: PLC0415 - see above
 
                 sys.stderr.write(_LOADING)
-                make = partial(open_office, self._model, self._own, str(self._set_up), self._knowledge)
+                wall = time.time() - trio.current_time()
+                make = partial(open_office, self._orders, self._own, self._knowledge, wall)
                 self._office = await trio.to_thread.run_sync(make)
                 self._office.unmeasured = self._observer.unmeasured
                 duty = self._duty_now()
@@ -126,7 +139,12 @@ class Coordinator:
             async with self._lock:
                 before, self._duty = self._duty, duty
                 if self._office is not None:
-                    self._office.changed_duty(before, duty, trio.current_time())
+                    now = trio.current_time()
+                    self._office.changed_duty(before, duty, now)
+                    if duty.attend and not before.attend:
+                        self._in_office_since = now
+                        if self._sharing.shares:
+                            self._office.learn(self._sharing.shares, now, commitments=True)
 
     def _duty_now(self) -> Duty:
         now = trio.current_time()
@@ -140,7 +158,7 @@ class Coordinator:
             # Who has just come may be the one to lead: its board, or its coordinator, is on the way.
             return self._duty
         nodes = [self._candidates[name] for name in sorted(self._candidates) if name in self._living]
-        return duty_of(self._own_id, nodes, self._set_up, self._delegation_s)
+        return duty_of(self._own_id, nodes, self._orders.set_up, self._delegation_s)
 
     async def _follow_board(self, name: str, nursery: trio.Nursery) -> None:
         """Read a node's board again and again while it lives."""
@@ -162,6 +180,7 @@ class Coordinator:
                 continue
             if name == self._own and board.version > since:
                 self._own_board = board
+                await self._learn(board.shares_version, board.shares)
             candidate = Candidate(board.node, board.name, board.rack, board.coordinated)
             if self._candidates.get(name) != candidate:
                 self._candidates[name] = candidate
@@ -222,6 +241,9 @@ class Coordinator:
     async def _advise(self, office: Office, name: str, asked: Asked) -> None:
         async with self._lock:
             answer = await trio.to_thread.run_sync(office.answer, asked)
+        if office.terms_changed:
+            # What was set is stored before anybody is told so.
+            await self._tell("weights and quotas are not kept", self._hand_on(office))
         # Who asked may have given up meanwhile.
         with contextlib.suppress(DiosError):
             await self._node.advise(self._host(name), asked.number, answer)
@@ -256,6 +278,55 @@ class Coordinator:
             office.note(f"{host}: {error}")
         async with self._lock:
             office.answered(host, [task for task, _ in placements], preempted, answer, trio.current_time())
+
+    # Shares -------------------------------------------------------------------------------------------
+
+    async def _share(self) -> None:
+        """Hand on shares now and then; and, if this coordinator governs, rates in each control interval."""
+        hand_on_at = trio.current_time() + _HAND_ON_S
+        while True:
+            await trio.sleep(_CONTROL_S)
+            office, duty = self._office, self._duty
+            if office is None or not duty.governs:
+                continue
+            if trio.current_time() >= hand_on_at:
+                hand_on_at = trio.current_time() + _HAND_ON_S
+                await self._tell("shares are not handed on", self._hand_on(office))
+            async with self._lock:
+                rates = await trio.to_thread.run_sync(office.rates)
+            with trio.move_on_after(_CONTROL_S):
+                async with trio.open_nursery() as nursery:
+                    for name in duty.governs:
+                        nursery.start_soon(self._govern, office, name, rates.get(name, ()))
+
+    async def _hand_on(self, office: Office) -> None:
+        async with self._lock:
+            shares = await trio.to_thread.run_sync(office.shares, trio.current_time())
+        if shares is not None:
+            await self._sharing.hand_on(shares)
+
+    async def _govern(self, office: Office, name: str, rates: tuple[Rate, ...]) -> None:
+        try:
+            metered = await self._sharing.govern(name, self._host(name), rates, _RATES_LEASE_MS)
+        except DiosError as error:
+            office.note(f"{name}: {error}")
+            return
+        async with self._lock:
+            office.metered(name, metered, trio.current_time())
+        await self._learn(metered.shares_version, metered.shares)
+
+    async def _learn(self, version: int, shares: bytes) -> None:
+        """Take in shares that another coordinator has handed on.
+
+        Who governs counts for itself; it takes only what was set, but for the time in which its predecessor's
+        last words may still be on their way.
+        """
+        if not await self._sharing.learn(version, shares) or self._office is None or not self._duty.attend:
+            return
+        now = trio.current_time()
+        fresh = now - self._in_office_since < _HAND_ON_S
+        async with self._lock:
+            self._office.learn(shares, now, commitments=fresh or not self._duty.governs)
 
     # Eyes -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""What a node's coordinator task runs: ``main()`` in a limbo task, with the set-up and a cost model's name.
+"""What a node's coordinator task runs: ``main()`` in a limbo task, with its arguments.
+
+The set-up, a cost model's name, the rule of fairness, and for how many ms the past counts there.
 
 For: ``dios.node.coordinating``, which starts it. Not for: its work (``coordinator.loop``).
 """
@@ -16,6 +18,7 @@ from dios.client.aio import open_node
 from dios.errors import DiosError
 from dios.firmament.coordinator.duty import SetUp
 from dios.firmament.coordinator.loop import KNOWLEDGE, Coordinator
+from dios.firmament.coordinator.orders import Orders
 from dios.firmament.knowledge import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -24,15 +27,15 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Coordinate until the node ends this task."""
-    set_up, model = sys.argv[1:3]
-    trio.run(_coordinate, SetUp(set_up), model)
+    set_up, model, fairness, memory_ms = sys.argv[1:5]
+    trio.run(_coordinate, Orders(SetUp(set_up), model, fairness, int(memory_ms) / 1000))
 
 
-async def _coordinate(set_up: SetUp, model: str) -> None:
+async def _coordinate(orders: Orders) -> None:
     async with open_node() as node:
         knowledge = await _known(node)
         delegation_s = limits.DELEGATION_MS / 1000
-        coordinator = Coordinator(node, set_up, model, knowledge=knowledge, delegation_s=delegation_s)
+        coordinator = Coordinator(node, orders, knowledge=knowledge, delegation_s=delegation_s)
         await coordinator.run()
 
 

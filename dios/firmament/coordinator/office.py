@@ -13,13 +13,16 @@ from dios.firmament.coordinator.books import Books, Phase
 from dios.firmament.coordinator.desk import Desk
 from dios.firmament.coordinator.duty import Duty
 from dios.firmament.coordinator.observer import Report
+from dios.firmament.coordinator.orders import Orders
+from dios.firmament.coordinator.rates import RateControl
 from dios.firmament.coordinator.rehearsal import rehearse
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models import catalogue
+from dios.firmament.policies.ledger import Ledger, Rule, decode, encode
 from dios.firmament.rounds import Change, Delta
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.wire.messages import Asked, BoardRows, Placed
+from dios.wire.messages import Asked, BoardRows, Metered, Placed, Rate
 
 _PROBLEMS_KEPT = 20
 _PATIENCE_S = 5.0
@@ -47,16 +50,18 @@ class Order(NamedTuple):
 class Office:
     """The scheduler of one coordinator, and what goes in and out of it; one thread at a time."""
 
-    def __init__(self, model: str, node: str, set_up: str, knowledge: KnowledgeBase) -> None:
+    def __init__(self, orders: Orders, node: str, knowledge: KnowledgeBase, wall: float) -> None:
         self._problems: deque[str] = deque(maxlen=_PROBLEMS_KEPT)
         try:
-            chosen = catalogue.make(model)
+            chosen = catalogue.make(orders.model)
         except DiosError as error:
             self._problems.append(f"{error}; scheduling by 'spread' instead")
             chosen = catalogue.make("spread")
-        scheduler = FlowScheduler(chosen, SchedulerSettings(), knowledge=knowledge)
+        self._ledger = Ledger(Rule(orders.fairness), orders.memory_s, wall=wall)
+        scheduler = FlowScheduler(chosen, SchedulerSettings(), knowledge=knowledge, ledger=self._ledger)
         self._books = Books(scheduler)
-        self._desk = Desk(self._books, node, set_up)
+        self._rates = RateControl()
+        self._desk = Desk(self._books, node, str(orders.set_up), self._ledger)
         self._knowledge = knowledge
         self._own = node
         self._duty = Duty()
@@ -66,6 +71,8 @@ class Office:
         """Tasks that were told to stop, and where they run."""
         self._outside: list[_Guest] = []
         """Placements that wait until there is room."""
+        self._holding = False
+        """Whether anybody held anything when the shares were handed on last."""
 
     @property
     def waits(self) -> bool:
@@ -81,6 +88,8 @@ class Office:
             self._books.left(name, now)
         for name in before.machines - now_duty.machines:
             self._books.lost(name, now)
+        for name in before.governs - now_duty.governs:
+            self._rates.forget(name)
 
     def note(self, problem: str) -> None:
         """Remember what went wrong, for `dios sched status`."""
@@ -168,6 +177,42 @@ class Office:
             if answer is None or task in dict(answer.refused):
                 self._books.stayed(task)
 
+    # Shares -------------------------------------------------------------------------------------------
+
+    @property
+    def terms_changed(self) -> bool:
+        """Whether a weight or a quota was set that nobody else knows yet."""
+        return self._ledger.changed
+
+    def shares(self, now: float) -> bytes | None:
+        """The shares as they are handed on; None where they only fade since they were handed on last."""
+        state = self._books.scheduler.state
+        state.now = now
+        if not (self._ledger.changed or self._holding or state.held.any()):
+            return None
+        self._holding = bool(state.held.any())
+        self._ledger.changed = False
+        return encode(self._ledger.keep(state))
+
+    def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
+        """Take in shares that another coordinator, or this one in an earlier life, has handed on."""
+        state = self._books.scheduler.state
+        state.now = now
+        try:
+            self._ledger.take_over(state, decode(shares), commitments=commitments)
+        except InvalidError as error:
+            self.note(str(error))
+
+    def metered(self, host: str, metered: Metered, now: float) -> None:
+        """Take in what a node has moved."""
+        self._rates.take(host, metered, now)
+
+    def rates(self) -> dict[str, tuple[Rate, ...]]:
+        """The rates for the next control interval, by node."""
+        found = self._rates.rates(self._ledger.weights(self._books.scheduler.state))
+        self._desk.rates = found
+        return found
+
     def answer(self, asked: Asked) -> bytes:
         """The answer to a question."""
         self._desk.duty = self._duty
@@ -177,11 +222,11 @@ class Office:
         return self._desk.answer(asked)
 
 
-def open_office(model: str, node: str, set_up: str, knowledge: KnowledgeBase) -> Office:
+def open_office(orders: Orders, node: str, knowledge: KnowledgeBase, wall: float) -> Office:
     """An office whose kernels are compiled: the first real round shall not wait for that.
 
     A cold compilation takes tens of seconds, once for each version; runs are placed without a scheduler
     meanwhile.
     """
     rehearse("spread")
-    return Office(model, node, set_up, knowledge)
+    return Office(orders, node, knowledge, wall)

@@ -24,12 +24,16 @@ from dios.firmament.descriptors import Level, Resources
 from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.turns_kernels import settle_all
 from dios.firmament.state import ClusterState
-from dios.limits import SHARES_BYTES_MAX, SHARES_FORGOTTEN_S, SHARES_PRINCIPALS_MAX, SHARES_WEIGHT_MAX
+from dios.limits import (
+    FAIRNESS_MEMORY_MS_DEFAULT,
+    SHARES_BYTES_MAX,
+    SHARES_FORGOTTEN_S,
+    SHARES_PRINCIPALS_MAX,
+    SHARES_WEIGHT_MAX,
+)
 
 RESOURCES: Final = ("tasks", *Resources._fields)
 """What is shared: slots for tasks, and the dimensions of machines."""
-MEMORY_S: Final = 1e6
-"""How long the past counts: the paper's best discount, 1 - 1e-6 for each second."""
 _FIRST: Final = 16
 
 
@@ -103,14 +107,16 @@ class Ledger:
         wall: seconds since 1970 at time 0 of the scheduler's clock; more than 0.
     """
 
-    def __init__(self, rule: Rule = Rule.SDRF, memory_s: float = MEMORY_S, *, wall: float) -> None:
+    def __init__(
+        self, rule: Rule = Rule.SDRF, memory_s: float = FAIRNESS_MEMORY_MS_DEFAULT / 1000, *, wall: float
+    ) -> None:
         if not (math.isfinite(memory_s) and memory_s > 0):
             raise InvalidError(f"the memory of fairness is {memory_s} seconds; it must be positive")
         self.rule: Final = rule
         self.mode: Final = DOMINANT if rule is Rule.SDRF else PLAIN
         self.changed = False
         """Whether a weight or a quota was set that is not handed on yet."""
-        self._memory_s = memory_s
+        self.memory_s: Final = memory_s
         self._wall = wall
         self._terms: list[_Terms] = []
         self._clock: Floats = np.array([-math.inf, 1.0])
@@ -132,7 +138,7 @@ class Ledger:
         self._grow(known)
         if self._clock[0] == -math.inf:
             self._clock[0] = state.now
-        decay(self.books, known, self._clock, state.now, self._memory_s)
+        decay(self.books, known, self._clock, state.now, self.memory_s)
         held = state.held[:known]
         now = self._wall + state.now
         for number in np.flatnonzero(held[:, 0] > 0).tolist():
@@ -190,6 +196,10 @@ class Ledger:
                 )
             )
         return sorted(found, key=lambda one: (-one.share, one.principal))
+
+    def weights(self, state: ClusterState) -> dict[str, float]:
+        """By principal."""
+        return {state.principals.names[number]: terms.weight for number, terms in enumerate(self._terms)}
 
     # What is set -------------------------------------------------------------------------------------
 
@@ -260,7 +270,7 @@ class Ledger:
         self.sync(state)
         if not commitments or self.mode == PLAIN:
             return
-        faded = math.exp(-max(0.0, self._wall + state.now - kept.at) / self._memory_s)
+        faded = math.exp(-max(0.0, self._wall + state.now - kept.at) / self.memory_s)
         for row in kept.accounts:
             number = state.principal(row.principal)
             owed = np.array(row.commitments) * faded * self.scale[number]

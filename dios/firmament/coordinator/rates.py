@@ -1,0 +1,119 @@
+"""Rates for links and stores, from what was moved and what waits (EDRF; DC-DRF paper, Algorithm 1).
+
+For: the coordinator that governs; once each control interval. Not for: keeping to rates, which the nodes'
+daemons do, and not for talking to them.
+
+A principal is a tenant, and its demand for a resource is what it moved there in the last interval and what
+still waits, as a fraction of what the resource can do. Who is stopped by no resource is given as much as
+anybody has there: it may want more before the next look, up to its share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dios.fairness import edrf
+from dios.limits import RATES_MAX
+from dios.wire.messages import Meter, Metered, Rate
+from dios.wire.types import Traffic
+
+_LEAST: Final = 65_536
+"""Bytes per second that everybody gets: less is no use to anybody, and measurements are rough."""
+
+
+@dataclass
+class _Node:
+    """What one node told last."""
+
+    at: float
+    moved: dict[tuple[str, Traffic], int]
+    wanted: dict[tuple[str, Traffic], float] = field(default_factory=dict)
+    """Bytes per second, of the last interval."""
+    waits: dict[tuple[str, Traffic], float] = field(default_factory=dict)
+    """The part of it that was not moved."""
+    capacity: tuple[int, int, int] = (0, 0, 0)
+
+
+class RateControl:
+    """Demands of all principals at all nodes, and the rates that follow."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {}
+
+    def take(self, host: str, metered: Metered, now: float) -> None:
+        """Take in a node's meters; ``now`` in seconds of any clock that runs on."""
+        moved = {(one.principal, one.traffic): one.moved for one in metered.meters}
+        before = self._nodes.get(host)
+        fresh = _Node(now, moved, capacity=metered.capacity)
+        # A meter that has run back is of a node that was started anew.
+        if before is not None and now > before.at and all(_ran_on(one, before) for one in metered.meters):
+            span = now - before.at
+            for one in metered.meters:
+                key = one.principal, one.traffic
+                wanted = (one.moved - before.moved.get(key, 0) + one.waiting) / span
+                if wanted > 0:
+                    fresh.wanted[key], fresh.waits[key] = wanted, one.waiting / span
+        self._nodes[host] = fresh
+
+    def forget(self, host: str) -> None:
+        """A node is gone."""
+        self._nodes.pop(host, None)
+
+    def rates(self, weights: Mapping[str, float]) -> dict[str, tuple[Rate, ...]]:
+        """By node: whom it has to limit, and how; empty where there is enough for all."""
+        columns = [
+            (host, traffic)
+            for host, node in sorted(self._nodes.items())
+            for traffic in Traffic
+            if node.capacity[traffic] > 0
+        ]
+        tenants = sorted({who for node in self._nodes.values() for who, _ in node.wanted})
+        if not columns or len(tenants) < 2:
+            return {}
+        row = {who: number for number, who in enumerate(tenants)}
+        demands = np.zeros((len(tenants), len(columns)))
+        sent = self._sent_part(tenants)
+        for at, (host, traffic) in enumerate(columns):
+            node = self._nodes[host]
+            for (who, kind), wanted in node.wanted.items():
+                if kind == traffic:
+                    # What is on its way to a node waits at those that send it.
+                    part = sent[who] if traffic is Traffic.IN else 1.0
+                    demands[row[who], at] = wanted / part / node.capacity[traffic]
+        given = edrf(demands, weights=np.array([weights.get(who, 1.0) for who in tenants]), cap=True)
+        stopped = given.bottleneck >= 0
+        if not stopped.any():
+            return {}
+        found: dict[str, list[Rate]] = {host: [] for host, _ in columns}
+        most = given.amounts.max(axis=0)
+        for at, (host, traffic) in enumerate(columns):
+            limited = stopped & (demands[:, at] > 0)
+            if traffic is Traffic.IN or not limited.any():
+                continue
+            for number in np.flatnonzero(demands[:, at] > 0).tolist():
+                part = given.amounts[number, at] if limited[number] else most[at]
+                rate = max(_LEAST, int(part * self._nodes[host].capacity[traffic]))
+                found[host].append(Rate(tenants[number], traffic, rate))
+        # Where there are more than a node takes, the tightest count most.
+        return {
+            host: tuple(sorted(rates, key=lambda one: one.bytes_s)[:RATES_MAX])
+            for host, rates in found.items()
+            if rates
+        }
+
+    def _sent_part(self, tenants: list[str]) -> dict[str, float]:
+        """By tenant: which part of what it wanted to send was sent, more than 0."""
+        found = {}
+        for who in tenants:
+            wanted = sum(node.wanted.get((who, Traffic.OUT), 0.0) for node in self._nodes.values())
+            waits = sum(node.waits.get((who, Traffic.OUT), 0.0) for node in self._nodes.values())
+            found[who] = max(1e-3, 1 - waits / wanted) if wanted > 0 else 1.0
+        return found
+
+
+def _ran_on(one: Meter, before: _Node) -> bool:
+    return one.moved >= before.moved.get((one.principal, one.traffic), 0)
