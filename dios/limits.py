@@ -351,6 +351,7 @@ RATES_MAX: Final = 1_024  # of one node
 RATES_LEASE_MS_MAX: Final = 60_000
 RATES_METERED_MAX: Final = 3 * 1_024
 RATE_BYTES_S_MIN: Final = DATA_PIECE_BYTES  # a rate below is taken for this: calls must not wait for ever
+RATE_BYTES_S_MAX: Final = 1024 * GIB
 RATE_BURST_MS: Final = 100
 RATE_LOOK_MS: Final = 500  # so often who is held up is looked after: it may have hung up
 RATE_IDLE_PERCENT: Final = 10  # idle: of what moved in a second one does not learn how much could

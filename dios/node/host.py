@@ -106,7 +106,7 @@ class NodeHost:
         self._core: Final = _core_for(settings, membership) if core is None else core
         self.owners: Final = Owners()
         self._turns: Final = Turns(self.owners)
-        self.rates: Final = Rates()
+        self.rates: Final = Rates((settings.link_rate, settings.link_rate, settings.store_rate))
         stored = Stored(self.rates, self.owners)
         self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored)
         self.pool: Final = MemoryPool()

@@ -185,3 +185,13 @@ async def test_a_lease_that_runs_out_lets_it_store(tmp_path: Path) -> None:
             while callers.seen() != [(TASK, messages.WriteOnce)]:  # noqa: ASYNC110 - of another task's making
                 await trio.sleep(0.001)
         callers.close()
+
+
+async def test_what_people_say_of_link_and_store_is_told(tmp_path: Path) -> None:
+    """The settings' rates are the capacity: out and in that of the link, then that of the store."""
+    (tmp_path / "node.toml").write_text("link_rate = '125 MiB'\nstore_rate = '20 MiB'\n")
+    async with rig(tmp_path) as host:
+        host.do(fx.Answer(TASK, 1, ASKED))
+        (answer,) = [result for _, result in host.replies]
+        assert isinstance(answer, Metered)
+        assert answer.capacity == (125 * limits.MIB, 125 * limits.MIB, 20 * limits.MIB)

@@ -164,3 +164,23 @@ def test_a_lone_node_listens_nowhere(tmp_path: Path) -> None:
     settings = load(tmp_path, environ={})
     assert settings.name == machine.host_name()
     assert not settings.address
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("'125 MiB'", 125 * limits.MIB), ("2_000_000", 2_000_000), ("'auto'", 0), ("'AUTO'", 0)],
+)
+def test_rates_are_bytes_per_second(tmp_path: Path, text: str, found: int) -> None:
+    """What link and store carry is a size like any other, or the word for what is seen."""
+    write(tmp_path, f"link_rate = {text}\nstore_rate = {text}")
+    settings = load(tmp_path, environ={})
+    assert (settings.link_rate, settings.store_rate) == (found, found)
+    assert (load(tmp_path / "none", environ={}).link_rate) == 0
+
+
+@pytest.mark.parametrize("text", ["0", "'1 KiB'", "'fast'", "true", "-5"])
+def test_a_rate_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    """A rate below what the slowest principal is given, and what is no size, is named with its line."""
+    write(tmp_path, f"store_rate = {text}")
+    with pytest.raises(SettingsError, match=r"node\.toml:1: store_rate must be"):
+        load(tmp_path, environ={})
