@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.output import JsonOption, NodeOption, reporting, say, size_text, table, write_json
+from dios.cli.output import JsonOption, NodeOption, reporting, say, size_text, span_text, table, write_json
 from dios.cli.principals import principal_of, principal_text
 from dios.cli.sched_live import ask
 from dios.errors import InvalidError
@@ -53,7 +53,7 @@ def shares(
 
     RIGHT is a principal's part by weight; SHARE the largest part that it holds of any resource, and OF which;
     COMMITMENT what it took beyond its right, averaged over the past; CREDIT by how much that lies below the
-    mean of all. The nodes' own user sees everybody, others themselves. With --watch --json each look is a line.
+    mean of all. The nodes' own user sees everybody, others themselves. --watch --json prints lines.
     """
     with reporting("dios shares", as_json=as_json):
         if not watch:
@@ -166,7 +166,7 @@ def _show(found: dict[str, object]) -> None:
         say("nobody has run anything that was scheduled; `dios run job.py` does")
     rule = str(found["fairness"])
     if rule == "sdrf":
-        span = f"; the past counts for {float(str(found['memory_s'])) / 86_400:.3g} days"
+        span = f"; the past counts for {span_text(round(float(str(found['memory_s'])) * 1e9))}"
     else:
         span = ""
     say(f"{rule}: {_RULES.get(rule, '')}{span}; {found['sharing']} share")

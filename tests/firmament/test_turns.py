@@ -198,6 +198,21 @@ def test_without_others_everything_is_let_in() -> None:
     assert not site.scheduler.explain(0).reason.startswith("it is not its turn")
 
 
+def test_who_waited_alone_has_no_head_start() -> None:
+    """Tasks that were let in while nobody else waited take their turns like any other once somebody does."""
+    site = Site(4)
+    first = site.submit("early", 4)
+    site.submit("early", 8)
+    site.round(0.0)
+    site.round(1.0)
+    site.submit("late", 8, now=2.0)
+    site.round(2.0)
+    for task in first:
+        site.scheduler.finished(task, 3.0)
+    site.round(3.0)
+    assert site.running() == {"early": 2, "late": 2}
+
+
 def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
     """Whose turn it is is waited for, TURN_PATIENCE_S at the most; then others use what is left."""
     site = Site(8)

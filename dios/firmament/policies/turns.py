@@ -39,8 +39,10 @@ class Admission:
     """Rows of the waiting tasks that do, ascending."""
     limited: Flags
     """(P,): principals that stopped at their quota."""
-    next: int
+    next: int = -1
     """The principal whose task is next and has no room; -1: nobody."""
+    in_turn: bool = True
+    """False where nobody else waits, so that whoever is let in has had no turn."""
 
 
 class Turns:
@@ -63,7 +65,8 @@ class Turns:
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
         found, first = self._chosen(state, waiting)
         if record:
-            self._in_before = np.sort(state.tasks.id[found.tasks])
+            had_turns = found.tasks if found.in_turn else found.tasks[:0]
+            self._in_before = np.sort(state.tasks.id[had_turns])
             if first != self._first:
                 self._first, self._since = first, state.now
             self._passed &= set(state.tasks.id[waiting].tolist()) if self._passed else set()
@@ -113,8 +116,10 @@ class Turns:
         bound = np.isfinite(quota[owner]).any() if len(waiting) else False
         machines = state.resources.at(Level.MACHINE)
         free = room_of(state, machines[state.resources.usable[machines]], left=True)
-        if not bound and (self._all_fit(state, waiting, free) or self._order_is_no_matter(owner)):
-            return Admission(waiting, nobody, -1), -1
+        if not bound and self._all_fit(state, waiting, free):
+            return Admission(waiting, nobody), -1
+        if not bound and self._order_is_no_matter(owner):
+            return Admission(waiting, nobody, in_turn=False), -1
         entry = _entries(state, waiting)
         demand, head = _demands(state, waiting, entry)
         who, exempt = owner[head], self._exempt(state, waiting, entry, demand)
@@ -159,7 +164,7 @@ class Turns:
         let_in[order] = queues.taken
         found = waiting[let_in[entry]]
         if stopped < 0:
-            return Admission(found, queues.limited, -1), -1
+            return Admission(found, queues.limited), -1
         at = int(order[stopped])
         return Admission(found, queues.limited, int(who[at])), int(table.id[waiting[head[at]]])
 
