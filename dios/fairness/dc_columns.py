@@ -146,7 +146,8 @@ def _columns(
         [
             partial(
                 place_columns,
-                *(rows.offsets, rows.resources, rows.values, first, end, places[tile], tenants),
+                *(rows.offsets, rows.resources, rows.values, True),
+                *(first, end, places[tile], tenants),
             )
             for tile, (first, end) in enumerate(tiles)
         ]

@@ -10,14 +10,27 @@ only grows, and a heap whose keys may be too small, corrected when they come to 
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 
 from dios.fairness import edrf_events
-from dios.fairness.allocation import Allocation, Floats, Ints
-from dios.fairness.sparse_demands import Demands, Rows, check_entries, place_columns, rows_of, weights_of
+from dios.fairness.allocation import Allocation, Floats
+from dios.fairness.edrf_events import KEPT, MU, Columns, Dry, Scaled
+from dios.fairness.sparse_demands import (
+    SUMS,
+    Demands,
+    Reals,
+    Rows,
+    add_up,
+    check_entries,
+    place_columns,
+    rows_of,
+    scales,
+    weights_of,
+)
+
+SCALE_MIN, SCALE_MAX = 1e-290, 1e290
+"""Beyond, a tenant's v is not its demand times one number: that would lose digits, or be no number."""
 
 
 def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = False) -> Allocation:
@@ -34,49 +47,59 @@ def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = 
     Raises ``ValueError`` with the index at fault for numbers that are negative or not finite, for wrong
     shapes and for weights of zero.
     """
-    rows = rows_of(demands)
-    check_entries(rows, 0, rows.shape[0])
+    rows = rows_of(demands, single=True)
+    least = rows.values.min(initial=np.inf)
+    if not (least >= 0.0 and rows.values.max(initial=0.0) < np.inf):
+        check_entries(rows, 0, rows.shape[0])
     shares, per_entry = weights_of(weights, rows, np.float64)
-    z, stopped, rounds, given = _divided(rows, shares, per_entry=per_entry, cap=cap)
+    values, scale, unit = _scaled(rows, shares, per_entry=per_entry)
+    tenants, scaled = rows.shape[0], (rows.offsets, rows.resources, values, scale)
+    index, dry = _columns(rows, scaled, zeros=bool(least == 0.0))
+    with np.errstate(divide="ignore", over="ignore"):
+        # Whoever demands more than can be said in its weight never has it all, nor who demands nothing.
+        until = unit / scale if cap else np.empty(0)
+    caps = (until, np.argsort(until, kind="stable"))
+    rising, z, stopped = scale > 0.0, np.zeros(tenants), np.full(tenants, -1, np.int64)
+    most = int(np.diff(index[0]).max(initial=0)) + 1
+    room = (np.empty(most, np.int32), np.empty(2 * most, np.int64))
+    still = int(np.count_nonzero(rising))
+    rounds = edrf_events.rise(scaled, index, dry, caps, (rising, z, stopped), room, still)
+    given = np.empty(values.size)
+    edrf_events.amounts(scaled, rows.values, z, stopped, cap, given)
     return Allocation(rows.spread(given), z, stopped, rounds)
 
 
-def _ratios(rows: Rows, values: Floats, peaks: Floats, weights: Floats) -> Floats:
-    """Each tenant's rho (Table 1), for a weight of each entry."""
-    asked = values > 0.0
-    tenants = rows.tenants()[asked]
-    rho = np.full(len(peaks), np.inf)
-    with np.errstate(over="ignore"):
-        # A demand that is next to nothing gives a ratio without end, which is never the least.
-        np.minimum.at(rho, tenants, weights[asked] * (peaks[tenants] / values[asked]))
-    return np.where(np.isinf(rho), 1.0, rho)
-
-
-def _divided(rows: Rows, weights: Floats, *, per_entry: bool, cap: bool) -> tuple[Floats, Ints, int, Floats]:
-    """Each tenant's z and what stopped it, how often a resource ran dry, and the amounts, as ``values``."""
-    tenants, columns = rows.shape
-    indptr, indices, values = rows.offsets, rows.resources, cast("Floats", rows.values)
-    peaks = edrf_events.peaks(indptr, values)
-    rho = _ratios(rows, values, peaks, weights) if per_entry else weights
-    sums = np.zeros((columns, 4))
-    starts = edrf_events.add_up(indptr, indices, values, peaks, rho, sums)
+def _columns(rows: Rows, scaled: Scaled, *, zeros: bool) -> tuple[Columns, Dry]:
+    """Who demands each resource, and the heap of when they run dry; ``zeros``: some values are 0."""
+    sums = np.zeros(rows.shape[1], SUMS)
+    sums["seen"] = -1
+    if add_up(*scaled, sums) >= 0:
+        check_entries(rows, 0, rows.shape[0])
+    busy = np.flatnonzero(sums["count"])
+    with np.errstate(divide="ignore", over="ignore"):
+        # What is next to nothing never runs dry, for its users demand more elsewhere.
+        dry_at = 1.0 / sums["mu"][busy]
+    starts = np.zeros(rows.shape[1] + 1, np.int64)
+    np.cumsum(sums["count"], out=starts[1:])
     members = np.empty(int(starts[-1]), np.int32)
-    place_columns(indptr, indices, values, 0, tenants, starts[:-1].copy(), members)
-    busy = np.flatnonzero(sums[:, 3] > 0.0)
-    with np.errstate(over="ignore"):
-        # What is next to nothing never runs dry, for its users demand more elsewhere; and whoever demands
-        # more than can be said in its weight never has it all.
-        dry_at = 1.0 / sums[busy, 0]
-        caps = np.where(peaks > 0.0, peaks / rho, np.inf) if cap else np.empty(0)
-    order = np.argsort(caps, kind="stable")
+    place_columns(*scaled[:3], zeros, 0, rows.shape[0], starts[:-1].copy(), members)
+    state = np.zeros((rows.shape[1], 2))
+    state[:, MU], state[:, KEPT] = sums["mu"], 0.0
     first = np.argsort(dry_at, kind="stable")
-    z, stopped = np.zeros(tenants), np.full(tenants, -1, np.int64)
-    rounds = edrf_events.rise(
-        (indptr, indices, values, peaks, rho),
-        (starts, members),
-        (dry_at[first], busy[first], sums),
-        (caps, order),
-        (peaks > 0.0, z, stopped, np.empty(int(np.diff(starts).max(initial=0)), np.int32)),
-    )
-    amounts = edrf_events.amounts((indptr, indices, values, peaks, rho), z, stopped, cap)
-    return z, stopped, int(rounds), amounts
+    return (starts, members), (dry_at[first], busy[first].astype(np.int32), sums["mu"].copy(), state)
+
+
+def _scaled(rows: Rows, weights: Floats, *, per_entry: bool) -> tuple[Reals, Floats, Floats]:
+    """Values and by what each tenant's are multiplied to be its v; and in what unit they are given."""
+    scale = np.zeros(rows.shape[0])
+    scales(rows.offsets, rows.values, weights, per_entry, scale)
+    if ((scale == 0.0) | ((scale > SCALE_MIN) & (scale < SCALE_MAX))).all():
+        return rows.values, scale, np.ones(1)
+    tenants = rows.tenants()
+    peaks = np.zeros(rows.shape[0])
+    np.maximum.at(peaks, tenants, rows.values)
+    asked = rows.values > 0.0
+    values = np.zeros(rows.values.size)
+    values[asked] = rows.values[asked] / peaks[tenants[asked]]
+    scales(rows.offsets, values, weights, per_entry, scale)
+    return values, scale, peaks

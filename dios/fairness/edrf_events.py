@@ -1,69 +1,47 @@
-"""The compiled passes of exact EDRF: index, events, amounts.
+"""The compiled passes of exact EDRF: events and amounts.
 
 Not for: checks of shapes and the meaning of the numbers (``edrf.py``).
 
-``sums`` is (m, 4), a resource's four numbers side by side in memory: mu and what rounding took from it,
-K, and how many tenants still rise. The count says exactly when nobody is left, and the second number keeps
-mu exact when large tenants leave and tiny ones stay.
+``sums`` is (m, 2), a resource's two numbers side by side in memory: mu, and K. Tenants leave mu by
+subtraction, which costs it digits; where most of it has gone it is added up anew before anything is decided
+by it. Who is left is known from the tenants themselves, never from a sum that is compared with zero.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dios.compiled import borrowing, compiled, inlined
 from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sparse_demands import Places
+from dios.fairness.sparse_demands import Places, Reals
 
-Demands: TypeAlias = tuple[Ints, Places, Floats, Floats, Floats]
-"""indptr, indices, values, each tenant's largest value, and its rho."""
+Scaled: TypeAlias = tuple[Ints, Places, Reals, Floats]
+"""Offsets, resources, values, and by what a tenant's values are multiplied to be its v."""
 
+Columns: TypeAlias = tuple[Ints, Places]
+"""Where each resource's tenants begin, (m + 1,), and the tenants."""
 
-@compiled
-def peaks(indptr: Ints, values: Floats) -> Floats:
-    """Each tenant's largest demand, 0 where it has none."""
-    found = np.zeros(len(indptr) - 1)
-    for i in range(len(found)):
-        for p in range(indptr[i], indptr[i + 1]):
-            found[i] = max(found[i], values[p])
-    return found
+Dry: TypeAlias = tuple[Floats, Places, Floats, Floats]
+"""A heap of levels and of resources, each resource's mu when it was last added up, and ``sums``."""
 
+Bools: TypeAlias = npt.NDArray[np.bool_]
 
-@inlined
-def _added(sums: Floats, r: int, v: float) -> None:
-    """Add v to mu of resource r, keeping what rounding takes (Knuth's two-sum)."""
-    before = sums[r, 0]
-    after = before + v
-    part = after - before
-    sums[r, 0] = after
-    sums[r, 1] += (before - (after - part)) + (v - part)
+MU, KEPT = 0, 1
 
+WORN: Final = 1e-3
+"""A mu below this part of what it was has lost digits, and is added up anew."""
 
-@compiled
-def add_up(indptr: Ints, indices: Places, values: Floats, largest: Floats, rho: Floats, sums: Floats) -> Ints:
-    """Fill ``sums``; returns where each resource's tenants will begin in the transposed index, (m + 1,)."""
-    starts = np.zeros(len(sums) + 1, np.int64)
-    for i in range(len(largest)):
-        for p in range(indptr[i], indptr[i + 1]):
-            v = values[p] / largest[i] * rho[i] if values[p] > 0.0 else 0.0
-            if v > 0.0:
-                r = indices[p]
-                _added(sums, r, v)
-                sums[r, 3] += 1.0
-            if values[p] > 0.0:
-                starts[indices[p] + 1] += 1
-    for r in range(len(sums)):
-        starts[r + 1] += starts[r]
-    return starts
+LINE: Final = 16
+"""Entries of a row that come from memory at once, or fewer."""
 
 
 @inlined
-def _sunk(keys: Floats, ids: Ints, size: int) -> None:
+def _sunk(keys: Floats, heap: Places, size: int) -> None:
     """Put the top of the heap where it belongs."""
-    key, name, at = keys[0], ids[0], 0
+    key, name, at = keys[0], heap[0], 0
     while True:
         child = 2 * at + 1
         if child >= size:
@@ -72,100 +50,158 @@ def _sunk(keys: Floats, ids: Ints, size: int) -> None:
             child += 1
         if keys[child] >= key:
             break
-        keys[at], ids[at] = keys[child], ids[child]
+        keys[at], heap[at] = keys[child], heap[child]
         at = child
-    keys[at], ids[at] = key, name
+    keys[at], heap[at] = key, name
 
 
 @borrowing
-def _top(keys: Floats, ids: Ints, size: int, sums: Floats, level: float) -> int:
+def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
+    """Mu of resource r, added up over those of its tenants who still rise."""
+    offsets, resources, values, scale = demands
+    total = 0.0
+    for k in range(found):
+        i = living[k]
+        for p in range(offsets[i], offsets[i + 1]):
+            if resources[p] == r:
+                total += values[p] * scale[i]
+    return total
+
+
+@inlined
+def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
+    """How many tenants of resource r still rise; they are written into ``living``."""
+    starts, members = index
+    found = 0
+    for p in range(starts[r], starts[r + 1]):
+        living[found] = members[p]
+        found += rising[members[p]]
+    return found
+
+
+@borrowing
+def _top(
+    demands: Scaled,
+    index: Columns,
+    dry: Dry,
+    size: int,
+    level: float,
+    rising: Bools,
+    living: Places,
+) -> int:
     """Bring to the top the resource that runs dry next, with its true level; returns the heap's size."""
+    keys, heap, before, sums = dry
     while size > 0:
-        r = ids[0]
-        if sums[r, 3] == 0.0:
-            size -= 1
-            keys[0], ids[0] = keys[size], ids[size]
-        else:
-            mu = sums[r, 0] + sums[r, 1]
+        r = heap[0]
+        if sums[r, MU] < WORN * before[r]:
+            sums[r, MU] = _mended(demands, living, _collected(index, r, rising, living), r)
+            before[r] = sums[r, MU]
+        if sums[r, MU] > 0.0:
             # Rounding may put a resource below the level that is reached already, never a tenant.
-            dry = max((1.0 - sums[r, 2]) / mu, level) if mu > 0.0 else level
-            if dry <= keys[0]:
+            at = max((1.0 - sums[r, KEPT]) / sums[r, MU], level)
+            if at <= keys[0]:
                 break
-            keys[0] = dry
-        _sunk(keys, ids, size)
+            keys[0] = at
+        else:
+            size -= 1
+            keys[0], heap[0] = keys[size], heap[size]
+        _sunk(keys, heap, size)
     return size
 
 
-@borrowing
-def _left(demands: Demands, i: int, level: float, sums: Floats) -> None:
+@inlined
+def _fetched(demands: Scaled, room: tuple[Places, Ints], found: int) -> bool:
+    """Touch the rows of some tenants, so that they come from memory side by side and not one by one."""
+    offsets, resources, values, _scale = demands
+    living, bounds = room
+    # How long a row is must be here before a loop over it is begun, or the processor waits for each.
+    for k in range(found):
+        bounds[2 * k], bounds[2 * k + 1] = offsets[living[k]], offsets[living[k] + 1]
+    total = 0
+    for k in range(found):
+        for p in range(bounds[2 * k], bounds[2 * k + 1], LINE):
+            total += resources[p] + (values[p] > 0.0)
+    # It is never negative, which the compiler does not know: it must look.
+    return total >= 0
+
+
+@inlined
+def _left(demands: Scaled, i: int, level: float, sums: Floats) -> None:
     """Tenant i keeps what it has at ``level`` and rises no more."""
-    indptr, indices, values, largest, rho = demands
-    for p in range(indptr[i], indptr[i + 1]):
-        if values[p] > 0.0:
-            v = values[p] / largest[i] * rho[i]
-            if v > 0.0:
-                r = indices[p]
-                _added(sums, r, -v)
-                sums[r, 2] += v * level
-                sums[r, 3] -= 1.0
+    offsets, resources, values, scale = demands
+    factor = scale[i]
+    for p in range(offsets[i], offsets[i + 1]):
+        v = values[p] * factor
+        sums[resources[p], MU] -= v
+        sums[resources[p], KEPT] += v * level
 
 
 @borrowing
 def rise(
-    demands: Demands,
-    index: tuple[Ints, Places],
-    dry: tuple[Floats, Ints, Floats],
+    demands: Scaled,
+    index: Columns,
+    dry: Dry,
     caps: tuple[Floats, Ints],
-    out: tuple[npt.NDArray[np.bool_], Floats, Ints, Places],
+    out: tuple[Bools, Floats, Ints],
+    room: tuple[Places, Ints],
+    still: int,
 ) -> int:
-    """Let the level rise until everybody has left; fills z and the resource that stopped each.
+    """Let the level rise from event to event; fills z and the resource that stopped each tenant.
 
-    ``dry`` is a heap of levels and resources, and ``sums``; ``caps`` the levels at which tenants have all
-    they demand, and the tenants in that order (both empty: no caps). The last of ``out`` is room for the
-    tenants of one resource. Returns how often a resource ran dry.
+    ``caps`` are the levels at which tenants have all they demand, and the tenants in that order (both empty:
+    no caps). ``room`` is for one more than the tenants of one resource, and for twice as many. ``still``
+    tenants rise. Returns how often a resource ran dry.
     """
-    starts, members = index
-    keys, ids, sums = dry
+    keys, heap, before, sums = dry
     until, order = caps
-    rising, z, stopped, living = out
-    size, level, rounds, following = len(ids), 0.0, 0, 0
-    while True:
-        size = _top(keys, ids, size, sums, level)
+    rising, z, stopped = out
+    living = room[0]
+    size, rounds, following, level = len(heap), 0, 0, 0.0
+    while still > 0:
+        size = _top(demands, index, dry, size, level, rising, living)
+        next_dry = keys[0] if size > 0 else np.inf
         while following < len(order) and not rising[order[following]]:
             following += 1
-        capped = following < len(order) and until[order[following]] < np.inf
-        if capped and (size == 0 or until[order[following]] <= keys[0]):
+        if following < len(order) and until[order[following]] <= next_dry:
             i = order[following]
+            if until[i] == np.inf:
+                break
             level = max(level, until[i])
             rising[i], z[i] = False, until[i]
+            still -= 1
             _left(demands, i, level, sums)
             continue
         if size == 0:
-            return rounds
-        r, level, found = ids[0], keys[0], 0
-        # First who is still there, then their rows: the look-ups in memory do not wait for each other.
-        for p in range(starts[r], starts[r + 1]):
-            if rising[members[p]]:
-                living[found] = members[p]
-                found += 1
-        for k in range(found):
-            i = living[k]
-            rising[i], z[i], stopped[i] = False, level, r
-            _left(demands, i, level, sums)
-        sums[r, 3] = 0.0
-        rounds += 1
+            break
+        r, level = heap[0], next_dry
+        found = _collected(index, r, rising, living)
+        if found > 0 and _fetched(demands, room, found):
+            for k in range(found):
+                i = living[k]
+                rising[i], z[i], stopped[i] = False, level, r
+                _left(demands, i, level, sums)
+            rounds += 1
+            still -= found
+        sums[r, MU] = before[r] = 0.0
+    return rounds
 
 
 @compiled
-def amounts(demands: Demands, z: Floats, stopped: Ints, cap: bool) -> Floats:  # noqa: FBT001 - kernels take arguments by position
-    """What each tenant has of each resource, in the order of the values; with ``cap`` at most the demand."""
-    indptr, _indices, values, largest, rho = demands
-    found = np.zeros(len(values))
+def amounts(
+    demands: Scaled,
+    asked: Reals,
+    z: Floats,
+    stopped: Ints,
+    cap: bool,  # noqa: FBT001 - kernels take arguments by position
+    found: Floats,
+) -> None:
+    """What each tenant has of each resource, in the order of the values; with ``cap`` at most ``asked``."""
+    offsets, _resources, values, scale = demands
     for i in range(len(z)):
-        for p in range(indptr[i], indptr[i + 1]):
+        factor = scale[i] * z[i]
+        for p in range(offsets[i], offsets[i + 1]):
             if cap and stopped[i] < 0:
-                found[p] = values[p]
-            elif values[p] > 0.0:
-                had = values[p] / largest[i] * rho[i] * z[i]
-                found[p] = min(had, values[p]) if cap else had
-    return found
+                found[p] = asked[p]
+            else:
+                had = values[p] * factor
+                found[p] = min(had, asked[p]) if cap else had

@@ -49,7 +49,8 @@ def generate_demands(profile: str, tenants: int, resources: int, *, seed: int) -
     np.cumsum(lengths, out=offsets[1:])
     first, second = PROFILES[profile[1]]
     start = rng.integers(2**63, dtype=np.uint64)
-    chosen = choose_resources(offsets, resources, max(1, resources // PODS), first, second, start)
+    chosen = np.empty(offsets[-1], np.int32)
+    choose_resources(offsets, resources, max(1, resources // PODS), first, second, start, chosen)
     values = rng.random(chosen.size, dtype=np.float32)
     least = (1.0 / capacities).astype(np.float32)[chosen]
     values *= 1 - least
@@ -71,10 +72,15 @@ def _lengths(kind: str, tenants: int, rng: np.random.Generator) -> NDArray[np.in
 
 @compiled
 def choose_resources(
-    offsets: NDArray[np.int64], resources: int, pod: int, first: float, second: float, start: np.uint64
-) -> NDArray[np.int32]:
+    offsets: NDArray[np.int64],
+    resources: int,
+    pod: int,
+    first: float,
+    second: float,
+    start: np.uint64,
+    chosen: NDArray[np.int32],
+) -> None:
     """Resources for every row, none twice in one. A counter through a mixing function is the generator."""
-    chosen = np.empty(offsets[-1], np.int32)
     seen = np.full(resources, -1, np.int64)
     pods = resources // pod
     state = start
@@ -102,7 +108,6 @@ def choose_resources(
                 resource = base + np.int64(mixed(state) * width)
             seen[resource] = tenant
             chosen[k] = resource
-    return chosen
 
 
 @compiled

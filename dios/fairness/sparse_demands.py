@@ -6,7 +6,7 @@ Not for: dividing, nor what each way to divide makes of the rows (``edrf.py``, `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,12 @@ Demands: TypeAlias = npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike, npt.Arr
 """Dense (n, m), or CSR: (indptr (n + 1,), indices (z,), values (z,), number of resources m)."""
 
 _CSR_PARTS = 4
+
+SCALE_TINY: Final = float(np.finfo(np.float64).tiny)
+"""A tenant that demands something never has a scale of 0."""
+
+SUMS: Final = np.dtype([("mu", np.float64), ("count", np.int32), ("seen", np.int32)])
+"""What all use of a resource for each unit of level, how many do, and the last of them."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +171,62 @@ def first_fault(offsets: Ints, resources: Places, values: Reals, count: int, fir
 
 
 @compiled
-def place_columns(
-    offsets: Ints, resources: Places, values: Reals, first: int, last: int, places: Ints, tenants: Places
+def scales(
+    offsets: Ints,
+    values: Reals,
+    weights: Floats,
+    per_entry: bool,  # noqa: FBT001 - a kernel is called by position
+    scale: Floats,
 ) -> None:
-    """Write tenants ``first`` to ``last`` into the columns of what they demand; ``places`` are moved on."""
+    """By what each tenant's values are multiplied to be its v: rho over its largest value, 0 without any."""
+    for tenant in range(len(scale)):
+        peak = 0.0
+        for k in range(offsets[tenant], offsets[tenant + 1]):
+            peak = max(peak, values[k])
+        rho = 0.0 if per_entry else weights[tenant]
+        if per_entry and peak > 0.0:
+            rho = np.inf
+            for k in range(offsets[tenant], offsets[tenant + 1]):
+                share = values[k] / peak
+                if share > 0.0:
+                    rho = min(rho, weights[k] / share)
+        scale[tenant] = max(rho / peak, SCALE_TINY) if peak > 0.0 else 0.0
+
+
+@compiled
+def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums: npt.NDArray[np.void]) -> int:
+    """Add to ``sums`` what all tenants use; the first entry that repeats a resource in its row, or -1."""
+    for tenant in range(len(scale)):
+        factor = scale[tenant]
+        for k in range(offsets[tenant], offsets[tenant + 1]):
+            entry = sums[resources[k]]
+            if entry["seen"] == tenant:
+                return k
+            entry["seen"] = tenant
+            entry["mu"] += values[k] * factor
+            entry["count"] += values[k] > 0.0
+    return -1
+
+
+@compiled
+def place_columns(
+    offsets: Ints,
+    resources: Places,
+    values: Reals,
+    zeros: bool,  # noqa: FBT001 - a kernel is called by position
+    first: int,
+    last: int,
+    places: Ints,
+    tenants: Places,
+) -> None:
+    """Write tenants ``first`` to ``last`` into the columns of what they demand.
+
+    ``places`` are where each resource's next tenant goes, and are moved on. Without ``zeros`` no value is 0,
+    and none is looked at.
+    """
     for tenant in range(first, last):
         for k in range(offsets[tenant], offsets[tenant + 1]):
-            if values[k] > 0.0:
+            if not zeros or values[k] > 0.0:
                 resource = resources[k]
                 tenants[places[resource]] = tenant
                 places[resource] += 1

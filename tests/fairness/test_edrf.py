@@ -53,6 +53,18 @@ def test_sparse_and_dense_demands_get_the_same() -> None:
         np.testing.assert_allclose(sparse.share, dense.share, rtol=1e-12, err_msg=f"seed {seed}")
 
 
+def test_values_in_single_precision_are_divided_in_double() -> None:
+    """Sparse values kept as float32 get what the same numbers get as float64, to the last digits."""
+    for seed in range(200):
+        demands, weights, _ = drawn(seed)
+        indptr, indices, values = rows_of(demands, seed)
+        short = np.array(values, np.float32)
+        expected = edrf((indptr, indices, short.astype(np.float64), demands.shape[1]), weights=weights)
+        found = edrf((indptr, indices, short, demands.shape[1]), weights=weights)
+        np.testing.assert_array_equal(found.amounts, expected.amounts, err_msg=f"seed {seed}")
+        np.testing.assert_array_equal(found.share, expected.share, err_msg=f"seed {seed}")
+
+
 def test_a_cap_gives_nobody_more_than_it_asked_for() -> None:
     """With cap the answer is weighted progressive filling, and no amount is above its demand."""
     for seed in range(CASES):
@@ -64,14 +76,17 @@ def test_a_cap_gives_nobody_more_than_it_asked_for() -> None:
 
 
 def test_heavy_tails_lose_no_digits() -> None:
-    """Demands over twelve orders of magnitude are divided as in fractions."""
-    rng = np.random.default_rng(6)
-    demands = np.exp(rng.normal(0.0, 5.0, (60, 8)))
-    demands[rng.random(demands.shape) < 0.6] = 0.0
-    amounts, z, _ = algorithm_1(demands, np.ones(demands.shape))
-    found = edrf(demands)
-    np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9)
-    np.testing.assert_allclose(found.share, z, rtol=1e-9)
+    """Demands and weights over twelve orders of magnitude are divided as in fractions."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        demands = np.exp(rng.normal(0.0, 5.0, (30, 6)))
+        demands[rng.random(demands.shape) < 0.6] = 0.0
+        weights = np.exp(rng.normal(0.0, 5.0, 30))
+        amounts, z, _ = algorithm_1(demands, np.repeat(weights[:, None], 6, axis=1))
+        found = edrf(demands, weights=weights)
+        np.testing.assert_allclose(found.amounts, amounts, rtol=1e-9, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(found.share, z, rtol=1e-9, err_msg=f"seed {seed}")
+        assert (found.amounts.sum(axis=0) <= 1 + 1e-12).all(), f"seed {seed}"
 
 
 def test_a_tenant_of_next_to_no_weight_gets_what_giants_left() -> None:
