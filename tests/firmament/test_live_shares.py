@@ -1,0 +1,225 @@
+"""Two users on a cluster of two nodes, who share it by SDRF, as they and the nodes' user see it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from person import Person
+from running_node import wait_until
+
+import dios
+from dios.client.aio import open_node
+
+CPUS = 2 * len(os.sched_getaffinity(0))
+"""Of both nodes."""
+EARLY, LATE = 65_531, 65_530
+SLEEPS = b"import time\ntime.sleep(%d)\n"
+
+
+class Site:
+    """The nodes' user, and where other users find a node."""
+
+    def __init__(self, person: Person, socket: Path) -> None:
+        self.person = person
+        self.socket = socket
+        self.children: list[int] = []
+
+    def shares(self) -> dict[str, dict[str, object]]:
+        """`dios shares`, by principal."""
+        told = json.loads(self.person.types("dios shares --json").stdout)
+        return {row["principal"]: row for row in told["principals"]}
+
+    def runs(self, uid: int, count: int, seconds: int) -> None:
+        """A user runs so many tasks of one processor each, and leaves when all have their place and ended."""
+        self.children.append(_as_user(uid, lambda: trio.run(_run_many, self.socket, count, seconds)))
+
+    def asks(self, uid: int, question: dict[str, object]) -> dict[str, object]:
+        """A user's question to the scheduler, and the answer."""
+        into, out = os.pipe()
+
+        async def ask() -> None:
+            async with open_node(self.socket, groups=()) as node:
+                os.write(out, await node.ask_scheduler(json.dumps(question).encode()))
+
+        pid = _as_user(uid, lambda: trio.run(ask))
+        os.close(out)
+        with os.fdopen(into) as answer:
+            told: dict[str, object] = json.loads(answer.read())
+        os.waitpid(pid, 0)
+        return told
+
+    def clear(self) -> None:
+        """End whoever still runs something."""
+        for pid in self.children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.children.clear()
+        wait_until(lambda: all(not row["waiting"] for row in self.shares().values()), "nobody waits", 60)
+
+
+async def _run_many(socket: Path, count: int, seconds: int) -> None:
+    async with open_node(socket, groups=()) as node, trio.open_nursery() as nursery:
+
+        async def one() -> None:
+            task = await node.run(SLEEPS % seconds, work=dios.work(cpus=1))
+            await task.wait()
+
+        for _ in range(count):
+            nursery.start_soon(one)
+
+
+def _as_user(uid: int, work: Callable[[], None]) -> int:
+    """A process of another user that does this."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            work()
+            status = 0
+        os._exit(status)
+    return pid
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """Two nodes that two other users may use; the past counts for a minute."""
+    if os.getuid():
+        pytest.skip("only root can become other users")
+    folder = Path(tempfile.mkdtemp(prefix="dios-"))
+    folder.chmod(0o711)
+    home = folder / "home"
+    home.mkdir()
+    someone = Person(home)
+    del someone.environment["DIOS_COORDINATOR"]
+    nodes = folder / "nodes"
+    someone.types(
+        f"dios up --nodes 2 --dir {nodes} --pool-size 1 --fairness-memory 1min --allowed-uids {EARLY},{LATE}"
+    )
+    try:
+        for place in (nodes, nodes / "n1"):
+            place.chmod(0o711)
+        found = Site(someone, nodes / "n1" / "node.sock")
+        wait_until(lambda: _attended(someone), "both are attended to", 120)
+        yield found
+    finally:
+        someone.types(f"dios down --dir {nodes}")
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _cleared(site: Site) -> Iterator[None]:
+    yield
+    site.clear()
+
+
+def _attended(person: Person) -> bool:
+    done = subprocess.run(
+        person.command("dios sched status --json"),
+        env=person.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return not done.returncode and len(json.loads(done.stdout)["attends"]) == 2
+
+
+def test_who_came_late_is_not_behind_a_queue(site: Site) -> None:
+    """While one user's long queue fills the cluster, another's tasks get the next places, and both show."""
+    early, late = f"uid:{EARLY}", f"uid:{LATE}"
+    site.runs(EARLY, 4 * CPUS, 3)
+    wait_until(lambda: site.shares().get(early, {}).get("running") == CPUS, "the cluster is full", 60)
+    site.runs(LATE, CPUS // 2, 3)
+    seen: list[dict[str, dict[str, object]]] = []
+
+    def late_runs() -> bool:
+        seen.append(site.shares())
+        return seen[-1].get(late, {}).get("running") == CPUS // 2
+
+    wait_until(late_runs, "the other's tasks run", 60)
+    last = seen[-1]
+    assert int(str(last[early]["waiting"])) >= CPUS, "it was served before the queue"
+    assert float(str(last[early]["commitment"])) > float(str(last[late]["commitment"]))
+    assert float(str(last[early]["credit"])) < float(str(last[late]["credit"]))
+
+
+def test_a_quota_holds_in_the_whole_cluster_and_outlives_the_coordinator(site: Site) -> None:
+    """What `dios quota set` says holds at once, and still does when the coordinator was killed."""
+    who = f"uid:{EARLY}"
+    told = json.loads(site.person.types(f"dios quota set {who} cpus=1 --weight 2 --json").stdout)
+    assert [(row["weight"], row["quota"]) for row in told if row["principal"] == who] == [(2, {"cpus": 1})]
+    rows = json.loads(site.person.types("dios ps --json").stdout)
+    for row in rows:
+        if row["label"] == "coordinator":
+            os.kill(row["pid"], signal.SIGKILL)
+    wait_until(lambda: _attended(site.person), "another coordinator schedules", 120)
+    wait_until(lambda: site.shares().get(who, {}).get("weight") == 2, "it knows the weight", 60)
+    assert site.shares()[who]["quota"] == {"cpus": 1}
+    site.runs(EARLY, CPUS, 2)
+    wait_until(lambda: site.shares()[who]["running"] == 1, "one of its tasks runs", 60)
+    assert int(str(site.shares()[who]["waiting"])) > 0
+    lines = site.person.types("dios quota").stdout.splitlines()
+    assert any(who in line and "cpus=1" in line for line in lines)
+    site.person.types(f"dios quota set {who} cpus=none --weight 1")
+    wait_until(lambda: int(str(site.shares()[who]["running"])) > 1, "more of them run", 60)
+
+
+def test_others_see_themselves_and_set_nothing(site: Site) -> None:
+    """A user who is not the nodes' own sees the own line alone, and is refused quotas."""
+    site.runs(EARLY, 1, 1)
+    wait_until(lambda: f"uid:{EARLY}" in site.shares(), "it is known", 60)
+    told = site.asks(LATE, {"ask": "shares"})
+    assert told["ok"]
+    assert f"uid:{EARLY}" not in json.dumps(told)
+    refused = site.asks(LATE, {"ask": "quota", "principal": f"uid:{LATE}", "weight": 100})
+    assert not refused["ok"]
+    assert "only the nodes' own user" in str(refused["error"])
+
+
+def test_watching_goes_on_until_interrupted(site: Site) -> None:
+    """`dios shares --watch --json` prints a line for each look, and Ctrl-C is a good end."""
+    watching = site.person.starts("dios shares --watch --json")
+    assert watching.stdout is not None
+    first, second = watching.stdout.readline(), watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, errors = watching.communicate(timeout=30)
+    assert (watching.returncode, errors) == (0, "")
+    assert all(json.loads(line)["fairness"] == "sdrf" for line in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("dios quota set", "Missing argument"),
+        ("dios quota set uid:1", "nothing to set"),
+        ("dios quota set nobody-of-this-name cpus=1", "is no principal"),
+        ("dios quota set uid:1 cpus", "is no bound"),
+        ("dios quota set uid:1 cpus=many", "cpus is 'many'"),
+        ("dios quota set uid:1 memory=1XB", "memory is '1XB'"),
+        ("dios quota set uid:1 cpus=-1", "cpus is -1.0"),
+        ("dios quota set uid:1 --weight 0", "weight is 0.0"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(site: Site, line: str, told: str) -> None:
+    """A quota that makes no sense is refused with the word at fault."""
+    done = subprocess.run(
+        site.person.command(line),
+        env=site.person.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode
+    assert told in done.stderr
