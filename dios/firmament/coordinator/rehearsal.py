@@ -9,11 +9,14 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from dios.firmament.coordinator.rates import RateControl
 from dios.firmament.descriptors import Constraint, JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models import catalogue
+from dios.firmament.policies.ledger import Ledger
 from dios.firmament.scheduler import FlowScheduler
-from dios.wire.types import Affinity
+from dios.wire.messages import Meter, Metered
+from dios.wire.types import Affinity, Traffic
 
 _MACHINES: Final = 6
 _ROUNDS: Final = 40
@@ -24,6 +27,16 @@ _FULL: Final = 40
 def rehearse(model: str) -> None:
     """Fill a cluster and empty it again and again under a cost model, while machines come and go."""
     _Play(model).run()
+    _rates()
+
+
+def _rates() -> None:
+    """Two who want more than a link can do."""
+    control = RateControl()
+    for second in range(2):
+        meters = tuple(Meter(who, Traffic.OUT, second, 10**9) for who in ("a", "b"))
+        control.take("m0", Metered(0, meters, (10**6, 0, 0), 0, b""), float(second))
+    control.rates({})
 
 
 class _Play:
@@ -31,7 +44,9 @@ class _Play:
 
     def __init__(self, model: str) -> None:
         self._chance = random.Random(1)  # noqa: S311 - a play, no secret
-        self._scheduler = FlowScheduler(catalogue.make(model), knowledge=KnowledgeBase("rehearsal", 1))
+        self._scheduler = FlowScheduler(
+            catalogue.make(model), knowledge=KnowledgeBase("rehearsal", 1), ledger=Ledger(wall=1.0)
+        )
         self._tasks: list[int] = []
         self._made = 0
         self._fills = True
@@ -72,8 +87,9 @@ class _Play:
             fresh.append(TaskDescriptor(self._made, demand, priority=priority, constraints=where))
             self._made += 1
         together = job % 4 == 0
-        gang = JobDescriptor(job, gang=len(fresh), affinity=Affinity.SPREAD_NODES)
-        self._scheduler.submit(gang if together else JobDescriptor(job), fresh, now)
+        who = f"user {job % 3}"
+        gang = JobDescriptor(job, who, gang=len(fresh), affinity=Affinity.SPREAD_NODES)
+        self._scheduler.submit(gang if together else JobDescriptor(job, who), fresh, now)
         self._tasks += [task.task for task in fresh]
 
     def _explain(self) -> None:
