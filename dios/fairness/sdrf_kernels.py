@@ -258,21 +258,25 @@ def scan(books: Books, count: int, g: float) -> int:
 
 
 @borrowing
-def start_next(books: Books, count: int, fair: float, g: float, mode: int) -> int:
-    """One turn of Algorithm 1: allocate the head task of whoever is next; -1 where the system is full."""
-    user = pick(books, count, g)
-    if user < 0:
-        return -1
+def start(books: Books, user: int, fair: float, g: float, mode: int) -> bool:
+    """Allocate a user's head task; False, and nothing has changed, where it does not fit."""
     for r in range(books.capacity.size):
         if books.used[r] + books.head[user, r] > books.capacity[r]:
-            return -1
+            return False
     for r in range(books.capacity.size):
         books.used[r] += books.head[user, r]
         books.held[user, r] += books.head[user, r]
     books.running[user] += 1
     books.running[-1] += 1
     settle(books, user, fair, g, mode)
-    return user
+    return True
+
+
+@borrowing
+def start_next(books: Books, count: int, fair: float, g: float, mode: int) -> int:
+    """One turn of Algorithm 1: allocate the head task of whoever is next; -1 where the system is full."""
+    user = pick(books, count, g)
+    return user if user >= 0 and start(books, user, fair, g, mode) else -1
 
 
 @borrowing

@@ -66,6 +66,18 @@ class Flight(NamedTuple):
     """How many have arrived, started, run, users were seen, users are active."""
 
 
+class Play(NamedTuple):
+    """All that a simulation needs, in the order in which ``fly`` takes it."""
+
+    trace: Trace
+    flight: Flight
+    books: Books
+    clock: Floats
+    population: int
+    tau: float
+    mode: int
+
+
 ARRIVED, STARTED, RUNNING, SEEN, ACTIVE = range(5)
 
 
@@ -148,6 +160,16 @@ def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: flo
 
 
 @borrowing
+def next_instant(trace: Trace, flight: Flight) -> int:
+    """When something happens next; something does."""
+    count = flight.tally
+    if count[ARRIVED] == trace.arrival.size:
+        return int(flight.finish[flight.heap[0]])
+    t = trace.submit[trace.arrival[count[ARRIVED]]]
+    return int(min(t, flight.finish[flight.heap[0]]) if count[RUNNING] else t)
+
+
+@borrowing
 def fly(
     trace: Trace, flight: Flight, books: Books, clock: Floats, population: int, tau: float, mode: int
 ) -> None:
@@ -155,12 +177,7 @@ def fly(
     count = flight.tally
     rows = trace.arrival.size
     while count[ARRIVED] < rows or count[RUNNING]:
-        if count[ARRIVED] == rows:
-            t = flight.finish[flight.heap[0]]
-        else:
-            t = trace.submit[trace.arrival[count[ARRIVED]]]
-            if count[RUNNING]:
-                t = min(t, flight.finish[flight.heap[0]])
+        t = next_instant(trace, flight)
         if mode != PLAIN:
             decay(books, count[SEEN], clock, t / MICRO, tau)
         fair = 1.0 / max(population or count[SEEN], 1)
@@ -200,6 +217,27 @@ def simulate(
     Each user's tasks start in order; if the next user's first task does not fit, everybody waits.
     ``ValueError`` names the row at fault.
     """
+    play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
+    fly(*play)
+    return started(play.flight)
+
+
+def started(flight: Flight) -> tuple[Ints, Ints]:
+    """What :func:`simulate` returns, of a flight that is over."""
+    return flight.start, flight.order[: flight.tally[STARTED]].copy()
+
+
+def prepared(
+    submit_us: ArrayLike,
+    duration_us: ArrayLike,
+    user: ArrayLike,
+    demands: ArrayLike,
+    capacity: ArrayLike,
+    users: int | Collection[Hashable] | None,
+    delta: float | None,
+    priority: str,
+) -> Play:
+    """What :func:`simulate` plays, checked, before its first event. ``ValueError`` names what is at fault."""
     pool = checked_capacity(capacity)
     mode, tau = checked_rule(delta, 1.0, priority)
     population, named = checked_population(users)
@@ -229,8 +267,7 @@ def simulate(
         tally=np.zeros(5, np.int64),
     )
     clock = np.array([submit[arrival[0]] / MICRO if rows else 0.0, 1.0])
-    fly(trace, flight, empty_books(pool, seen), clock, population, tau, mode)
-    return flight.start, flight.order[: flight.tally[STARTED]].copy()
+    return Play(trace, flight, empty_books(pool, seen), clock, population, tau, mode)
 
 
 def _times(given: ArrayLike, name: str) -> Ints:
