@@ -9,7 +9,7 @@ from typing import Final
 
 from dios import limits
 from dios.core import claims, coordination, effects, serving
-from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received
+from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received, UnderWay
 from dios.core.forwarding import lost_row
 from dios.core.membership import Change, Decision
 from dios.core.peers import Cluster, Peer
@@ -92,6 +92,16 @@ def received(step: Step, event: Received) -> None:
             follow(step, cluster, cluster.membership.received(step.now, event.node, told))
         case dcp.PeerHello():
             raise ProtocolError("a second hello on one connection")
+
+
+def under_way(step: Step, event: UnderWay) -> None:
+    """Nobody repeats or gives up on what is on its way; a node that is silent is so all the same."""
+    cluster = step.state.cluster
+    peer = None if cluster is None else cluster.peers.get(event.node)
+    question = None if peer is None else peer.asked.get(event.number)
+    if cluster is not None and question is not None:
+        question.moving_since = step.now
+        cluster.repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
 
 
 def load_measured(step: Step, event: LoadMeasured) -> None:

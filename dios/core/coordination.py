@@ -154,7 +154,7 @@ def due(step: Step) -> None:
     cluster = cluster_of(step)
     for question in cluster.due(step.now):
         peer = question.peer
-        silent_ms = (step.now - question.silent_since) // _MS
+        silent_ms = (step.now - max(question.silent_since, question.moving_since)) // _MS
         if _is_cut_off(step, question):
             peer.cut_off = True
         if peer.cut_off or silent_ms >= _patience_ms(question):

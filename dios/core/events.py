@@ -184,6 +184,17 @@ class Received(Struct, frozen=True, tag=15):
     attached: int = 0
 
 
+class UnderWay(Struct, frozen=True, tag=22):
+    """Many bytes beside a request to another node, or beside its answer, are on their way or wait for that.
+
+    The host tells it when the request is repeated meanwhile, and now and then while they come.
+    """
+
+    now: int
+    node: NodeId
+    number: int
+
+
 class LogLeft(Struct, frozen=True, tag=21):
     """The last ``size`` bytes that a task wrote, which is over; they stand under ``payload``.
 
@@ -253,6 +264,7 @@ Event: TypeAlias = (
     | PeerUp
     | PeerDown
     | Received
+    | UnderWay
     | LogLeft
     | LoadMeasured
     | NetworkOpened

@@ -148,6 +148,8 @@ class Core:
                 cluster_events.peer_up(step, event)
             case events.PeerDown():
                 cluster_events.peer_down(step, event)
+            case events.UnderWay():
+                cluster_events.under_way(step, event)
             case events.LogLeft():
                 logs.left(step, event)
             case events.LoadMeasured():

@@ -57,6 +57,7 @@ class Question:
 
     __slots__ = (
         "body",
+        "moving_since",
         "number",
         "peer",
         "repeat_at",
@@ -78,6 +79,7 @@ class Question:
         self.version = 0  # of the object whose content is the source
         self.repeats = 0
         self.silent_since = now
+        self.moving_since = now  # when its bytes, or the answer's, were last seen under way
         self.repeat_at = now
 
 

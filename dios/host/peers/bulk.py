@@ -13,6 +13,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -88,6 +89,32 @@ class Allowance:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+class Arrival:
+    """A transfer on its way in, on somebody's meter; for one thread.
+
+    ``tell`` is called when it begins, if it is large, and now and then while it comes.
+    """
+
+    def __init__(self, charge: Charge, size: int, tell: Callable[[], None]) -> None:
+        self._charge: Final = charge
+        self._tell: Final = tell
+        self._told = time.monotonic_ns()
+        if size >= limits.DCP_TOLD_BYTES_MIN:
+            tell()
+
+    def went(self, size: int) -> None:
+        """So many bytes more have come."""
+        self._charge.went(size)
+        now = time.monotonic_ns()
+        if now - self._told >= limits.DCP_TOLD_MS * 1_000_000:
+            self._told = now
+            self._tell()
+
+    def close(self) -> None:
+        """No more will come."""
+        self._charge.close()
 
 
 class _Threaded(ABC):
@@ -218,7 +245,7 @@ class DataSender(_Threaded):
 class DataReceiver(_Threaded):
     """Receives transfers. ``arrived`` is told in the loop of each that came whole.
 
-    ``charged`` says by its message, in this thread, on whose meter the bytes of one go.
+    ``incoming`` says by its message, in this thread, who is told of the bytes of one.
     """
 
     def __init__(
@@ -226,13 +253,13 @@ class DataReceiver(_Threaded):
         sock: socket.socket,
         allowance: Allowance,
         *,
-        charged: Callable[[bytes, int], Charge],
+        incoming: Callable[[DataReceiver, bytes, int], Arrival],
         arrived: Callable[[Arrived], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
         super().__init__(sock, ended, "receive bytes of a node")
         self._allowance: Final = allowance
-        self._charged: Final = charged
+        self._incoming: Final = incoming
         self._arrived: Final = arrived
         self._block: Final = memoryview(bytearray(limits.DATA_PIECE_BYTES))
         self._thread.start()
@@ -250,7 +277,7 @@ class DataReceiver(_Threaded):
                 digest = blake3(head)
                 digest.update(message)
                 fd = create_memory(size, "received") if size else -1
-                self._receive_bytes(fd, size, digest, self._charged(bytes(message), size))
+                self._receive_bytes(fd, size, digest, self._incoming(self, bytes(message), size))
             except BaseException:
                 self._allowance.give_back(size)
                 if fd >= 0:
@@ -258,18 +285,18 @@ class DataReceiver(_Threaded):
                 raise
             self._hand_on(Arrived(bytes(message), fd, size))
 
-    def _receive_bytes(self, fd: int, size: int, digest: blake3, charge: Charge) -> None:
+    def _receive_bytes(self, fd: int, size: int, digest: blake3, incoming: Arrival) -> None:
         place = 0
         try:
             while place < size:
                 part = self._block[: size - place]
                 self._fill(part)
-                charge.went(len(part))
+                incoming.went(len(part))
                 digest.update(part)
                 write_all(fd, part, place)
                 place += len(part)
         finally:
-            charge.close()
+            incoming.close()
         told = self._block[:DIGEST_BYTES]
         self._fill(told)
         if bytes(told) != digest.digest():

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import trio
 
 from dios import limits
-from dios.core.events import PeerDown, PeerUp
+from dios.core.events import PeerDown, PeerUp, UnderWay
 from dios.errors import (
     DiosError,
     InvalidError,
@@ -311,6 +311,11 @@ class Links:
             self._lost(link, former)
         self._tell_down(link, "it connected anew")
         node = link.node
+
+        def under_way(number: int) -> None:
+            around = self._around
+            around.driver.post(UnderWay(around.clock.now(), node, number))
+
         sending = Sending(
             self._nursery,
             self._around.owners,
@@ -318,7 +323,7 @@ class Links:
             lambda: self.open_data(node, Channel()),
         )
         standing = link.standing = Standing(
-            line, hello.epoch, sending, self.counts, self._around.rates, ours=ours
+            line, hello.epoch, sending, self.counts, self._around.rates, under_way=under_way, ours=ours
         )
         link.name, link.address = hello.name, hello.address or link.address
         link.told, link.trouble = hello.epoch, ""

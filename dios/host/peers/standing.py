@@ -9,13 +9,14 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
 
 from dios import limits
 from dios.errors import ProtocolError, WouldBlockError
-from dios.host.peers.bulk import Allowance, Arrived, DataReceiver, Piece, Transfer
+from dios.host.peers.bulk import Allowance, Arrival, Arrived, DataReceiver, Piece, Transfer
 from dios.host.peers.line import Line
 from dios.host.peers.sending import Sending
 from dios.host.rates import Charge, Rates
@@ -34,11 +35,20 @@ _NO_PRINCIPAL: Final = ""
 class Standing:
     """A control connection that stands, and the data connections beside it.
 
-    ``ours`` says that this node made it; ``fault`` why it must end, if it must.
+    ``ours`` says that this node made it; ``fault`` why it must end, if it must. ``under_way`` is told of
+    requests to that node while many bytes beside them, or beside their answers, are on their way.
     """
 
     def __init__(
-        self, line: Line, epoch: int, sending: Sending, counts: Counter[str], rates: Rates, *, ours: bool
+        self,
+        line: Line,
+        epoch: int,
+        sending: Sending,
+        counts: Counter[str],
+        rates: Rates,
+        *,
+        under_way: Callable[[int], None],
+        ours: bool,
     ) -> None:
         self.line = line
         self.epoch = epoch
@@ -52,6 +62,7 @@ class Standing:
         self.closed = False
         self._counts = counts
         self._rates = rates
+        self._under_way_told = under_way
         self._askers: dict[int, str] = {}
         self._under_way: set[tuple[type, int]] = set()
         self._quiet = trio.Event()
@@ -91,6 +102,8 @@ class Standing:
             done()
             if isinstance(message, dcp.Reply):
                 self.say(dcp.Reply(message.number, dcp.Working()))
+            else:
+                self._under_way_told(message.number)
             return
         self._under_way.add(key)
         if isinstance(message, dcp.Ask):
@@ -141,25 +154,36 @@ class Standing:
             ended(reason)
 
         self._quiet = trio.Event()
-        receiver = DataReceiver(sock, self.allowance, charged=self._charged, arrived=arrived, ended=over)
+        receiver = DataReceiver(
+            sock,
+            self.allowance,
+            incoming=self._begun,
+            arrived=arrived,
+            ended=over,
+        )
         self.receivers.add(receiver)
 
-    def _charged(self, message: bytes, size: int) -> Charge:
-        """On whose meter the bytes beside a message go; in the thread that receives them."""
-        return Charge(self._rates, self._whose(message), Traffic.IN, size)
+    def _tell_working(self, number: int) -> None:
+        """The bytes of a request come: the core will know of it when they have."""
+        if not self.closed:
+            self.say(dcp.Reply(number, dcp.Working()))
 
-    def _whose(self, body: bytes) -> str:
+    def _begun(self, receiver: DataReceiver, body: bytes, size: int) -> Arrival:
+        """Some bytes come, in the thread of ``receiver``: whose they are, and of what they are part."""
         try:
             message, _ = decode_frame(body)
         except ProtocolError:
-            return _NO_PRINCIPAL  # it is refused where it is taken
+            message = None  # it is refused where it is taken
+        principal, tell = _NO_PRINCIPAL, _nothing
         if isinstance(message, dcp.Reply):
-            return self._askers.get(message.number, _NO_PRINCIPAL)
-        asked = message.body if isinstance(message, dcp.Ask) else None
-        if isinstance(asked, dcp.Keep):
-            return asked.principal
-        caller: dcp.Caller | None = getattr(asked, "caller", None)
-        return _NO_PRINCIPAL if caller is None else caller.principal
+            principal = self._askers.get(message.number, _NO_PRINCIPAL)
+            tell = partial(self._under_way_told, message.number)
+        elif isinstance(message, dcp.Ask):
+            principal = _whose(message.body)
+            tell = partial(self._tell_working, message.number)
+        return Arrival(
+            Charge(self._rates, principal, Traffic.IN, size), size, partial(receiver.in_loop, tell)
+        )
 
     def end(self, fault: Exception | None = None) -> None:
         """End it; whoever serves it finds out by itself."""
@@ -179,6 +203,14 @@ class Standing:
         """Wait until nothing of it is under way any more, after ``end``."""
         await self.sending.wait_empty()
         await self._quiet.wait()
+
+
+def _whose(body: dcp.RequestBody) -> str:
+    """For whom a node asks this."""
+    if isinstance(body, dcp.Keep):
+        return body.principal
+    caller: dcp.Caller | None = getattr(body, "caller", None)
+    return _NO_PRINCIPAL if caller is None else caller.principal
 
 
 def _nothing() -> None:

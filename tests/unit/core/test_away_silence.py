@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from cluster_harness import MS, Cluster, ClusterNode
+from cluster_harness import MS, Cluster, ClusterNode, Parcel
 from core_harness import Client
 
 from dios import limits
 from dios.core import events
 from dios.errors import Code
-from dios.wire import messages
+from dios.wire import dcp, messages
 from dios.wire.types import NodeStatus, ObjectType
 
 
@@ -72,3 +72,61 @@ def test_who_was_away_itself_blames_nobody(
     here.step(events.TimerFired(here.now))
     cluster.now = here.now
     assert isinstance(cluster.wait(session, seq), messages.Buffer)
+
+
+def _question(cluster: Cluster, there: ClusterNode) -> int:
+    """The number of the only request that waits for an answer of that node."""
+    members = cluster.nodes[0].core.state.cluster
+    assert members is not None
+    (number,) = members.peers[there.node].asked
+    return number
+
+
+def test_what_is_on_its_way_is_waited_for(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """While bytes of a request are on their way it is not repeated and not given up; afterwards it is."""
+    cluster, there, session, reference = scene
+    here = cluster.nodes[0]
+    asks: list[Parcel] = []
+
+    def lost(parcel: Parcel) -> bool:
+        asked = isinstance(parcel.message, dcp.Ask) and isinstance(parcel.message.body, dcp.Forward)
+        if asked:
+            asks.append(parcel)
+        return asked
+
+    cluster.drop = lost
+    seq = session.send(messages.ReadOnce(reference.ref))
+    cluster.settle()
+    number = _question(cluster, there)
+    for _ in range(3 * limits.DCP_PATIENCE_MS // limits.DCP_REPEAT_MS_MAX):
+        here.step(events.UnderWay(here.now, there.node, number))
+        seen = len(asks)
+        cluster.advance(limits.DCP_REPEAT_MS_MAX - 100, 100)
+        assert len(asks) == seen, "nobody asks again for what comes"
+        cluster.advance(200, 100)
+    assert session.answer(seq) is None
+    here.step(events.UnderWay(here.now, there.node, number + 1))
+    here.step(events.UnderWay(here.now, here.node, number))
+    failure = cluster.wait(session, seq, limits.DCP_PATIENCE_MS + 2_500)
+    assert isinstance(failure, messages.Failure)
+    assert failure.code == Code.EHOSTUNREACH
+
+
+def test_bytes_under_way_do_not_hide_that_a_way_is_cut(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """A node of which nothing is heard is out of reach, though bytes for it still wait to be sent."""
+    cluster, there, session, reference = scene
+    here = cluster.nodes[0]
+    _silence(cluster, there)
+    began = cluster.now
+    seq = session.send(messages.ReadOnce(reference.ref))
+    cluster.settle()
+    number = _question(cluster, there)
+    while session.answer(seq) is None and cluster.now - began < 10 * limits.DCP_PATIENCE_MS * MS:
+        here.step(events.UnderWay(here.now, there.node, number))
+        cluster.advance(limits.DCP_REPEAT_MS_MAX + 100, 100)
+    assert isinstance(session.answer(seq), messages.Failure)
+    assert cluster.now - began <= (limits.DCP_SILENCE_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS

@@ -20,7 +20,7 @@ from dios.errors import Code, UnreachableError, WouldBlockError
 from dios.host.audit import Pressure
 from dios.host.memories import Memory
 from dios.host.peers import opening
-from dios.host.peers.bulk import Allowance, Arrived, DataReceiver, DataSender, Piece, Transfer
+from dios.host.peers.bulk import Allowance, Arrival, Arrived, DataReceiver, DataSender, Piece, Transfer
 from dios.host.peers.line import Myself
 from dios.host.peers.sending import Sending
 from dios.host.rates import Charge, Rates
@@ -99,7 +99,7 @@ class Wire:
         self.receiver = DataReceiver(
             there,
             self.allowance,
-            charged=lambda message, size: Charge(rates, message.decode(), Traffic.IN, size),
+            incoming=lambda _, __, size: Arrival(Charge(rates, "", Traffic.IN, size), size, nothing),
             arrived=self.arrived.append,
             ended=self.ended.append,
         )

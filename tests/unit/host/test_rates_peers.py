@@ -11,7 +11,7 @@ from peer_rig import BLOB, DEPUTY, PeerHost, connected, two_hosts, until
 
 from dios import limits
 from dios.core import effects as fx
-from dios.core.events import Received
+from dios.core.events import Received, UnderWay
 from dios.host.memories import Memory
 from dios.ids import BufferId, TaskId
 from dios.wire import dcp
@@ -154,6 +154,41 @@ async def test_a_node_that_is_let_go_leaves_nobody_waiting(tmp_path: Path) -> No
             await standing.wait_ended()
         assert not there.host.rates.listeners
         assert {waiting for _, waiting in meters(there).values()} == {0}
+
+
+async def test_an_answer_that_comes_is_not_asked_for_again(tmp_path: Path) -> None:
+    """The asking core hears of an answer's bytes when they begin, and as long as they come."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        readers = Readers(here, there)
+        there.do(fx.SetRates((Rate(GREEDY, Traffic.OUT, limits.RATE_BYTES_S_MIN),), 60_000))
+        readers.ask(7, DEPUTY)
+        told = await until(lambda: here.core.seen(UnderWay), "it is told")
+        assert {(event.node, event.number) for event in told} == {(there.node, 7)}
+        await until(lambda: len(here.core.seen(UnderWay)) > 1, "it is told again")
+        assert not readers.came
+        there.do(fx.SetRates((), 60_000))
+        await until(lambda: readers.came, "it came")
+
+
+async def test_a_request_on_its_way_is_worked_on(tmp_path: Path) -> None:
+    """While its bytes come, the node that gets them says so; a repeat of it is not sent beside them."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        here.host.owners.add(DEPUTY, GREEDY)
+        filled(here)
+        here.do(fx.SetRates((Rate(GREEDY, Traffic.OUT, limits.RATE_BYTES_S_MIN),), 60_000))
+        body, source = dcp.Forward(caller(DEPUTY), ReadOnce(1)), fx.WriteSource(content_of=BLOB, length=SIZE)
+        here.ask(there, body, source)
+        await until(here.messages, "it is told")
+        assert here.messages()[0] == dcp.Reply(1, dcp.Working())
+        here.ask(there, body, source)
+        assert [event.number for event in here.core.seen(UnderWay)] == [1]
+        assert not there.messages()
+        here.do(fx.SetRates((), 60_000))
+        await until(there.messages, "it came")
+        await settled(here, Traffic.OUT, {GREEDY: SIZE})
+        assert len(there.messages()) == 1
 
 
 def test_a_meter_is_no_name() -> None:
