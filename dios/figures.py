@@ -1,6 +1,6 @@
 """What a reproduction of a figure gives: tables, published numbers beside ours, plots, and its command.
 
-For: every ``repro``. Not for: running anything, or for drawing (``dios.pictures``).
+For: every ``repro``. Not for: what is in a figure, or how pictures are drawn (``dios.pictures``).
 
 A figure is written as ``figure-8.1.md`` for people and ``figure-8.1.json`` for programs. Nothing in them
 depends on when or where they were made but measured times, which say so.
@@ -9,14 +9,15 @@ depends on when or where they were made but measured times, which say so.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.pictures import Numbers, Picture
+from dios.errors import InvalidError
+from dios.pictures import Numbers, Picture, can_draw, draw
 
 Cell = str | int | float
 
@@ -76,6 +77,62 @@ class Figure:
         """How to make it again."""
         quick = " --quick" if self.quick else ""
         return f"dios repro {self.family} --figure {self.number} --seed {self.seed}{quick}"
+
+
+class Made(NamedTuple):
+    """A figure and its files."""
+
+    figure: Figure
+    written: list[Path]
+
+
+Told = Callable[[str], None]
+"""Takes a line that says what is being done."""
+
+ALL: Final = "all"
+
+
+def chosen(wanted: Sequence[str], numbers: Collection[str]) -> list[str]:
+    """The figures meant, in the order of ``numbers``, which are those that there are; nothing wanted: all.
+
+    Raises:
+        InvalidError: there is no such figure; the message lists those that there are.
+    """
+    meant = [each.lower().removeprefix("figure").strip() for each in wanted] or [ALL]
+    for each in meant:
+        if each not in numbers and each != ALL:
+            raise InvalidError(f"there is no figure {each!r}; there are {', '.join(numbers)} and {ALL}")
+    return [each for each in numbers if ALL in meant or each in meant]
+
+
+def make(
+    numbers: Sequence[str], makers: Mapping[str, Callable[[], Figure]], out: Path, seed: int
+) -> Iterator[Made]:
+    """Make figures and write them, each as soon as it is there.
+
+    Args:
+        numbers: from ``chosen``.
+        makers: what makes each.
+        out: the directory; it is made.
+        seed: of all that is random; looked at, nothing more.
+
+    Raises:
+        InvalidError: a seed below 0.
+        OSError: the directory cannot be written.
+    """
+    if seed < 0:
+        raise InvalidError(f"the seed is {seed}; it must be 0 or more")
+    # Before hours of simulation, not after.
+    out.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        figure = makers[number]()
+        drawn = []
+        if can_draw():
+            for picture in figure.pictures:
+                drawn.append(f"figure-{picture.name}.png")
+                draw(picture, out / drawn[-1])
+        written = write(figure, out, drawn)
+        yield Made(figure, [*written, *(out / name for name in drawn)])
 
 
 def spread(values: Numbers) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""Boxes, timelines and distributions as pictures: data says what to draw; matplotlib (extra ``plots``) draws.
+"""Boxes, lines and points as pictures: data says what to draw; matplotlib (extra ``plots``) draws.
 
 For: the figures of experiments (``repro``) and of single simulations. Not for: numbers, which stand in tables
 (``dios.figures``) whether or not one can draw.
@@ -51,7 +51,18 @@ class Lines(NamedTuple):
     log_x: bool = False
 
 
-Picture = Boxes | Lines
+class Dots(NamedTuple):
+    """Points, and the diagonal on which both numbers are equal."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, tuple[Numbers, Numbers, Numbers]]
+    """x, y, and how large each point is (1: small)."""
+
+
+Picture = Boxes | Lines | Dots
 
 
 def distribution(values: Numbers) -> tuple[Floats, Floats]:
@@ -92,6 +103,8 @@ def draw(picture: Picture, path: Path) -> None:
     axes = canvas.add_subplot()
     if isinstance(picture, Boxes):
         _boxes(axes, picture)
+    elif isinstance(picture, Dots):
+        _dots(axes, picture)
     else:
         _lines(axes, picture)
     axes.set_title(picture.title, fontsize=9)
@@ -122,6 +135,14 @@ def _boxes(axes: Axes, picture: Boxes) -> None:
     axes.set_xticks(range(len(picture.groups)), list(picture.groups))
     if picture.log:
         axes.set_yscale("symlog", linthresh=1)
+    axes.legend(fontsize=7)
+
+
+def _dots(axes: Axes, picture: Dots) -> None:
+    for name, (x, y, size) in picture.series.items():
+        axes.scatter(np.asarray(x), np.asarray(y), s=4 * np.asarray(size), alpha=0.4, label=name)
+    axes.axline((0, 0), slope=1, color="black", linewidth=0.7)
+    axes.set_xlabel(picture.x, fontsize=8)
     axes.legend(fontsize=7)
 
 

@@ -1,13 +1,13 @@
-"""``dios repro``: the thesis' evaluation done again, each figure beside its own numbers.
+"""``dios repro``: published evaluations done again, each figure beside its own numbers.
 
-Not for: the experiments (``dios.firmament.repro``), which are loaded when the command runs.
+Not for: the experiments (``dios.firmament.repro``, ``dios.fairness.repro``), loaded when a command runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,9 +16,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from dios.cli.extras import needing_cluster
 from dios.cli.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
+from dios.errors import InvalidError
 
 if TYPE_CHECKING:
-    from dios.firmament.repro.evaluation import Made
+    from dios.figures import Made, Told
 
 app: Final = typer.Typer(
     help="The experiments of the papers that DIOS implements, done again on simulated machines.",
@@ -33,9 +34,28 @@ _EXAMPLES: Final = (
     "  dios repro firmament --figure 8.1 --figure 8.3   # some figures, minutes\n"
     "  dios repro firmament --out results --seed 7      # all of them, some ten minutes"
 )
+_SDRF_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro sdrf --quick                          # does everything work? seconds\n"
+    "  dios repro sdrf --figure 5 --figure 6            # waiting and completed tasks, some six minutes\n"
+    "  dios repro sdrf --out results --seed 7           # all of it, some twenty minutes"
+)
+_DC_DRF_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro dc-drf --quick                        # does everything work? seconds\n"
+    "  dios repro dc-drf --out results                  # 100,000 tenants, 10,000 resources: minutes\n"
+    "  dios repro dc-drf --large --figure 8             # the paper's sizes; some 5 GB of memory"
+)
 _FIGURE: Final = "8.1 to 8.7, or all; may be given several times. 8.5 has Table 8.5."
 
+_SDRF_FIGURE: Final = "4 (with 1), 5, 6, 7, tree, or all; may be given several times."
+_DC_DRF_FIGURE: Final = "3, 7, 8 (with 9 and 10), 11, or all; may be given several times."
+_LARGE: Final = "The paper's sizes: 1,000,000 tenants, 100,000 resources; some 5 GB of memory."
+
 FigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NUMBER", help=_FIGURE)]
+SdrfFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_SDRF_FIGURE)]
+DcDrfFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_DC_DRF_FIGURE)]
+LargeOption = Annotated[bool, typer.Option("--large", help=_LARGE)]
 OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Where tables, JSON and pictures are written.")
 ]
@@ -66,26 +86,98 @@ def firmament(
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("the experiments"):
-            from dios import pictures  # noqa: PLC0415 - needs an extra
             from dios.firmament.repro import evaluation  # noqa: PLC0415 - needs an extra
-        numbers = evaluation.chosen(figure or [])
-        if not pictures.can_draw():
-            say(f"matplotlib is not installed, so there will be no pictures: {pictures.INSTALL}")
-        done: list[Made] = []
-        try:
-            with _progress() as told:
-                for made in evaluation.reproduce(numbers, out, seed, told, quick=quick):
-                    done.append(made)
-                    if not as_json:
-                        _tell(made)
-        except KeyboardInterrupt:
-            finished = ", ".join(made.figure.number for made in done) or "nothing"
-            say(f"{DOING}: interrupted; {out} has what was finished: {finished}")
-            raise typer.Exit(INTERRUPTED) from None
-        if as_json:
-            write_json([_as_json(made) for made in done])
-        else:
-            say(f"wrote {sum(len(made.written) for made in done)} files in {out}")
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+
+        _run(DOING, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+@app.command(epilog=_SDRF_EXAMPLES)
+def sdrf(
+    figure: SdrfFigureOption = None,
+    out: OutOption = Path("repro-sdrf"),
+    seed: SeedOption = 1,
+    *,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do the evaluation of SDRF again (SDRF paper, section VII), on made-up months of 600 users.
+
+    The paper's trace has 32 million tasks; ours are like it in who submits how much, and when. Eight seeds
+    are played, from the given one on, and each is told. The same seed gives the same numbers, but for
+    measured times (tree).
+    """
+    doing = "dios repro sdrf"
+    with reporting(doing, as_json=as_json):
+        with needing_cluster("the experiments"):
+            from dios.fairness.repro import sdrf as evaluation  # noqa: PLC0415 - needs an extra
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+@app.command("dc-drf", epilog=_DC_DRF_EXAMPLES)
+def dc_drf(
+    figure: DcDrfFigureOption = None,
+    out: OutOption = Path("repro-dc-drf"),
+    seed: SeedOption = 1,
+    *,
+    large: LargeOption = False,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do the evaluation of DC-DRF again (DC-DRF paper, section 5): before a deadline, beside exact shares.
+
+    By default a tenth of the paper's tenants and resources. Allocations depend on the seed alone where no
+    deadline comes into it; times, and what a deadline cuts off, are those of this machine.
+    """
+    doing = "dios repro dc-drf"
+    with reporting(doing, as_json=as_json):
+        if large and quick:
+            raise InvalidError("--large and --quick: give one of them")
+        with needing_cluster("the experiments"):
+            from dios.fairness.repro import dc_drf as evaluation  # noqa: PLC0415 - needs an extra
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick, large=large)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+def _run(
+    doing: str,
+    known: Mapping[str, str],
+    wanted: list[str] | None,
+    out: Path,
+    reproduce: Callable[[list[str], Told], Iterator[Made]],
+    *,
+    as_json: bool,
+) -> None:
+    """Make the figures that are wanted, tell each as soon as it is there."""
+    from dios import figures, pictures  # noqa: PLC0415 - needs an extra
+
+    numbers = figures.chosen(wanted or [], known)
+    if not pictures.can_draw():
+        say(f"matplotlib is not installed, so there will be no pictures: {pictures.INSTALL}")
+    done: list[Made] = []
+    try:
+        with _progress() as told:
+            for made in reproduce(numbers, told):
+                done.append(made)
+                if not as_json:
+                    _tell(made)
+    except KeyboardInterrupt:
+        finished = ", ".join(made.figure.number for made in done) or "nothing"
+        say(f"{doing}: interrupted; {out} has what was finished: {finished}")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        write_json([_as_json(made) for made in done])
+    else:
+        say(f"wrote {sum(len(made.written) for made in done)} files in {out}")
 
 
 @contextlib.contextmanager

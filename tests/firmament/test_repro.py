@@ -100,8 +100,12 @@ def test_what_was_finished_before_an_interrupt_stays(tmp_path: Path) -> None:
 
 def test_figures_are_chosen_by_number_in_the_thesis_order() -> None:
     """Several, in any order and spelling; none or all: every one; a seed below 0 is refused."""
-    assert evaluation.chosen(["8.4", "Figure 8.1"]) == ["8.1", "8.4"]
-    assert evaluation.chosen([]) == evaluation.chosen(["8.2", "all"]) == list(evaluation.FIGURES)
+    assert figures.chosen(["8.4", "Figure 8.1"], evaluation.FIGURES) == ["8.1", "8.4"]
+    assert (
+        figures.chosen([], evaluation.FIGURES)
+        == figures.chosen(["8.2", "all"], evaluation.FIGURES)
+        == list(evaluation.FIGURES)
+    )
     with pytest.raises(InvalidError, match="-1"):
         list(evaluation.reproduce(["8.1"], Path(), -1, quiet, quick=True))
 

@@ -1,0 +1,106 @@
+"""Algorithm 1 of the DC-DRF paper as printed: every round sums all demands anew.
+
+For: the evaluation's baseline, which is timed and stopped early. Not for: shares (``dios.fairness.edrf``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.compiled import compiled
+from dios.fairness.allocation import Floats
+from dios.fairness.generate_demands import Csr
+
+DRY: Final = 1e-12
+"""A resource of which no more than this is left has run dry: the rest is rounding."""
+
+
+@compiled
+def one_round(
+    offsets: npt.NDArray[np.int64],
+    resources: npt.NDArray[np.int32],
+    values: Floats,
+    active: npt.NDArray[np.uint8],
+    left: Floats,
+    amounts: Floats,
+) -> tuple[float, int]:
+    """Lines 5 to 10; ``values`` are rho d. Returns x, and how many tenants are still active."""
+    sums = np.zeros(left.size)
+    for tenant in range(active.size):
+        if active[tenant]:
+            for at in range(offsets[tenant], offsets[tenant + 1]):
+                sums[resources[at]] += values[at]
+    x = np.inf
+    for r in range(left.size):
+        if sums[r] > 0.0:
+            x = min(x, left[r] / sums[r])
+    for r in range(left.size):
+        left[r] -= x * sums[r]
+    remain = 0
+    for tenant in range(active.size):
+        if active[tenant]:
+            stays = True
+            for at in range(offsets[tenant], offsets[tenant + 1]):
+                amounts[at] += x * values[at]
+                stays &= left[resources[at]] > DRY
+            active[tenant] = stays
+            remain += stays
+    return x, remain
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """How far Algorithm 1 came, round by round."""
+
+    levels: Floats
+    """The sum of x after each round: what a tenant that leaves in it has as its z."""
+    seconds: Floats
+    """CPU time at the end of each round."""
+    entries: npt.NDArray[np.int64]
+    """Demands of the tenants that were active in each round."""
+    finished: bool
+
+
+def run(demands: Csr, patience_s: float) -> Course:
+    """Rounds until all tenants have left, or until so much CPU time has gone; at least two rounds."""
+    offsets, resources, given, size = demands
+    lengths = np.diff(offsets)
+    peaks = np.maximum.reduceat(given, offsets[:-1]).astype(np.float64)
+    values = given / np.repeat(peaks, lengths)
+    active = np.ones(lengths.size, np.uint8)
+    left, amounts = np.ones(size), np.zeros(values.size)
+    # Compiling is no part of a round.
+    one_round(np.array([0, 1]), resources[:1], values[:1], active[:1].copy(), left.copy(), amounts[:1].copy())
+    level, remain = 0.0, active.size
+    levels: list[float] = []
+    seconds: list[float] = []
+    entries: list[int] = []
+    began = time.process_time()
+    while remain and (len(levels) < 2 or seconds[-1] < patience_s):
+        entries.append(int(lengths[active > 0].sum()))
+        x, remain = one_round(offsets, resources, values, active, left, amounts)
+        level += x
+        levels.append(level)
+        seconds.append(time.process_time() - began)
+    return Course(np.array(levels), np.array(seconds), np.array(entries), remain == 0)
+
+
+def predicted(demands: Csr, z: Floats, course: Course) -> tuple[int, float]:
+    """(rounds, CPU seconds) of all of Algorithm 1, from rounds that were timed and the exact answer ``z``.
+
+    A round takes time in proportion to the demands of those who are still active, and the exact levels say
+    who that is. Levels that rounding alone tells apart are one.
+    """
+    lengths = np.diff(demands[0])
+    order = np.argsort(z, kind="stable")
+    levels = z[order]
+    new = np.flatnonzero(np.diff(levels) > DRY * np.maximum(levels[1:], 1e-300)) + 1
+    gone = np.concatenate([[0], np.cumsum(lengths[order])[new - 1]])
+    entries = lengths.sum() - gone
+    each = course.seconds[-1] / course.entries.sum()
+    return int(entries.size), float(entries.sum() * each)
