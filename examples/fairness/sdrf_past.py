@@ -1,0 +1,36 @@
+"""SDRF: somebody has used a pool alone for days when somebody else comes, and who gets what.
+
+Under DRF both get a half. SDRF remembers: what one takes beyond its right it owes, and gives back when
+another needs it. How long it remembers is the discount factor.
+"""
+
+from dios.fairness import SdrfScheduler
+
+CPUS = 12
+DAY = 86_400.0
+
+
+def spike(delta: float | None, days: float) -> int:
+    """How many of 12 CPUs a newcomer gets after so many days of somebody else alone."""
+    pool = SdrfScheduler([CPUS], users=["always", "seldom"], delta=delta)
+    for task in range(2 * CPUS):
+        pool.submit("always", [1], f"old {task}", t=0.0)
+    pool.schedule(0.0)
+    now = days * DAY
+    for task in range(CPUS):
+        pool.submit("seldom", [1], f"new {task}", t=now)
+        pool.finish(f"old {task}", t=now)
+    return sum(str(tag).startswith("new") for tag in pool.schedule(now))
+
+
+def main() -> None:
+    """The newcomer's CPUs by how long the other had the pool to itself."""
+    print(f"of {CPUS} CPUs the newcomer gets, after")
+    print("                 1 h  1 day  10 days  100 days")
+    for name, delta in (("DRF", None), ("SDRF, 1 - 1e-4", 1 - 1e-4), ("SDRF, 1 - 1e-6", 1 - 1e-6)):
+        found = [spike(delta, days) for days in (1 / 24, 1.0, 10.0, 100.0)]
+        print(f"{name:15s}  {found[0]:3d}  {found[1]:5d}  {found[2]:7d}  {found[3]:8d}")
+
+
+if __name__ == "__main__":
+    main()
