@@ -23,6 +23,8 @@ from dios.client.aio import open_node
 CPUS = 2 * len(os.sched_getaffinity(0))
 """Of both nodes."""
 EARLY, LATE = 65_531, 65_530
+LOADED_S = 300
+"""The first time its kernels are compiled, a coordinator takes a minute of processor time to begin."""
 SLEEPS = b"import time\ntime.sleep(%d)\n"
 
 
@@ -112,7 +114,7 @@ def site() -> Iterator[Site]:
         for place in (nodes, nodes / "n1"):
             place.chmod(0o711)
         found = Site(someone, nodes / "n1" / "node.sock")
-        wait_until(lambda: _attended(someone), "both are attended to", 120)
+        wait_until(lambda: _attended(someone), "both are attended to", LOADED_S)
         yield found
     finally:
         someone.types(f"dios down --dir {nodes}")
