@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from running_node import wait_until
 
 import dios
 from dios.client.aio import open_node
+from dios.firmament.policies.ledger import decode
 
 CPUS = 2 * len(os.sched_getaffinity(0))
 """Of both nodes."""
@@ -31,9 +34,10 @@ SLEEPS = b"import time\ntime.sleep(%d)\n"
 class Site:
     """The nodes' user, and where other users find a node."""
 
-    def __init__(self, person: Person, socket: Path) -> None:
+    def __init__(self, person: Person, nodes: Path) -> None:
         self.person = person
-        self.socket = socket
+        self.nodes = nodes
+        self.socket = nodes / "n1" / "node.sock"
         self.children: list[int] = []
 
     def shares(self) -> dict[str, dict[str, object]]:
@@ -59,6 +63,17 @@ class Site:
             told: dict[str, object] = json.loads(answer.read())
         os.waitpid(pid, 0)
         return told
+
+    def kept(self, who: str) -> float:
+        """A principal's dominant commitment as it was handed on to the node."""
+
+        async def ask() -> bytes:
+            async with open_node(self.socket, groups=()) as node:
+                return (await node.govern()).shares
+
+        data = trio.run(ask)
+        accounts = decode(data).accounts if data else ()
+        return max((max(one.commitments) for one in accounts if one.principal == who), default=0.0)
 
     def clear(self) -> None:
         """End whoever still runs something."""
@@ -108,12 +123,13 @@ def site() -> Iterator[Site]:
     del someone.environment["DIOS_COORDINATOR"]
     nodes = folder / "nodes"
     someone.types(
-        f"dios up --nodes 2 --dir {nodes} --pool-size 1 --fairness-memory 1min --allowed-uids {EARLY},{LATE}"
+        f"dios up --nodes 2 --keep --dir {nodes} --pool-size 1 --fairness-memory 1min"
+        f" --allowed-uids {EARLY},{LATE}"
     )
     try:
         for place in (nodes, nodes / "n1"):
             place.chmod(0o711)
-        found = Site(someone, nodes / "n1" / "node.sock")
+        found = Site(someone, nodes)
         wait_until(lambda: _attended(someone), "both are attended to", LOADED_S)
         yield found
     finally:
@@ -176,6 +192,26 @@ def test_a_quota_holds_in_the_whole_cluster_and_outlives_the_coordinator(site: S
     assert any(who in line and "cpus=1" in line for line in lines)
     site.person.types(f"dios quota set {who} cpus=none --weight 1")
     wait_until(lambda: int(str(site.shares()[who]["running"])) > 1, "more of them run", 60)
+
+
+def test_shares_outlive_a_restart_of_everything(site: Site) -> None:
+    """Weights are the same, and commitments but for their fading, after all nodes were started anew."""
+    who = f"uid:{EARLY}"
+    site.person.types(f"dios quota set {who} --weight 3")
+    site.runs(EARLY, CPUS, 20)
+    wait_until(lambda: site.kept(who) > 0.02, "a commitment is handed on", 60)
+    site.clear()
+    before = site.kept(who)
+    began = time.monotonic()
+    site.person.types(f"dios down --dir {site.nodes}")
+    site.person.types(f"dios up --keep --dir {site.nodes}")
+    wait_until(lambda: _attended(site.person), "the cluster is scheduled again", LOADED_S)
+    wait_until(lambda: who in site.shares(), "the principal is known again", 60)
+    found = site.shares()[who]
+    assert found["weight"] == 3
+    faded = before * math.exp(-(time.monotonic() - began + 15) / 60)
+    assert float(str(found["commitment"])) >= faded
+    site.person.types(f"dios quota set {who} --weight 1")
 
 
 def test_others_see_themselves_and_set_nothing(site: Site) -> None:
