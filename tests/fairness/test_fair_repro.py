@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +128,12 @@ def test_algorithm_1_comes_to_the_exact_shares(profile: str) -> None:
     assert np.allclose(course.levels, merged, rtol=1e-9)
     assert course.entries[0] == demands[2].size
     assert (np.diff(course.entries) < 0).all()
-    count, _ = rounds.predicted(demands, exact.share, course)
+    # If each demand that is summed cost a second, two timed rounds would foretell the whole.
+    cost = np.cumsum(course.entries).astype(np.float64)
+    begun = replace(course, seconds=cost[:2], entries=course.entries[:2])
+    count, seconds = rounds.predicted(demands, exact.share, begun)
     assert count == course.levels.size
+    assert seconds == pytest.approx(cost[-1])
 
 
 def test_algorithm_1_stops_when_patience_ends() -> None:
