@@ -86,8 +86,9 @@ class Turns:
                 f"{state.held[number, r]:g} of {quota[r]:g} {RESOURCES[r]}"
                 for r in np.flatnonzero(np.isfinite(quota)).tolist()
             ]
-            some = f"; it holds {', '.join(parts)}" if parts else ""
-            return f"its principal may hold no more at once{some}"
+            if parts:
+                return f"its principal may hold no more at once; it holds {', '.join(parts)}"
+            return f"{TURN_EXEMPT_MAX} tasks of its principal had their turn, found no place and go before it"
         own = f"its principal has {_standing(shares, owed, number)}"
         if admission.next == number:
             return f"tasks of its principal come before it, and the first has no room; {own}"
