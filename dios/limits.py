@@ -394,6 +394,15 @@ TRACE_TASKS_MAX: Final = 5_000_000
 TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in a measurement of a trace
 FAIR_TRACE_TASKS_MAX: Final = 40_000_000  # a month of the 2011 trace has 32 million
 
+# -- packing --------------------------------------------------------------------------------------
+PACKER_NODES_MAX: Final = 4_096  # tasks and services of one job
+PACKER_EDGES_MAX: Final = 65_536
+PACKER_INSTANTS_MAX: Final = 4_096
+PACKER_CELLS_MAX: Final = 2**24  # demands of one job, over all its instants
+PACKER_AMOUNT_MAX: Final = 1e15
+PACKER_ROUNDS_MAX: Final = 32  # of pouring bandwidth, before breakpoints are sorted
+PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
+
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
 assert RATES_MAX * 128 + SHARES_BYTES_MAX < FRAME_BYTES_MAX, "rates and shares travel in one frame"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
