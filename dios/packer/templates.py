@@ -1,0 +1,216 @@
+"""Ready-made jobs, and jobs from what other systems say of them (Packer paper, sections II-A and IV).
+
+For: who does not want to write a graph. Not for: measured demands; whoever has them gives them as arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dios.packer.ti_mra import Demand, Edge, JobError, Node, TiMra
+
+
+class Needs(NamedTuple):
+    """What one task needs of its server, over the instants of the job or as constants."""
+
+    cpu: Demand = 1.0
+    memory: Demand = 1024.0
+    disk_write: Demand = 0.0
+    disk_read: Demand = 0.0
+
+
+def map_reduce(
+    maps: int,
+    reduces: int,
+    *,
+    map_instants: int = 6,
+    shuffle_instants: int = 2,
+    reduce_instants: int = 4,
+    map_needs: Needs = Needs(disk_read=40.0),  # noqa: B008 - a constant
+    reduce_needs: Needs = Needs(disk_write=40.0),  # noqa: B008 - a constant
+    shuffle: float = 10.0,
+    name: str = "mapreduce",
+    instant_s: float = 1.0,
+    weight: float = 0.5,
+) -> TiMra:
+    """Mappers, then a shuffle of ``shuffle`` for each pair, then reducers; both sides live in the shuffle.
+
+    Mappers run for ``map_instants`` and the shuffle, reducers for the shuffle and ``reduce_instants``.
+    """
+    _at_least_one(maps=maps, reduces=reduces, map_instants=map_instants, shuffle_instants=shuffle_instants)
+    _at_least_one(reduce_instants=reduce_instants)
+    begin = map_instants
+    end = map_instants + shuffle_instants
+    nodes = [Node(f"map.{at}", *map_needs, end=end) for at in range(maps)]
+    nodes += [Node(f"reduce.{at}", *reduce_needs, start=begin) for at in range(reduces)]
+    flow = {begin: shuffle, end: 0.0}
+    edges = [Edge(f"map.{one}", f"reduce.{other}", flow) for one in range(maps) for other in range(reduces)]
+    return TiMra(name, nodes, edges, end + reduce_instants, instant_s, weight)
+
+
+def iterative(
+    workers: int,
+    rounds: int,
+    *,
+    compute_instants: int = 3,
+    exchange_instants: int = 1,
+    needs: Needs = Needs(),  # noqa: B008 - a constant
+    exchange: float = 10.0,
+    name: str = "iterative",
+    instant_s: float = 1.0,
+    weight: float = 0.5,
+) -> TiMra:
+    """Rounds as of PageRank: all compute, then each sends ``exchange`` to each other, with half the CPU."""
+    _at_least_one(workers=workers, rounds=rounds, compute_instants=compute_instants)
+    _at_least_one(exchange_instants=exchange_instants)
+    round_instants = compute_instants + exchange_instants
+    exchanging = np.tile(np.arange(round_instants) >= compute_instants, rounds)
+    flow = np.where(exchanging, exchange, 0.0)
+    life = rounds * round_instants
+    # Nodes span all rounds, so that the exchange is no dependency: only round n needs round n - 1.
+    busy = _halved(needs.cpu, exchanging)
+    nodes = [Node(f"worker.{at}", busy, *needs[1:]) for at in range(workers)]
+    edges = [
+        Edge(f"worker.{one}", f"worker.{other}", flow, depends=False)
+        for one in range(workers)
+        for other in range(workers)
+        if one != other
+    ]
+    return TiMra(name, nodes, edges, life, instant_s, weight)
+
+
+def web_service(
+    frontends: int,
+    workers: int,
+    *,
+    load: Sequence[float] = (0.3, 0.6, 1.0, 0.6),
+    frontend_needs: Needs = Needs(),  # noqa: B008 - a constant
+    worker_needs: Needs = Needs(cpu=2.0, memory=2048.0),  # noqa: B008 - a constant
+    requests: float = 2.0,
+    answers: float = 10.0,
+    storage: str | None = None,
+    storage_bandwidth: float = 5.0,
+    name: str = "web",
+    instant_s: float = 60.0,
+    weight: float = 0.5,
+) -> TiMra:
+    """Front ends ask workers, which may read from a service.
+
+    CPU, disk and bandwidth follow ``load``, one number for each instant; memory stays. ``requests`` and
+    ``answers`` are bandwidths of one pair at load 1. ``storage`` is what the data centre calls the service.
+    """
+    _at_least_one(frontends=frontends, workers=workers, load=len(load))
+    level = np.asarray(load, np.float64)
+    nodes = [Node(f"front.{at}", *_scaled(frontend_needs, level)) for at in range(frontends)]
+    nodes += [Node(f"work.{at}", *_scaled(worker_needs, level)) for at in range(workers)]
+    edges = []
+    for one in range(frontends):
+        for other in range(workers):
+            edges.append(Edge(f"front.{one}", f"work.{other}", level * requests))
+            edges.append(Edge(f"work.{other}", f"front.{one}", level * answers, depends=False))
+    if storage is not None:
+        nodes.append(Node("storage", service=storage))
+        edges += [Edge("storage", f"work.{at}", level * storage_bandwidth) for at in range(workers)]
+    return TiMra(name, nodes, edges, level.size, instant_s, weight)
+
+
+def hose(
+    tasks: int,
+    bandwidth: float,
+    *,
+    instants: int = 1,
+    needs: Needs = Needs(),  # noqa: B008 - a constant
+    name: str = "hose",
+    instant_s: float = 1.0,
+    weight: float = 0.5,
+) -> TiMra:
+    """The hose model: each task sends and receives up to ``bandwidth`` over one link to all the others.
+
+    A TI-MRA has no switch in the middle, so each pair gets an equal part: what a task sends in all is what
+    the hose allows, but a pair alone has no right to more.
+    """
+    _at_least_one(tasks=tasks)
+    nodes = [Node(f"task.{at}", *needs) for at in range(tasks)]
+    each = bandwidth / (tasks - 1) if tasks > 1 else 0.0
+    names = [node.name for node in nodes]
+    edges = [Edge(one, other, each, depends=False) for one in names for other in names if one != other]
+    return TiMra(name, nodes, edges, instants, instant_s, weight)
+
+
+class Component(NamedTuple):
+    """A component of a tenant application graph: so many equal tasks."""
+
+    size: int
+    needs: Needs = Needs()
+
+
+def tag(
+    components: Mapping[str, Component],
+    trunks: Mapping[tuple[str, str], tuple[float, float]],
+    hoses: Mapping[str, float] | None = None,
+    *,
+    instants: int = 1,
+    name: str = "tag",
+    instant_s: float = 1.0,
+    weight: float = 0.5,
+) -> TiMra:
+    """A tenant application graph (CloudMirror's TAG) as a TI-MRA.
+
+    ``trunks`` give for (source, target) what each task of the source sends in all and what each of the target
+    receives in all; the smaller total counts, in equal parts for each pair. ``hoses`` give, for a component,
+    what each of its tasks exchanges with the others of it, as in ``hose``.
+    """
+    nodes: list[Node] = []
+    for kind, component in components.items():
+        _at_least_one(**{f"components[{kind}].size": component.size})
+        nodes += [Node(f"{kind}.{at}", *component.needs) for at in range(component.size)]
+    edges: list[Edge] = []
+    for (source, target), (sent, received) in trunks.items():
+        for end in (source, target):
+            if end not in components:
+                raise JobError(f"trunks[{source}, {target}]", f"names {end!r}: there is no such component")
+        many, few = components[source].size, components[target].size
+        pairs = [(i, j) for i in range(many) for j in range(few) if (source, i) != (target, j)]
+        each = min(sent * many, received * few) / max(1, len(pairs))
+        edges += [Edge(f"{source}.{i}", f"{target}.{j}", each, depends=False) for i, j in pairs]
+    for kind, bandwidth in (hoses or {}).items():
+        if kind not in components:
+            raise JobError(f"hoses[{kind}]", "names no component")
+        size = components[kind].size
+        each = bandwidth / max(1, size - 1)
+        edges += [
+            Edge(f"{kind}.{i}", f"{kind}.{j}", each, depends=False)
+            for i in range(size)
+            for j in range(size)
+            if i != j
+        ]
+    return TiMra(name, nodes, edges, instants, instant_s, weight)
+
+
+def peaks(job: TiMra) -> TiMra:
+    """The same job for who knows only peaks: each demand is its maximum, at every instant of the job."""
+    demand = np.broadcast_to(job.demand.max(axis=1, keepdims=True), job.demand.shape)
+    bandwidth = np.broadcast_to(job.bandwidth.max(axis=1, keepdims=True, initial=0.0), job.bandwidth.shape)
+    return job.with_arrays(np.array(demand), np.array(bandwidth))
+
+
+def _at_least_one(**given: int) -> None:
+    for name, value in given.items():
+        if value < 1:
+            raise JobError(name, f"is {value}: at least 1 is needed")
+
+
+def _halved(cpu: Demand, where: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Demand:
+    """A constant CPU demand, half of it ``where``; any other is the caller's own and stays."""
+    return np.where(where, cpu / 2.0, cpu) if isinstance(cpu, int | float) else cpu
+
+
+def _scaled(needs: Needs, level: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Needs:
+    """Constants of CPU and disk follow the load; memory does not."""
+    cpu, memory, write, read = (
+        level * each if isinstance(each, int | float) and at != 1 else each for at, each in enumerate(needs)
+    )
+    return Needs(cpu, memory, write, read)
