@@ -21,7 +21,6 @@ from dios.errors import InvalidError
 
 if TYPE_CHECKING:
     from dios.fairness.trace import FairTrace
-    from dios.fairness.trace_events import Replay
     from dios.fairness.trace_report import Compared, Played
 
 app: Final = typer.Typer(
@@ -47,7 +46,7 @@ _CAPACITY: Final = "The pool, in parts of what all tasks use on average; below 1
 _PRIORITY: Final = (
     "dominant: largest share plus largest commitment (equation 10). sum: largest sum (Algorithm 1)."
 )
-_EVENTS: Final = "Count the live tree's events; takes about half a minute for a million tasks."
+_EVENTS: Final = "Play everything by the live tree too, for the number of its events."
 _USERS, _TASKS = "Of the made-up trace: 600.", "Of the made-up trace: 1,000,000."
 
 TraceOption = Annotated[
@@ -80,7 +79,13 @@ class Result(NamedTuple):
 
     played: Played
     compared: Compared
-    replay: Replay | None
+    events: int | None
+    """Of the live tree."""
+
+    @property
+    def per_thousand(self) -> float | None:
+        """Events for a thousand decisions."""
+        return None if self.events is None else 1000.0 * self.events / max(self.played.order.size, 1)
 
 
 @app.callback()
@@ -131,8 +136,8 @@ def simulate(
                 for each in deltas:
                     told(f"SDRF, {trace_report.delta_text(each)}")
                     played = trace_report.play(tried, pool, each, priority)
-                    replay = _replay(tried, played, pool.tolist(), priority, told) if events else None
-                    done.append(Result(played, trace_report.compare(tried, plain, played), replay))
+                    counted = _events(tried, pool.tolist(), each, priority) if events else None
+                    done.append(Result(played, trace_report.compare(tried, plain, played), counted))
         except KeyboardInterrupt:
             finished = ", ".join(result.played.name for result in done) or "nothing"
             say(f"{DOING}: interrupted; finished were: {finished}")
@@ -225,15 +230,17 @@ def _read(directory: Path, days: float | None, told: Callable[[str], None]) -> F
     return found
 
 
-def _replay(
-    trace: FairTrace, played: Played, capacity: list[float], rule: str, told: Callable[[str], None]
-) -> Replay:
-    from dios.fairness.trace_events import replay  # noqa: PLC0415 - needs an extra
+def _events(trace: FairTrace, capacity: list[float], delta: float, rule: str) -> int:
+    """How often the live tree is reordered."""
+    from dios.fairness.simulate_by_tree import simulate_by_tree  # noqa: PLC0415 - needs an extra
 
-    total = played.order.size
-    return replay(
-        trace, capacity, played, rule, lambda done: told(f"live tree: {done:,} of {total:,} decisions")
+    *_, events = simulate_by_tree(
+        *(trace.submit_us, trace.duration_us, trace.user, trace.demands, capacity),
+        users=trace.users,
+        delta=delta,
+        priority=rule,
     )
+    return events
 
 
 # Telling and writing ----------------------------------------------------------------------------------
@@ -254,8 +261,8 @@ def _summary(
                 "name": result.played.name,
                 "delta": result.played.delta,
                 **asdict(result.compared),
-                "events": result.replay and result.replay.events,
-                "events_per_thousand": result.replay and result.replay.per_thousand,
+                "events": result.events,
+                "events_per_thousand": result.per_thousand,
             }
             for result in done
         ],
@@ -285,7 +292,7 @@ def _tell(trace: FairTrace, done: list[Result], capacity: float, too_large: int)
                 *(_seconds(found.wait_users_s), changes[0], _seconds(found.wait_tasks_s), changes[1]),
                 *(_seconds(found.wait_low_s), changes[2]),
                 *("" if drf else str(count) for count in (found.fewer, found.more)),
-                f"{result.replay.per_thousand:.2f}" if result.replay else "",
+                "" if result.per_thousand is None else f"{result.per_thousand:.2f}",
             ]
         )
     table(columns, rows, right=columns[1:])

@@ -32,8 +32,8 @@ class Scope(NamedTuple):
     deltas: tuple[float, ...]
     levels: tuple[float, ...]
     """The pool, in parts of the tasks' average use (the paper's R)."""
-    event_levels: tuple[float, ...]
-    """Of these the live tree is played too."""
+    literal: tuple[tuple[float, float], ...]
+    """Levels and discount factors whose events are counted by equation 14 too, false ones among them."""
     quick: bool
 
 
@@ -46,7 +46,7 @@ FULL: Final = Scope(
     seeds=8,
     deltas=_near_one(1, 2, 3, 4, 5, 6, 7),
     levels=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
-    event_levels=(0.5, 0.7, 1.0),
+    literal=tuple((level, delta) for level in (0.5, 1.0) for delta in _near_one(1, 3, 6)),
     quick=False,
 )
 QUICK: Final = Scope(
@@ -54,7 +54,7 @@ QUICK: Final = Scope(
     seeds=2,
     deltas=_near_one(1, 4, 6),
     levels=(0.5, 1.0),
-    event_levels=(0.5, 1.0),
+    literal=tuple((level, delta) for level in (0.5, 1.0) for delta in _near_one(1, 6)),
     quick=True,
 )
 
