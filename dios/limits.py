@@ -355,6 +355,7 @@ RATES_METERED_MAX: Final = 3 * 1_024
 RATE_BYTES_S_MIN: Final = DATA_PIECE_BYTES  # a rate below is taken for this: calls must not wait for ever
 RATE_BYTES_S_MAX: Final = 1024 * GIB
 RATE_BURST_MS: Final = 100
+RATE_PROBE_PERCENT: Final = 10  # over a rate where nobody said what link or store carry
 RATE_LOOK_MS: Final = 500  # so often who is held up is looked after: it may have hung up
 RATE_IDLE_PERCENT: Final = 10  # idle: of what moved in a second one does not learn how much could
 SHARES_BYTES_MAX: Final = 64 * KIB

@@ -108,7 +108,8 @@ class Rates:
     """The rates that hold now, and the meters. ``capacity`` is what people said of link and store.
 
     It is in bytes per second for each ``Traffic``, 0 where nobody knows: then the highest rate is told that
-    was seen. ``now`` is a clock in nanoseconds that never runs back.
+    was seen, and a little more than the rates is let go, so that what is seen can grow where there is room.
+    ``now`` is a clock in nanoseconds that never runs back.
     """
 
     def __init__(
@@ -136,6 +137,8 @@ class Rates:
             self._buckets = {}
             for rate in effect.rates:
                 key, bytes_s = (rate.principal, rate.traffic), max(rate.bytes_s, limits.RATE_BYTES_S_MIN)
+                if not self._capacity[rate.traffic]:
+                    bytes_s += bytes_s * limits.RATE_PROBE_PERCENT // 100
                 bucket = former.get(key)
                 if bucket is None:
                     bucket = Bucket(bytes_s, now)

@@ -19,6 +19,7 @@ PIECE = limits.DATA_PIECE_BYTES
 SLOW = limits.RATE_BYTES_S_MIN
 S = 1_000_000_000
 WAIT_S = 10.0
+KNOWN = (10**9, 10**9, 10**8)
 ASKED = Metered(7, (), (0, 0, 0), 3, b"shares")
 
 
@@ -41,8 +42,8 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def rates(clock: FakeClock) -> Rates:
-    """Nobody has a rate."""
-    return Rates(now=clock)
+    """Nobody has a rate, and people have said what link and store carry."""
+    return Rates(KNOWN, now=clock)
 
 
 def told(principal: str, bytes_s: int = SLOW, traffic: Traffic = Traffic.OUT) -> Rate:
@@ -197,12 +198,30 @@ def test_an_answer_keeps_what_the_core_said(rates: Rates) -> None:
     answer = rates.completed(ASKED)
     assert (answer.node, answer.shares_version, answer.shares) == (7, 3, b"shares")
     assert answer.meters == (Meter(MODEST, Traffic.IN, 2, 3),)
-    assert answer.capacity == (0, 0, 0)
-    assert Rates((5, 5, 6)).completed(ASKED).capacity == (5, 5, 6)
+    assert answer.capacity == KNOWN
+    assert Rates().completed(ASKED).capacity == (0, 0, 0)
 
 
-def test_what_could_be_moved_is_seen_while_somebody_waits(rates: Rates, clock: FakeClock) -> None:
+def test_where_nobody_said_what_a_link_carries_it_can_show(clock: FakeClock) -> None:
+    """Over a rate that was made of what was seen a little more goes; with room, more is seen next."""
+    rates = Rates(now=clock)
+    over = SLOW * (100 + limits.RATE_PROBE_PERCENT) // 100
+    rates.set(SetRates((told(GREEDY),), 60_000))
+    taker = Taker(rates, GREEDY, 100)
+    waits(lambda: taker.taken == 1)
+    for tenth in range(1, 111):
+        clock.now += S // 10
+        rates.wake()
+        waits(lambda: taker.taken == 1 + tenth * over // 10 // PIECE)  # noqa: B023 - called before the loop goes on
+        rates.completed(ASKED)
+    assert rates.completed(ASKED).capacity[Traffic.OUT] > SLOW
+    rates.set(SetRates((), 60_000))
+    assert taker.join()
+
+
+def test_what_could_be_moved_is_seen_while_somebody_waits(clock: FakeClock) -> None:
     """The highest rate over a second with work is told; a second with little of it says nothing."""
+    rates = Rates(now=clock)
 
     def second(size: int, busy: int) -> int:
         charge = Charge(rates, MODEST, Traffic.OUT, size)

@@ -1,0 +1,30 @@
+"""A greedy user and a modest one on a thin link between real nodes."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+
+import pytest
+from lab_spaces import NotHereError
+
+from tests.lab import rates
+
+
+def test_a_greedy_user_keeps_a_modest_one_from_nothing() -> None:
+    """Without rates the modest one gets a fraction of what it wants, with rates all of it; then none hold.
+
+    And the greedy one gets its rate: the link is not left idle.
+    """
+    with tempfile.TemporaryDirectory(prefix="dios-lab-") as folder:
+        try:
+            found = rates.carried_out(Path(folder), 6.0)
+        except NotHereError as error:
+            pytest.skip(str(error))
+    without, ruled, after = (found[name] for name in rates.PHASES)
+    said = rates.report(found, 0.0)
+    assert without.modest < rates.MODEST_WANTS / 2, said
+    assert ruled.modest > 3 / 4 * rates.MODEST_WANTS, said
+    assert 3 / 4 < ruled.greedy / statistics.mean(ruled.told) < 4 / 3, said
+    assert after.modest < rates.MODEST_WANTS / 2, said
