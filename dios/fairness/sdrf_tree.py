@@ -13,20 +13,10 @@ import numpy as np
 
 from dios.fairness.allocation import numbers
 from dios.fairness.live_tree import MissingElementError
+from dios.fairness.sdrf_books import AFTER, EVENTS, FIRST, RIGHT, ROOT, empty_books
 from dios.fairness.sdrf_input import MODES
-from dios.fairness.sdrf_kernels import SUM, decay, empty_books, grown_books, join, leave
+from dios.fairness.sdrf_kernels import SUM, decay, grown_books, join, leave, pick
 from dios.fairness.sdrf_lines import Commitment
-from dios.fairness.sdrf_tree_kernels import (
-    AFTER,
-    EVENTS,
-    FIRST,
-    RIGHT,
-    ROOT,
-    advance,
-    empty_tree,
-    replay,
-    replay_all,
-)
 
 _Id = TypeVar("_Id", bound=Hashable)
 
@@ -55,8 +45,7 @@ class SdrfTree(Generic[_Id]):
         self.now = now
         self._tau, self._mode = tau, MODES[priority]
         self._clock = np.array([now, 1.0])
-        self._books = empty_books(np.ones(resources), ROOM)
-        self._tree = empty_tree(ROOM)
+        self._books = empty_books(np.ones(resources), ROOM, 0)
         self._ids: dict[int, _Id] = {}
         self._free = list(range(ROOM))[::-1]
         self._rows: dict[_Id, int] = {}
@@ -64,7 +53,7 @@ class SdrfTree(Generic[_Id]):
     @property
     def events(self) -> int:
         """Events that were handled until now, false ones among them."""
-        return int(self._tree.state[EVENTS])
+        return int(self._books.tree.state[EVENTS])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -73,20 +62,20 @@ class SdrfTree(Generic[_Id]):
         return ident in self._rows
 
     def __iter__(self) -> Iterator[_Id]:
-        row = int(self._tree.state[FIRST])
+        row = int(self._books.tree.state[FIRST])
         while row >= 0:
             yield self._named(row)
-            row = int(self._tree.link[row, AFTER])
+            row = int(self._books.tree.link[row, AFTER])
 
     def minimum(self) -> _Id:
         """The user with the lowest priority; ``ValueError`` where there is none."""
-        return self._named(int(self._tree.state[FIRST]))
+        return self._named(int(self._books.tree.state[FIRST]))
 
     def maximum(self) -> _Id:
         """The user with the highest priority; ``ValueError`` where there is none."""
-        row = below = int(self._tree.state[ROOT])
+        row = below = int(self._books.tree.state[ROOT])
         while below >= 0:
-            row, below = below, int(self._tree.link[below, RIGHT])
+            row, below = below, int(self._books.tree.link[below, RIGHT])
         return self._named(row)
 
     def insert(self, id: _Id, attribute: Commitment) -> None:  # noqa: A002 - as LiveTree has it
@@ -117,7 +106,6 @@ class SdrfTree(Generic[_Id]):
         books.slope[row] = (owed - over) * fade / g
         self._ids[row], self._rows[id] = id, row
         join(books, len(self._rows) - 1, row, share, g)
-        replay(self._tree, books, row, g)
 
     def delete(self, id: _Id) -> None:  # noqa: A002 - as LiveTree has it
         """DELETE: take a user out; :class:`MissingElementError` where there is none."""
@@ -125,7 +113,6 @@ class SdrfTree(Generic[_Id]):
             raise MissingElementError(f"no element {id!r} is in the tree")
         row = self._rows.pop(id)
         leave(self._books, len(self._rows) + 1, row, float(self._clock[1]))
-        replay(self._tree, self._books, row, float(self._clock[1]))
         del self._ids[row]
         self._free.append(row)
 
@@ -133,11 +120,9 @@ class SdrfTree(Generic[_Id]):
         """UPDATE: move the current time to ``t``; ``ValueError`` where it would run back."""
         if not (math.isfinite(t) and t >= self.now):
             raise ValueError(f"time runs on: {t} after {self.now}")
-        self.now, reference = t, self._clock[0]
+        self.now = t
         decay(self._books, self._books.lead.size, self._clock, float(t), self._tau)
-        if self._clock[0] != reference:
-            replay_all(self._tree, self._books, len(self._rows), float(self._clock[1]))
-        advance(self._tree, self._books, float(self._clock[1]))
+        pick(self._books, len(self._rows), float(self._clock[1]))
 
     def _named(self, row: int) -> _Id:
         if row < 0:
@@ -145,12 +130,6 @@ class SdrfTree(Generic[_Id]):
         return self._ids[row]
 
     def _grow(self) -> None:
-        before, g = self._books.lead.size, float(self._clock[1])
-        self._books = grown_books(self._books, 2 * before, g)
-        # A scan is not asked for, nor a tournament: the tree tells who is first.
-        self._books = self._books._replace(winner=self._books.winner[:0], due=self._books.due[:0])
-        grown = empty_tree(2 * before)
-        grown.state[EVENTS] = self.events
-        self._tree = grown
+        before = self._books.lead.size
+        self._books = grown_books(self._books, 2 * before, float(self._clock[1]))
         self._free = list(range(before, 2 * before))[::-1]
-        replay_all(grown, self._books, len(self._rows), g)

@@ -1,6 +1,6 @@
 """The live tree of SDRF's users, compiled: kept in order by watching neighbours cross.
 
-Not for: any other priority (``dios.fairness.live_tree``), nor the books it reads (``sdrf_kernels``).
+Not for: any other priority (``dios.fairness.live_tree``), nor the books it reads (``sdrf_books``).
 
 SDRF paper, section VI-C, over the lines of the books: time runs as ``g`` falls. A treap whose nodes know
 their neighbours, and a heap of the pairs that will meet, the next one on top. When a user's line changes,
@@ -9,54 +9,30 @@ their neighbours, and a heap of the pairs that will meet, the next one on top. W
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-import numpy as np
-
-from dios.compiled import borrowing
-from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sdrf_kernels import Books, crossing, standing
-
-LEFT, RIGHT, ABOVE, BEFORE, AFTER = range(5)
-ROOT, FIRST, SIZE, EVENTS = range(4)
+from dios.compiled import borrowing, inlined
+from dios.fairness.sdrf_books import (
+    ABOVE,
+    AFTER,
+    BEFORE,
+    EVENTS,
+    FIRST,
+    LEFT,
+    RIGHT,
+    ROOT,
+    SIZE,
+    Books,
+    Tree,
+    crossing,
+    standing,
+)
 
 SCATTER: Final = 2654435761
 """Times this, modulo 2^32, no two users have one rank, and ranks have no order: that balances the treap."""
 
 
-class Tree(NamedTuple):
-    """Users (U) by their place in the order; -1 is nobody."""
-
-    link: Ints
-    """(U, 5) below on the left and on the right, above, before and after."""
-    inside: Ints
-    """(U,) 1 for those who are in the tree."""
-    meets: Floats
-    """(U,) the ``g`` at which a user may meet the one after it."""
-    heap: Ints
-    """(U,) users who will meet the one after them, the highest ``g`` on top."""
-    seat: Ints
-    """(U,) where a user stands in the heap, or -1."""
-    state: Ints
-    """(4,) the root, who is first, how many meetings are in the heap, and how many were handled."""
-    since: Floats
-    """(1,) the ``g`` at which the order was true last."""
-
-
-def empty_tree(users: int) -> Tree:
-    """A tree with room for so many users, and nobody in it."""
-    return Tree(
-        link=np.full((users, 5), -1, np.int64),
-        inside=np.zeros(users, np.int64),
-        meets=np.zeros(users),
-        heap=np.zeros(users, np.int64),
-        seat=np.full(users, -1, np.int64),
-        state=np.array([-1, -1, 0, 0]),
-        since=np.ones(1),
-    )
-
-
-@borrowing
+@inlined
 def precedes(books: Books, a: int, b: int, g: float) -> bool:
     """Whether user ``a`` is before ``b``: by priority, by its derivative, by index."""
     first, falls = standing(books, a, g)
@@ -87,7 +63,7 @@ def seated(tree: Tree, user: int, seat: int) -> None:
     tree.seat[user] = seat
 
 
-@borrowing
+@inlined
 def unwatch(tree: Tree, user: int) -> None:
     """Forget the meeting of a user with the one after it."""
     seat = tree.seat[user]
@@ -99,9 +75,10 @@ def unwatch(tree: Tree, user: int) -> None:
             seated(tree, last, seat)
 
 
-@borrowing
-def watch(tree: Tree, books: Books, user: int) -> None:
+@inlined
+def watch(books: Books, user: int) -> None:
     """UPDATEEVENT: note when a user may meet the one after it."""
+    tree = books.tree
     unwatch(tree, user)
     after = tree.link[user, AFTER]
     if after >= 0:
@@ -112,7 +89,7 @@ def watch(tree: Tree, books: Books, user: int) -> None:
             seated(tree, user, tree.state[SIZE] - 1)
 
 
-@borrowing
+@inlined
 def hang(tree: Tree, above: int, old: int, new: int) -> None:
     """Put ``new`` where ``old`` hung."""
     if above < 0:
@@ -140,16 +117,16 @@ def lift(tree: Tree, user: int) -> None:
     link[above, ABOVE] = user
 
 
-@borrowing
+@inlined
 def rank(user: int) -> int:
     """What balances the treap: the lower ones are nearer to the root."""
     return (user * SCATTER) & 0xFFFFFFFF
 
 
 @borrowing
-def put(tree: Tree, books: Books, user: int, g: float) -> None:
+def put(books: Books, user: int, g: float) -> None:
     """INSERT: a user comes in where it belongs at ``g``, which is that of the whole tree."""
-    link = tree.link
+    tree, link = books.tree, books.tree.link
     above, below, first = -1, tree.state[ROOT], True
     while below >= 0:
         above, first = below, precedes(books, user, below, g)
@@ -169,16 +146,16 @@ def put(tree: Tree, books: Books, user: int, g: float) -> None:
         link[after, BEFORE] = user
     if before >= 0:
         link[before, AFTER] = user
-        watch(tree, books, before)
+        watch(books, before)
     else:
         tree.state[FIRST] = user
-    watch(tree, books, user)
+    watch(books, user)
 
 
 @borrowing
-def take(tree: Tree, books: Books, user: int) -> None:
+def take(books: Books, user: int) -> None:
     """DELETE: a user goes; those who become neighbours are watched from when the order was true last."""
-    link = tree.link
+    tree, link = books.tree, books.tree.link
     unwatch(tree, user)
     while link[user, LEFT] >= 0 or link[user, RIGHT] >= 0:
         left, right = link[user, LEFT], link[user, RIGHT]
@@ -190,48 +167,52 @@ def take(tree: Tree, books: Books, user: int) -> None:
         link[after, BEFORE] = before
     if before >= 0:
         link[before, AFTER] = after
-        watch(tree, books, before)
+        watch(books, before)
     else:
         tree.state[FIRST] = after
 
 
 @borrowing
-def advance(tree: Tree, books: Books, g: float) -> None:
+def advance(books: Books, g: float) -> None:
     """UPDATE: bring the order to ``g``. Those who may have met come out, and in again at their places."""
-    loose = -1
+    tree, loose = books.tree, -1
     while tree.state[SIZE] > 0 and tree.meets[tree.heap[0]] >= g:
         user = tree.heap[0]
         tree.state[EVENTS] += 1
         after = tree.link[user, AFTER]
-        take(tree, books, user)
-        take(tree, books, after)
+        take(books, user)
+        take(books, after)
         # Outside of the tree a link above is free: it chains those who wait to be put in.
         tree.link[user, ABOVE], tree.link[after, ABOVE] = loose, user
         loose = after
     tree.since[0] = g
     while loose >= 0:
         following = tree.link[loose, ABOVE]
-        put(tree, books, loose, g)
+        put(books, loose, g)
         loose = following
 
 
-@borrowing
-def replay(tree: Tree, books: Books, user: int, g: float) -> None:
+@inlined
+def replay(books: Books, user: int, g: float) -> None:
     """Put a user whose line has changed, or who became active or inactive, where it belongs."""
-    if tree.inside[user]:
-        take(tree, books, user)
-    advance(tree, books, g)
-    if books.place[user] >= 0:
-        put(tree, books, user, g)
+    if books.tree.inside.size:
+        if books.tree.inside[user]:
+            take(books, user)
+        advance(books, g)
+        if books.place[user] >= 0:
+            put(books, user, g)
 
 
 @borrowing
-def replay_all(tree: Tree, books: Books, count: int, g: float) -> None:
-    """Make the tree of the ``count`` active users anew: all lines have changed."""
-    tree.inside[:] = 0
-    tree.seat[:] = -1
-    tree.state[ROOT] = tree.state[FIRST] = -1
-    tree.state[SIZE] = 0
-    tree.since[0] = g
-    for at in range(count):
-        put(tree, books, books.active[at], g)
+def replay_all(books: Books, seen: int, g: float) -> None:
+    """Make the tree anew: every line has changed."""
+    tree = books.tree
+    if tree.inside.size:
+        tree.inside[:] = 0
+        tree.seat[:] = -1
+        tree.state[ROOT] = tree.state[FIRST] = -1
+        tree.state[SIZE] = 0
+        tree.since[0] = g
+        for user in range(seen):
+            if books.place[user] >= 0:
+                put(books, user, g)

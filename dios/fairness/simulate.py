@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dios.compiled import borrowing
+from dios.compiled import borrowing, inlined
 from dios.fairness.allocation import Floats, Ints, array_of, numbers, refuse
+from dios.fairness.sdrf_books import EVENTS
 from dios.fairness.sdrf_input import checked_capacity, checked_population, checked_rule
 from dios.fairness.sdrf_kernels import (
     PLAIN,
@@ -81,7 +82,7 @@ class Play(NamedTuple):
 ARRIVED, STARTED, RUNNING, SEEN, ACTIVE = range(5)
 
 
-@borrowing
+@inlined
 def sooner(flight: Flight, a: int, b: int) -> bool:
     """Whether row ``a`` finishes before ``b``; at one instant, whichever started first."""
     if flight.finish[a] != flight.finish[b]:
@@ -89,7 +90,7 @@ def sooner(flight: Flight, a: int, b: int) -> bool:
     return bool(flight.turn[a] < flight.turn[b])
 
 
-@borrowing
+@inlined
 def push(flight: Flight, row: int) -> None:
     """Put a row that runs into the heap."""
     place = flight.tally[RUNNING]
@@ -103,7 +104,7 @@ def push(flight: Flight, row: int) -> None:
     flight.heap[place] = row
 
 
-@borrowing
+@inlined
 def pop(flight: Flight) -> int:
     """Take out the row that finishes first."""
     top = flight.heap[0]
@@ -123,7 +124,7 @@ def pop(flight: Flight) -> int:
     return int(top)
 
 
-@borrowing
+@inlined
 def arrive(
     trace: Trace, flight: Flight, books: Books, row: int, population: int, g: float, mode: int
 ) -> None:
@@ -141,7 +142,7 @@ def arrive(
     flight.last[user] = row
 
 
-@borrowing
+@inlined
 def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: float) -> None:
     """Start the first row in a user's queue, which the books count already."""
     row = flight.first[user]
@@ -159,7 +160,7 @@ def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: flo
         bring_forward(books, user, trace.demand[behind])
 
 
-@borrowing
+@inlined
 def next_instant(trace: Trace, flight: Flight) -> int:
     """When something happens next; something does."""
     count = flight.tally
@@ -220,6 +221,28 @@ def simulate(
     play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
     fly(*play)
     return started(play.flight)
+
+
+def simulate_by_tree(
+    submit_us: ArrayLike,
+    duration_us: ArrayLike,
+    user: ArrayLike,
+    demands: ArrayLike,
+    capacity: ArrayLike,
+    *,
+    users: int | Collection[Hashable] | None = None,
+    delta: float | None = 1 - 1e-6,
+    priority: str = "dominant",
+) -> tuple[Ints, Ints, int]:
+    """What :func:`simulate` returns for the same arguments, and how many events the live tree had to handle.
+
+    SDRF paper, section VI-C. However few users there are, a tree keeps those in order who wait; an event is a
+    meeting of two neighbours, which may be a false one. Raises as :func:`simulate` does.
+    """
+    play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
+    books = empty_books(play.books.capacity, play.flight.first.size, 0)
+    fly(*play._replace(books=books))
+    return (*started(play.flight), int(books.tree.state[EVENTS]))
 
 
 def started(flight: Flight) -> tuple[Ints, Ints]:

@@ -1,4 +1,4 @@
-"""The kinetic tournament of many users against the scan of few."""
+"""Who is next: the live tree of many users against the scan of few."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def played(seed: int, users: int, mode: int, tau: float) -> int:
 
 
 @pytest.mark.parametrize("mode", [PLAIN, DOMINANT, SUM])
-def test_the_tournament_chooses_as_the_scan_does(mode: int) -> None:
+def test_the_live_tree_chooses_as_the_scan_does(mode: int) -> None:
     """Through starts, ends, decay, a moved reference and newcomers both find the same user next."""
     changes = sum(
         played(seed, users, mode, tau) for seed in range(4) for users in (1, 2, 13, 64) for tau in (2.0, 50.0)
