@@ -194,6 +194,20 @@ class Rates:
                 self._changed.wait(min(wait_ns, self._until - now) / _S)
             return False
 
+    def pass_on(self, principal: str, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:
+        """Wait in this thread until so many bytes may go, and count them; False as ``take``."""
+        if not self.hold:
+            self.count(principal, traffic, size)
+            return True
+        charge = Charge(self, principal, traffic, size)
+        try:
+            if not charge.take(size, ended):
+                return False
+            charge.went(size)
+        finally:
+            charge.close()
+        return True
+
     def wake(self) -> None:
         """Something has ended: who waits looks whether it was that."""
         with self._changed:
@@ -244,6 +258,10 @@ class Rates:
             flow.last = size or flow.last
             self._totals[traffic].change(0, size, self._now)
             return flow
+
+    def count(self, principal: str, traffic: Traffic, size: int) -> None:
+        """So many bytes have moved that had not waited."""
+        self.change(self.begin(principal, traffic, 0), traffic, size, 0)
 
     def change(self, flow: Flow, traffic: Traffic, moved: int, waiting: int) -> None:
         """Some of it moved, or waits no longer."""

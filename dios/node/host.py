@@ -177,7 +177,7 @@ class NodeHost:
         return Links(membership.me, membership.network, membership.guard, around, self._nursery)
 
     def _make_peers(self, links: Links) -> Peers:
-        between = links.streamer = StreamsBetween(links, self._nursery)
+        between = links.streamer = StreamsBetween(links, self._nursery, self.rates)
         self._nursery.start_soon(between.run)
         return Peers(links, self.outbox, self.buffers, self.contents, self.owners, self.streams, between)
 

@@ -85,7 +85,7 @@ class Peers:
         def attach_away(effect: fx.AnswerAttachAway) -> None:
             if not self._links.is_up(effect.node):
                 raise UnreachableError("the node that has the stream is out of reach")
-            result, fds = self._between.fetch(effect)
+            result, fds = self._between.fetch(effect, self._owners.of(effect.task))
             self._outbox.hand_over(effect.task, effect.seq, result, fds)
 
         found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
@@ -135,7 +135,7 @@ class Peers:
         ring_bytes = end.ring_bytes
         if effect.mode is Mode.WRITE:
             self._written_away.add((effect.object, effect.mode))
-        self._between.keep(node, effect.seq, effect.mode, end)
+        self._between.keep(node, effect.seq, effect.mode, end, self._owners.of(effect.task))
         self._links.send(node, dcp.Reply(effect.seq, Attached(ring_bytes)))
 
     # -- sending --------------------------------------------------------------------------------------

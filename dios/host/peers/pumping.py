@@ -23,32 +23,41 @@ import trio
 
 from dios import limits
 from dios.errors import ClosedError, DiosError, EndOfStreamError, ProtocolError
+from dios.host.rates import Rates
 from dios.transport.ring_end import RingEnd
 from dios.transport.ring_reader import RingReader
 from dios.transport.ring_writer import RingWriter
 from dios.transport.rings import wait_any
+from dios.wire.types import Traffic
 
 _LENGTH: Final = struct.Struct("<I")
 _END: Final = _LENGTH.pack(0)
 
 
 class Pump:
-    """One stream on its way, with a ring and a socket of its own.
+    """One stream on its way, with a ring and a socket of its own; its bytes are those of ``principal``.
 
     ``ended`` is called in the loop when it is over.
     """
 
-    def __init__(self, ring: RingEnd, sock: socket.socket, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, ring: RingEnd, sock: socket.socket, rates: Rates, principal: str, ended: Callable[[], None]
+    ) -> None:
         self._ring: Final = ring
         self._sock: Final = sock
+        self._rates: Final = rates
+        self._principal: Final = principal
         self._ended: Final = ended
         self._token: Final = trio.lowlevel.current_trio_token()
         self._lock: Final = threading.Lock()
         self._closed = False
+        self._broken_off = False
         threading.Thread(target=self._live, name="stream between nodes", daemon=True).start()
 
     def close(self) -> None:
         """Break it off."""
+        self._broken_off = True
+        self._rates.wake()
         with self._lock:
             if not self._closed:
                 # Not a TLS socket's own method, which takes TLS away from under the thread.
@@ -77,12 +86,17 @@ class Pump:
                 if heard and not ready:
                     return  # nobody reads there any more: closing tells the writer
                 data = ring.read(limits.STREAM_PIECE_BYTES)
+                if not self._rates.pass_on(self._principal, Traffic.OUT, len(data), self._is_broken_off):
+                    return
                 self._sock.sendall(_LENGTH.pack(len(data)) + data)
         except EndOfStreamError:
             with contextlib.suppress(OSError):
                 self._sock.sendall(_END)
         except (DiosError, OSError, ValueError):
             return
+
+    def _is_broken_off(self) -> bool:
+        return self._broken_off
 
     # -- from the other node to the ring --------------------------------------------------------------
     def _inward(self, ring: RingWriter) -> None:
@@ -97,6 +111,7 @@ class Pump:
                 if size > len(block):
                     raise ProtocolError(f"a piece of {size} bytes of a stream")
                 self._fill(ring, block[:size])
+                self._rates.count(self._principal, Traffic.IN, size)
                 ring.write(block[:size])
         except ClosedError:
             return  # nobody reads any more: the end of the connection tells the other node

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -21,12 +21,14 @@ from dios.transport.ring_reader import RingReader
 from dios.transport.ring_writer import RingWriter
 from dios.wire import dcp
 from dios.wire.calls import Attach
-from dios.wire.types import Mode
+from dios.wire.messages import Metered, Rate
+from dios.wire.types import Mode, Traffic
 
 STREAM = ObjectId(6)
 RING_BYTES = limits.STREAM_RING_BYTES_MIN
 WAIT_S = 10.0
 LONG = bytes(range(256)) * 1_000
+ASKED = Metered(0, (), (0, 0, 0), 0, b"")
 
 
 def between(host: PeerHost) -> StreamsBetween:
@@ -141,3 +143,58 @@ async def test_a_task_that_lets_go_of_its_end(tmp_path: Path) -> None:
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"last"
             with pytest.raises(EndOfStreamError):
                 await trio.to_thread.run_sync(reader.receive, WAIT_S)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_streams_bytes_are_those_of_who_is_away(tmp_path: Path, mode: Mode) -> None:
+    """Both nodes count them for the principal of the task that took an end of another node's stream."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.host.owners.add(TASK, "uid:1")
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
+                for _ in range(201):
+                    await trio.to_thread.run_sync(reader.receive, WAIT_S)
+        sender, receiver = (other, one) if mode is Mode.READ else (one, other)
+        (sent,) = sender.host.rates.completed(ASKED).meters
+        (received,) = receiver.host.rates.completed(ASKED).meters
+        assert (sent.principal, sent.traffic, sent.waiting) == ("uid:1", Traffic.OUT, 0)
+        assert (received.principal, received.traffic, received.waiting) == ("uid:1", Traffic.IN, 0)
+        assert len(LONG) < sent.moved == received.moved < len(LONG) + 10_000
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_stream_goes_no_faster_than_its_rate(tmp_path: Path, mode: Mode) -> None:
+    """Who has a rate writes as fast as that; when it is lifted all goes, and a lost node ends it."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.host.owners.add(TASK, "uid:1")
+        sender = other if mode is Mode.READ else one
+        slow = fx.SetRates((Rate("uid:1", Traffic.OUT, limits.RATE_BYTES_S_MIN),), 60_000)
+        sender.host.rates.set(slow)
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            came: list[int] = []
+
+            def read() -> None:
+                with suppress(UnreachableError):
+                    while True:
+                        came.append(len(reader.receive(WAIT_S)))
+
+            def write() -> None:
+                with suppress(ClosedError):
+                    while True:
+                        writer.send(LONG, WAIT_S)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, read)
+                nursery.start_soon(trio.to_thread.run_sync, write)
+                await until(lambda: sender.host.rates.completed(ASKED).meters, "it goes")
+                await until(lambda: sender.host.rates.completed(ASKED).meters[0].waiting, "it is held up")
+                assert len(came) < 10
+                sender.host.rates.set(fx.SetRates((), 60_000))
+                await until(lambda: len(came) > 30, "all goes")
+                sender.host.rates.set(slow)
+                await until(lambda: sender.host.rates.completed(ASKED).meters[0].waiting, "it is held up")
+                other.links.hang_up(one.node, "it is cut", revoked=False)
+        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
