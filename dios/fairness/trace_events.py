@@ -1,8 +1,8 @@
 """A simulated trace once more through the live tree: how many events there are, and what decisions cost.
 
-For: Figure 7 of the SDRF paper and its claim that the tree is cheap. Not for: deciding. The decisions were
-made by ``simulate``; here each is held against the tree's minimum, and the order of all who wait is kept
-as the paper keeps it.
+For: equation 14 as printed, and the claim that the tree is cheap. Not for: deciding, or a quick count of
+events (``simulate_by_tree``). The decisions were made by ``simulate``; here each is held against the tree's
+minimum, and the order of all who wait is kept as the paper keeps it.
 """
 
 from __future__ import annotations

@@ -128,12 +128,14 @@ def test_algorithm_1_comes_to_the_exact_shares(profile: str) -> None:
     assert np.allclose(course.levels, merged, rtol=1e-9)
     assert course.entries[0] == demands[2].size
     assert (np.diff(course.entries) < 0).all()
-    # If each demand that is summed cost a second, two timed rounds would foretell the whole.
+    # If each demand that is summed cost a second, two timed rounds would foretell the whole, and
+    # as much for each round.
     cost = np.cumsum(course.entries).astype(np.float64)
-    begun = replace(course, seconds=cost[:2], entries=course.entries[:2])
-    count, seconds = rounds.predicted(demands, exact.share, begun)
-    assert count == course.levels.size
-    assert seconds == pytest.approx(cost[-1])
+    cost += 7.0 * np.arange(1, cost.size + 1)
+    begun = replace(course, seconds=cost[:2], entries=course.entries[:2], idle_s=7.0)
+    whole = rounds.foretold(demands, exact.share, begun)
+    assert np.allclose(whole.levels, course.levels, rtol=1e-9)
+    assert np.allclose(whole.seconds, cost)
 
 
 def test_algorithm_1_stops_when_patience_ends() -> None:
@@ -142,9 +144,9 @@ def test_algorithm_1_stops_when_patience_ends() -> None:
     course = rounds.run(demands, 0.0)
     assert course.levels.size == 2
     assert not course.finished
-    count, seconds = rounds.predicted(demands, edrf(demands).share, course)
-    assert count > 50
-    assert seconds > course.seconds[-1]
+    whole = rounds.foretold(demands, edrf(demands).share, course)
+    assert whole.levels.size > 50
+    assert whole.seconds[-1] > course.seconds[-1]
 
 
 def test_distances_from_exact_shares_are_those_of_the_allocations() -> None:

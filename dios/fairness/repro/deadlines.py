@@ -13,7 +13,7 @@ import numpy as np
 from dios.fairness.allocation import Floats
 from dios.fairness.dc_drf import DcDrf
 from dios.fairness.repro.clouds import FAMILY, MAIN, PAPER, Cloud, Clouds, Distance
-from dios.fairness.repro.rounds import Course, predicted
+from dios.fairness.repro.rounds import Course, foretold
 from dios.figures import Cell, Claim, Figure, Sheet
 from dios.pictures import Lines
 
@@ -151,15 +151,9 @@ def _sheets(rows: list[tuple[Cell, ...]], stopped: list[tuple[Cell, ...]]) -> tu
 def _stopped(clouds: Clouds, cloud: Cloud) -> list[tuple[Cell, ...]]:
     """Algorithm 1 after one round, and after parts of its time."""
     course: Course = clouds.course()
-    _, whole = predicted(cloud.demands, cloud.exact.share, course)
     z = cloud.exact.share
-    levels = np.unique(z)
-    # The time of a round is what it sums; who is still there is known from the exact levels.
-    lengths = np.diff(cloud.demands[0])
-    order = np.argsort(z, kind="stable")
-    below = np.searchsorted(z[order], levels, "left")
-    sums = np.concatenate([[0], np.cumsum(lengths[order])])
-    spent = np.cumsum((lengths.sum() - sums[below]) * (course.seconds[-1] / course.entries.sum()))
+    levels, spent = foretold(cloud.demands, z, course)
+    whole = float(spent[-1])
     rows: list[tuple[Cell, ...]] = []
     for name, at in [(ONE_ROUND, 0)] + [
         (STOPPED, min(int(np.searchsorted(spent, part * whole)), levels.size - 1))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,8 @@ class Course:
     entries: npt.NDArray[np.int64]
     """Demands of the tenants that were active in each round."""
     finished: bool
+    idle_s: float
+    """CPU seconds of a round for one tenant: looking at all the others."""
 
 
 def run(demands: Csr, patience_s: float) -> Course:
@@ -87,20 +89,36 @@ def run(demands: Csr, patience_s: float) -> Course:
         level += x
         levels.append(level)
         seconds.append(time.process_time() - began)
-    return Course(np.array(levels), np.array(seconds), np.array(entries), remain == 0)
+    active[:] = 0
+    active[0], left[:] = 1, 1.0
+    began = time.process_time()
+    one_round(offsets, resources, values, active, left, amounts)
+    idle_s = time.process_time() - began
+    return Course(np.array(levels), np.array(seconds), np.array(entries), remain == 0, idle_s)
 
 
-def predicted(demands: Csr, z: Floats, course: Course) -> tuple[int, float]:
-    """(rounds, CPU seconds) of all of Algorithm 1, from rounds that were timed and the exact answer ``z``.
+class Foretold(NamedTuple):
+    """All of Algorithm 1, from some rounds that were timed and the exact answer."""
+
+    levels: Floats
+    """Where each round ends."""
+    seconds: Floats
+    """CPU time at the end of each round."""
+
+
+def foretold(demands: Csr, z: Floats, course: Course) -> Foretold:
+    """What ``course`` would be in the end, where ``z`` (n,) are the exact levels.
 
     A round takes time in proportion to the demands of those who are still active, and the exact levels say
-    who that is. Levels that rounding alone tells apart are one.
+    who that is; and it looks at every tenant and resource, whether active or not. Levels that rounding alone
+    tells apart are one.
     """
     lengths = np.diff(demands[0])
     order = np.argsort(z, kind="stable")
-    levels = z[order]
-    new = np.flatnonzero(np.diff(levels) > DRY * np.maximum(levels[1:], 1e-300)) + 1
+    ordered = z[order]
+    new = np.flatnonzero(np.diff(ordered) > DRY * np.maximum(ordered[1:], 1e-300)) + 1
     gone = np.concatenate([[0], np.cumsum(lengths[order])[new - 1]])
     entries = lengths.sum() - gone
-    each = course.seconds[-1] / course.entries.sum()
-    return int(entries.size), float(entries.sum() * each)
+    summing = max(0.0, float(course.seconds[-1]) - course.seconds.size * course.idle_s)
+    each = course.idle_s + entries * (summing / course.entries.sum())
+    return Foretold(ordered[np.concatenate([[0], new])], np.cumsum(each))

@@ -93,7 +93,7 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
             ),
             (
                 "Compiled is all of dios.fairness.simulate, with queues and finishes: every user is looked "
-                "at up to 2,048; beyond, a tournament remembers until when its matches hold."
+                "at up to 2,048; beyond, it is the live tree again, compiled."
             ),
         ),
         measured=True,
