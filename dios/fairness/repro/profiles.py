@@ -82,9 +82,9 @@ def figure_3(clouds: Clouds) -> Figure:
 _NOTES_3: Final = (
     (
         "Algorithm 1 is compiled, on one thread, and sums every round anew. Where it is not timed whole, the "
-        "rest is extrapolated from its first rounds by the demands of the tenants that are still active, which "
-        "the exact answer tells. That flatters it: scattered rows are slower than all of them in a row, up to "
-        "twice with 100,000 tenants."
+        "rest is extrapolated from its first rounds by the demands of the tenants that are still active, "
+        "which the exact answer tells. That flatters it: scattered rows are slower than all of them in a "
+        "row, up to twice with 100,000 tenants."
     ),
 )
 
