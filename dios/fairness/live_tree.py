@@ -180,9 +180,11 @@ class LiveTree(Generic[_Id, _Attribute]):
             message = f"the priority of element {node.id!r} at {self.now} is {value}"
             raise ValueError(message)
         above, first = None, True
-        below = self._root
+        below, now, priority = self._root, self.now, self._priority
+        near = NEAR * (1.0 + abs(value))
         while below:
-            above, first = below, self._precedes(node, value, below)
+            gap = value - priority(now, below.attribute)
+            above, first = below, gap < 0.0 if abs(gap) > near else self._precedes(node, gap, below)
             below = below.left if first else below.right
         before, after = (above and above.before, above) if first else (above, above and above.after)
         met_before = self._crossing(before, node) if before else None
@@ -253,13 +255,12 @@ class LiveTree(Generic[_Id, _Attribute]):
 
     # --- order and events
 
-    def _precedes(self, node: _Node[_Id, _Attribute], value: float, other: _Node[_Id, _Attribute]) -> bool:
-        """Whether a node, of this priority now, stands before another one."""
-        gap = value - self._priority(self.now, other.attribute)
-        if abs(gap) > NEAR * (1.0 + abs(value)):
-            return gap < 0.0
-        # They meet here, and rounding may have put the crossing on the wrong side of now. What counts is
-        # who is lower until they may meet again.
+    def _precedes(self, node: _Node[_Id, _Attribute], gap: float, other: _Node[_Id, _Attribute]) -> bool:
+        """Whether a node stands before another one that it meets here, ``gap`` below or above it.
+
+        Rounding may have put the crossing on the wrong side of now. What counts is who is lower until they
+        may meet again.
+        """
         crossing = self._crossing(node, other)
         instants = [self.now + span for span in PROBES] if crossing is None else [(self.now + crossing) / 2]
         for instant in instants:

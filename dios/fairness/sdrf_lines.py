@@ -6,14 +6,16 @@ Not for: many decisions a second, which ``dios.fairness.sdrf_kernels`` takes wit
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 
-class Commitment(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Commitment:
     """The paper's kappa: what a user holds and owes from ``t`` on, until its allocation changes.
 
     ``share`` (m,), ``over`` (m,), its part beyond 1/n, and ``owed`` (m,), the commitment at ``t``, are
-    fractions; ``t`` and ``tau`` have one unit, and ``tau`` is the same for all who are compared.
+    fractions; ``t`` and ``tau`` have one unit, and ``tau`` is the same for all who are compared. Make a new
+    one where something changes.
     """
 
     t: float
@@ -21,19 +23,26 @@ class Commitment(NamedTuple):
     share: tuple[float, ...]
     over: tuple[float, ...]
     owed: tuple[float, ...]
+    lines: tuple[tuple[float, float], ...] = field(init=False, repr=False)
+    """What each resource's share plus commitment tends to, and how far from that it is at ``t``."""
 
-    def lines(self, t: float) -> list[tuple[float, float]]:
-        """(end, distance from it at ``t``) for each resource's share plus commitment."""
-        fade = math.exp(-(t - self.t) / self.tau)
-        return [
-            (share + over, (owed - over) * fade)
+    def __post_init__(self) -> None:
+        """Add up once what is compared many times."""
+        self.lines = tuple(
+            (share + over, owed - over)
             for share, over, owed in zip(self.share, self.over, self.owed, strict=True)
-        ]
+        )
 
 
 def priority(t: float, user: Commitment) -> float:
     """Equation 13: the largest share plus commitment at ``t``, which is not before the user's own time."""
-    return max(end + distance for end, distance in user.lines(t))
+    fade = math.exp((user.t - t) / user.tau)
+    most = -math.inf
+    for end, distance in user.lines:
+        value = end + distance * fade
+        if value > most:  # noqa: PLR1730 - a call of max takes longer than all the rest
+            most = value
+    return most
 
 
 def intersection(t: float, a: Commitment, b: Commitment) -> float | None:
@@ -41,13 +50,13 @@ def intersection(t: float, a: Commitment, b: Commitment) -> float | None:
 
     Two that meet need not be the largest; such an event changes no order.
     """
-    met = None
-    for end_a, distance_a in a.lines(t):
-        for end_b, distance_b in b.lines(t):
-            rate = distance_a - distance_b
+    fade_a, fade_b = math.exp((a.t - t) / a.tau), math.exp((b.t - t) / b.tau)
+    met = 0.0
+    for end_a, distance_a in a.lines:
+        for end_b, distance_b in b.lines:
+            rate = distance_a * fade_a - distance_b * fade_b
             # end_a + f distance_a = end_b + f distance_b at some later fade f, which lies between 0 and 1.
             fade = (end_b - end_a) / rate if rate else 0.0
-            if 0.0 < fade < 1.0:
-                span = -a.tau * math.log(fade)
-                met = span if met is None else min(met, span)
-    return met
+            if met < fade < 1.0:
+                met = fade
+    return -a.tau * math.log(met) if met else None

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 
 from dios.compiled import borrowing, inlined
 from dios.fairness.allocation import Floats, Ints, array_of, numbers, refuse
-from dios.fairness.sdrf_books import EVENTS
 from dios.fairness.sdrf_input import checked_capacity, checked_population, checked_rule
 from dios.fairness.sdrf_kernels import (
     PLAIN,
@@ -221,28 +220,6 @@ def simulate(
     play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
     fly(*play)
     return started(play.flight)
-
-
-def simulate_by_tree(
-    submit_us: ArrayLike,
-    duration_us: ArrayLike,
-    user: ArrayLike,
-    demands: ArrayLike,
-    capacity: ArrayLike,
-    *,
-    users: int | Collection[Hashable] | None = None,
-    delta: float | None = 1 - 1e-6,
-    priority: str = "dominant",
-) -> tuple[Ints, Ints, int]:
-    """What :func:`simulate` returns for the same arguments, and how many events the live tree had to handle.
-
-    SDRF paper, section VI-C. However few users there are, a tree keeps those in order who wait; an event is a
-    meeting of two neighbours, which may be a false one. Raises as :func:`simulate` does.
-    """
-    play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
-    books = empty_books(play.books.capacity, play.flight.first.size, 0)
-    fly(*play._replace(books=books))
-    return (*started(play.flight), int(books.tree.state[EVENTS]))
 
 
 def started(flight: Flight) -> tuple[Ints, Ints]:

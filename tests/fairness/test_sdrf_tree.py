@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 from dios.fairness.live_tree import LiveTree, MissingElementError
 from dios.fairness.sdrf_lines import Commitment, intersection, priority
 from dios.fairness.sdrf_tree import SdrfTree
-from dios.fairness.simulate import simulate, simulate_by_tree
+from dios.fairness.simulate import simulate
+from dios.fairness.simulate_by_tree import simulate_by_tree
 
 TAU = 20.0
 
@@ -132,12 +134,12 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="already"):
         tree.insert(1, good)
     for wrong, what in [
-        (good._replace(tau=2.0), "tau 2.0"),
-        (good._replace(t=3.0), "t 3.0"),
-        (good._replace(t=math.nan), "t nan"),
-        (good._replace(share=(0.5, 0.5)), r"share has the shape \(2,\)"),
-        (good._replace(owed=(math.nan,)), r"owed\[0\] is nan"),
-        (good._replace(over=(-1.0,)), r"over\[0\] is -1.0"),
+        (replace(good, tau=2.0), "tau 2.0"),
+        (replace(good, t=3.0), "t 3.0"),
+        (replace(good, t=math.nan), "t nan"),
+        (Commitment(0.0, 1.0, (0.5, 0.5), (0.0, 0.0), (0.0, 0.0)), r"share has the shape \(2,\)"),
+        (replace(good, owed=(math.nan,)), r"owed\[0\] is nan"),
+        (replace(good, over=(-1.0,)), r"over\[0\] is -1.0"),
     ]:
         with pytest.raises(ValueError, match=what):
             tree.insert(2, wrong)
