@@ -355,6 +355,7 @@ RATES_METERED_MAX: Final = 3 * 1_024
 RATE_BYTES_S_MIN: Final = DATA_PIECE_BYTES  # a rate below is taken for this: calls must not wait for ever
 RATE_BYTES_S_MAX: Final = 1024 * GIB
 RATE_BURST_MS: Final = 100
+HELD_REQUESTS_MAX: Final = 1_024  # of other nodes, for principals that stored more than their rates give
 RATE_PROBE_PERCENT: Final = 10  # over a rate where nobody said what link or store carry
 RATE_LOOK_MS: Final = 500  # so often who is held up is looked after: it may have hung up
 RATE_IDLE_PERCENT: Final = 10  # idle: of what moved in a second one does not learn how much could
@@ -401,6 +402,9 @@ PACKER_EDGES_MAX: Final = 65_536
 PACKER_INSTANTS_MAX: Final = 4_096
 PACKER_CELLS_MAX: Final = 2**24  # demands of one job, over all its instants
 PACKER_AMOUNT_MAX: Final = 1e15
+PACKER_SERVERS_MAX: Final = 1_000_000
+PACKER_STATE_MAX: Final = 2**30  # of a data centre: what is free of anything at any instant
+PACKER_TRIES_MAX: Final = 64  # servers tried for one task when the paths to the best have no room
 PACKER_ROUNDS_MAX: Final = 32  # of pouring bandwidth, before breakpoints are sorted
 PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
 

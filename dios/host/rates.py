@@ -172,6 +172,13 @@ class Rates:
         """Whether a principal has a rate now."""
         return bool(self._buckets) and (principal, traffic) in self._holding(self._now())
 
+    def in_debt(self, principal: str, traffic: Traffic) -> bool:
+        """Whether a principal has moved more than its rate gives."""
+        now = self._now()
+        with self._changed:
+            bucket = self._holding(now).get((principal, traffic))
+            return bucket is not None and bucket.wait_ns(now) > 0
+
     def _holding(self, now: int) -> dict[tuple[str, Traffic], Bucket]:
         if self._buckets and now >= self._until:
             self._buckets, self.hold = {}, False

@@ -75,9 +75,15 @@ class Stored:
 
         Until then, or until whoever made it has hung up.
         """
-        parts = call.calls if isinstance(call, messages.Vector) else (call,)
-        if any(type(part) in _STORING for part in parts):
+        if may_store(call):
             await self._rates.wait_off(self._owners.of(task), Traffic.STORE, lambda: _hung_up(channel))
+
+
+def may_store(call: AnyCall) -> bool:
+    """Whether a call is of a kind that stores something."""
+    return any(
+        type(part) in _STORING for part in (call.calls if isinstance(call, messages.Vector) else (call,))
+    )
 
 
 def _size(operation: StoreOperation) -> int:

@@ -15,9 +15,11 @@ import trio
 from dios import limits
 from dios.errors import LimitError, ProtocolError
 from dios.host.clock import Clock
+from dios.host.contents import Content
 from dios.host.driver import Driver
 from dios.host.memories import Memory
 from dios.host.peers.bulk import Arrived
+from dios.host.peers.held import HeldRequests
 from dios.host.peers.standing import Standing
 from dios.host.persister import Persister
 from dios.host.rates import Rates
@@ -72,6 +74,7 @@ class Reading:
         self._nursery: Final = nursery
         self._counts: Final = counts
         self._revoked_more: Final = revoked_more
+        self._held: Final = HeldRequests(around.rates, nursery, self._take_held)
 
     async def read(self, node: NodeId, standing: Standing, bodies: list[bytes]) -> None:
         """Take ``bodies`` and all that comes after them, to the connection's end; raises ProtocolError."""
@@ -102,9 +105,29 @@ class Reading:
             self._merge(message)
         else:
             came = inline if beside is None else beside
-            failure = self._around.driver.receive(node, standing.epoch, message, came)
-            if failure is not None and isinstance(message, dcp.Ask):
-                standing.say(dcp.Reply(message.number, failure))
+            if (
+                isinstance(message, dcp.Ask)
+                and beside is None
+                and self._held.some
+                and self._held.keep(node, standing, message, inline)
+            ):
+                return
+            self._receive(node, standing, message, came)
+
+    def _receive(
+        self, node: NodeId, standing: Standing, message: dcp.Message, beside: Content | None
+    ) -> None:
+        failure = self._around.driver.receive(node, standing.epoch, message, beside)
+        if failure is not None and isinstance(message, dcp.Ask):
+            standing.say(dcp.Reply(message.number, failure))
+
+    def _take_held(self, node: NodeId, standing: Standing, asked: dcp.Ask, inline: bytes | None) -> None:
+        try:
+            self._receive(node, standing, asked, inline)
+        except Exception as error:
+            if not self._around.driver.sound:
+                raise
+            standing.end(error)
 
     def _merge(self, told: Revoked) -> None:
         try:

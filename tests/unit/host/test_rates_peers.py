@@ -11,13 +11,15 @@ from peer_rig import BLOB, DEPUTY, PeerHost, connected, two_hosts, until
 
 from dios import limits
 from dios.core import effects as fx
-from dios.core.events import Received, UnderWay
+from dios.core.effects import SetRates
+from dios.core.events import PeerDown, Received, UnderWay
+from dios.errors import Code
 from dios.host.memories import Memory
 from dios.ids import BufferId, TaskId
 from dios.wire import dcp
-from dios.wire.calls import ReadOnce
-from dios.wire.messages import Buffer, Meter, Metered, Rate
-from dios.wire.types import Brand, Traffic
+from dios.wire.calls import AcquireWrite, Create, PlainCall, ReadOnce, Stat, Vector, WriteOnce
+from dios.wire.messages import Buffer, Failure, Meter, Metered, Rate
+from dios.wire.types import Brand, ObjectType, Traffic
 
 GREEDY, MODEST = "uid:1", "uid:2"
 NEIGHBOUR, MORE, STILL_MORE = TaskId(DEPUTY + 1), TaskId(DEPUTY + 2), TaskId(DEPUTY + 3)
@@ -189,6 +191,73 @@ async def test_a_request_on_its_way_is_worked_on(tmp_path: Path) -> None:
         await until(there.messages, "it came")
         await settled(here, Traffic.OUT, {GREEDY: SIZE})
         assert len(there.messages()) == 1
+
+
+def seen(host: PeerHost) -> list[tuple[TaskId, type]]:
+    """The calls of other nodes that its core was told of."""
+    found = []
+    for message in host.messages():
+        assert isinstance(message, dcp.Ask)
+        assert isinstance(message.body, dcp.Forward)
+        found.append((message.body.caller.task, type(message.body.call)))
+    return found
+
+
+WRITES = (
+    WriteOnce(1, b"x"),
+    Create(ObjectType.DURABLE_BLOB),
+    AcquireWrite(1, 5),
+    Vector((Stat(1), WriteOnce(1, b""))),
+)
+
+
+@pytest.mark.parametrize("call", WRITES)
+async def test_who_is_in_debt_stores_nothing_from_afar(tmp_path: Path, call: PlainCall | Vector) -> None:
+    """What another node's task asks to store is put aside while its principal is in debt, with all behind it.
+
+    Who asks is told that it is worked on; nobody else on that connection waits.
+    """
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        there.host.rates.set(SetRates((Rate(GREEDY, Traffic.STORE, limits.RATE_BYTES_S_MIN),), 60_000))
+        there.host.rates.spend(GREEDY, Traffic.STORE, 10**9)
+
+        def ask(number: int, task: TaskId, asked: PlainCall | Vector) -> None:
+            here.do(fx.Send(there.node, dcp.Ask(number, 1, dcp.Forward(caller(task), asked))))
+
+        ask(1, DEPUTY, Stat(1))
+        for number, (task, asked) in enumerate(((DEPUTY, call), (DEPUTY, Stat(1)), (NEIGHBOUR, call)), 2):
+            ask(number, task, asked)
+        ask(2, DEPUTY, call)
+        ask(9, MORE, Stat(1))
+        await until(lambda: len(seen(there)) == 3, "the others' came")
+        assert seen(there) == [(DEPUTY, Stat), (NEIGHBOUR, type(call)), (MORE, Stat)]
+        await until(here.messages, "it is told")
+        assert here.messages() == [dcp.Reply(2, dcp.Working())]
+        there.core.events.clear()
+        there.do(fx.SetRates((), 60_000))
+        await until(lambda: len(seen(there)) == 2, "the rest comes")
+        assert seen(there) == [(DEPUTY, type(call)), (DEPUTY, Stat)]
+
+
+async def test_what_is_put_aside_is_bounded_and_goes_with_its_node(tmp_path: Path) -> None:
+    """Over the bound a request is refused; when the node that asked is gone, so is what it asked."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        there.host.rates.set(SetRates((Rate(GREEDY, Traffic.STORE, limits.RATE_BYTES_S_MIN),), 60_000))
+        there.host.rates.spend(GREEDY, Traffic.STORE, 10**9)
+        for number in range(1, limits.HELD_REQUESTS_MAX + 2):
+            here.do(fx.Send(there.node, dcp.Ask(number, 1, dcp.Forward(caller(DEPUTY), WriteOnce(1, b"x")))))
+        (refused,) = await until(here.messages, "one is refused")
+        assert isinstance(refused, dcp.Reply)
+        assert refused.number == limits.HELD_REQUESTS_MAX + 1
+        assert isinstance(refused.result, Failure)
+        assert refused.result.code == Code.EAGAIN
+        here.do(fx.HangUp(there.node, "people asked for it"))
+        await until(lambda: there.core.seen(PeerDown), "it is gone")
+        there.do(fx.SetRates((), 60_000))
+        await until(lambda: {waiting for _, waiting in meters(there).values()} <= {0}, "nothing waits")
+        assert not seen(there)
 
 
 def test_a_meter_is_no_name() -> None:
