@@ -232,7 +232,7 @@ def _read(directory: Path, days: float | None, told: Callable[[str], None]) -> F
 
 def _events(trace: FairTrace, capacity: list[float], delta: float, rule: str) -> int:
     """How often the live tree is reordered."""
-    from dios.fairness.simulate import simulate_by_tree  # noqa: PLC0415 - needs an extra
+    from dios.fairness.simulate_by_tree import simulate_by_tree  # noqa: PLC0415 - needs an extra
 
     *_, events = simulate_by_tree(
         *(trace.submit_us, trace.duration_us, trace.user, trace.demands, capacity),

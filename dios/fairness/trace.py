@@ -132,8 +132,8 @@ def trace_of_rows(
     A task asks for the CPU and memory of its submission and runs as long as it ran in the trace, whether it
     finished, failed or was killed. Left out are tasks that demand none of one of the two, that were evicted
     or lost, that were killed before they ran, or whose beginning is not in the rows. Whoever still runs at
-    ``until_us`` (None: the last row) runs until then. One that failed and comes again is another task.
-    ``begin_us`` is the time zero; what was there before was submitted at that moment.
+    ``until_us`` (None: the last row) runs until then. One that failed or was evicted and comes again is
+    another task. ``begin_us`` is the time zero; what was there before was submitted at that moment.
 
     Raises ``InvalidError`` where nothing remains, or more than ``limits.FAIR_TRACE_TASKS_MAX`` tasks do.
     """

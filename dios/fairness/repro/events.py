@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dios.fairness.repro.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, Scope
-from dios.fairness.simulate import simulate_by_tree
+from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.trace import FairTrace
 from dios.fairness.trace_events import Replay, replay
 from dios.fairness.trace_report import delta_text, play

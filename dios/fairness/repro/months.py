@@ -115,11 +115,13 @@ class Months:
             self._cells[key] = found
         return self._cells[key]
 
-    def pair(self, seed: int, level: float, delta: float) -> tuple[FairTrace, Played, Played]:
+    def pair(
+        self, seed: int, level: float, delta: float, rule: str = "dominant"
+    ) -> tuple[FairTrace, Played, Played]:
         """A month under DRF and under SDRF, whole."""
         trace = self.trace(seed)
         pool = trace.usage() * level
-        return trace, play(trace, pool, None), play(trace, pool, delta)
+        return trace, play(trace, pool, None), play(trace, pool, delta, rule)
 
     def over_seeds(self, level: float, delta: float, of: Callable[[Compared], float]) -> list[float]:
         """One number of every seed."""

@@ -15,32 +15,22 @@ from dios.fairness.trace_report import Compared, compare, delta_text
 from dios.figures import Cell, Claim, Figure, Sheet, median
 from dios.pictures import Boxes, Dots
 
+COLUMNS = ("mean of users", "within the month", "mean of each", "median of each", "low half", "tasks")
+
 
 def figure_5(months: Months) -> Figure:
     """How much less users wait than under DRF."""
     scope = months.scope
-    best_delta = BEST if BEST in scope.deltas else scope.deltas[-1]
     rows: list[tuple[Cell, ...]] = []
     for level in scope.levels:
         for delta in scope.deltas:
-            numbers = [
-                months.over_seeds(level, delta, of)
-                for of in (_users, _until_end, _each_mean, _each_median, _low, _tasks)
-            ]
-            rows.append((f"{level:.0%}", delta_text(delta), *(_percent(median(each)) for each in numbers)))
+            found = [_reductions(months.cells(seed, level)[delta].compared) for seed in months.seeds()]
+            rows.append((f"{level:.0%}", delta_text(delta), *map(median, zip(*found, strict=True))))
     by_seed: list[tuple[Cell, ...]] = [
-        (
-            seed,
-            f"{level:.0%}",
-            *(
-                _percent(of(months.cells(seed, level)[best_delta].compared))
-                for of in (_users, _until_end, _each_mean, _each_median, _low, _tasks)
-            ),
-        )
+        (seed, f"{level:.0%}", *_reductions(months.cells(seed, level)[BEST].compared))
         for seed in months.seeds()
         for level in scope.levels
     ]
-    columns = ("mean of users", "within the month", "mean of each", "median of each", "low half", "tasks")
     ends = (max(scope.levels), min(scope.levels))
     return Figure(
         number="5",
@@ -49,17 +39,18 @@ def figure_5(months: Months) -> Figure:
         quick=scope.quick,
         setting=months.setting(),
         sheets=(
-            Sheet("Reductions, the median over the seeds", ("R", "delta", *columns), rows),
-            Sheet(f"Every seed, {delta_text(best_delta)}", ("seed", "R", *columns), by_seed),
+            Sheet("Reductions in percent, the median over the seeds", ("R", "delta", *COLUMNS), rows),
+            Sheet(f"Every seed, {delta_text(BEST)}", ("seed", "R", *COLUMNS), by_seed),
+            _by_sum(months),
         ),
-        claims=_claims_5(months, best_delta),
+        claims=_claims_5(months),
         pictures=tuple(_boxes(months, level) for level in ends),
         notes=(
             *NOTES,
             (
                 "Columns: by how much the mean over users of the waiting falls; the same where nothing after "
                 "the month's end counts; mean and median of every user's own; of the low-demand half; "
-                "over tasks. More than 0 is less waiting."
+                "over tasks. More than 0 is less waiting. Pictures end at -100 %."
             ),
         ),
         family=FAMILY,
@@ -67,39 +58,38 @@ def figure_5(months: Months) -> Figure:
     )
 
 
+def _reductions(found: Compared) -> tuple[float, ...]:
+    """The cells under ``COLUMNS``, in percent; less waiting is more than 0."""
+    changes = (found.wait_users, found.wait_until_end, found.each_mean, found.each_median)
+    return tuple(-100.0 * change for change in (*changes, found.wait_low, found.wait_tasks))
+
+
+def _by_sum(months: Months) -> Sheet:
+    """The same by Algorithm 1's priority, which differs where share and commitment peak apart."""
+    levels = (months.scope.levels[0], months.scope.levels[-1])
+    rows: list[tuple[Cell, ...]] = []
+    for seed in months.seeds():
+        for level in levels:
+            months.told(f"seed {seed}, {level:.0%} of R: the largest sum")
+            _, plain, other = months.pair(seed, level, BEST, "sum")
+            rows.append((seed, f"{level:.0%}", *_reductions(compare(months.trace(seed), plain, other))))
+    title = f"Every seed by the largest sum of share and commitment (Algorithm 1), {delta_text(BEST)}"
+    return Sheet(title, ("seed", "R", *COLUMNS), rows)
+
+
 def _users(found: Compared) -> float:
     return -found.wait_users
-
-
-def _until_end(found: Compared) -> float:
-    return -found.wait_until_end
 
 
 def _each_mean(found: Compared) -> float:
     return -found.each_mean
 
 
-def _each_median(found: Compared) -> float:
-    return -found.each_median
-
-
-def _low(found: Compared) -> float:
-    return -found.wait_low
-
-
-def _tasks(found: Compared) -> float:
-    return -found.wait_tasks
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
 def _range(values: Sequence[float]) -> str:
     return f"{min(values):.0%} to {max(values):.0%}"
 
 
-def _claims_5(months: Months, best_delta: float) -> tuple[Claim, ...]:
+def _claims_5(months: Months) -> tuple[Claim, ...]:
     scope = months.scope
     claims = []
     for what, of in (("mean over users of the waiting", _users), ("mean of every user's own", _each_mean)):
@@ -108,12 +98,12 @@ def _claims_5(months: Months, best_delta: float) -> tuple[Claim, ...]:
             for level in scope.levels
             for delta in scope.deltas
         }
-        at_best = [medians[level, best_delta] for level in scope.levels]
+        at_best = [medians[level, BEST] for level in scope.levels]
         winners = {
             level: max((medians[level, delta], delta) for delta in scope.deltas)[1] for level in scope.levels
         }
         told = ", ".join(f"{level:.0%}: {delta_text(delta)}" for level, delta in winners.items())
-        every = [value for level in scope.levels for value in months.over_seeds(level, best_delta, of)]
+        every = [value for level in scope.levels for value in months.over_seeds(level, BEST, of)]
         enough = sum(value > 0.1 for value in every)
         claims += [
             Claim(
@@ -128,7 +118,7 @@ def _claims_5(months: Months, best_delta: float) -> tuple[Claim, ...]:
                 f"{what}: 1 - 1e-6 is best at every load",
                 "1 - 1e-6 everywhere",
                 told,
-                all(delta == best_delta for delta in winners.values()),
+                all(delta == BEST for delta in winners.values()),
             ),
             Claim(
                 "section VII, Figure 5",
@@ -179,7 +169,7 @@ def figure_6(months: Months) -> Figure:
         rows.append(
             (
                 *(seed, each.fewer, each.more, trace.users - each.fewer - each.more),
-                *(_percent(each.lost_most), int(plain.completed.sum()), int(other.completed.sum())),
+                *(100 * each.lost_most, int(plain.completed.sum()), int(other.completed.sum())),
             )
         )
         if seed == months.seed:
@@ -198,7 +188,7 @@ def figure_6(months: Months) -> Figure:
         sheets=(
             Sheet(
                 "Users beside DRF",
-                ("seed", "fewer", "more", "as many", "largest loss", "completed, DRF", "completed, SDRF"),
+                ("seed", "fewer", "more", "as many", "largest loss, %", "completed, DRF", "completed, SDRF"),
                 rows,
             ),
         ),
