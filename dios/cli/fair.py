@@ -33,7 +33,7 @@ DOING: Final = "dios fair simulate"
 RULES: Final = ("dominant", "sum")
 ROWS_TOLD: Final = 100_000
 _EXAMPLES: Final = (
-    "\b\nFor example:\n"
+    "\b\nExamples:\n"
     "  dios fair simulate --synthetic                                   # a made-up month of 600 users\n"
     "  dios fair simulate --synthetic --capacity 0.5 --delta 1-1e-5 --delta 1-1e-6 --no-events\n"
     "  dios fair simulate --trace clusterdata-2011-2 --days 7 --out week --json"

@@ -111,3 +111,13 @@ def test_an_interrupt_ends_it_with_what_was_finished(monkeypatch: pytest.MonkeyP
     status, _, said = invoke(*SMALL)
     assert status == 130
     assert "interrupted; finished were: DRF" in said
+
+
+def test_help_teaches_with_examples() -> None:
+    """Each option is told, and examples stand on lines of their own."""
+    status, shown, _ = invoke("--help")
+    assert status == 0
+    examples = shown.partition("Examples:")[2]
+    assert examples.count("dios fair simulate --") == 3
+    for option in ("--trace", "--synthetic", "--delta", "--priority", "--capacity", "--out", "--json"):
+        assert option in shown
