@@ -1,6 +1,6 @@
 """The stage game of SDRF: equal to equation 10 in fractions, and the paper's propositions on drawn games.
 
-Proposition 3 is about many games in a row and not held here.
+Proposition 3 is about many games in a row: ``test_sdrf_repeated.py``.
 """
 
 from __future__ import annotations
