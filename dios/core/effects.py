@@ -405,11 +405,13 @@ class HangUp(Struct, frozen=True, tag=76):
 class SetRates(Struct, frozen=True, tag=80):
     """Keep to these rates from now on for ``lease_ms``, instead of all that were set before.
 
-    To an ``Answer`` with a ``Metered`` the host adds the meters and the capacity.
+    To an ``Answer`` with a ``Metered`` the host adds the meters and the capacity. ``by`` is the task that
+    told them, which is not held up itself.
     """
 
     rates: tuple[Rate, ...]
     lease_ms: int
+    by: TaskId = TaskId(0)
 
 
 # -- audit (§3.2.2) --------------------------------------------------------------------------------

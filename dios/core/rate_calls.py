@@ -30,7 +30,7 @@ def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
     if call.shares and not call.shares_version:
         raise InvalidError("shares need a version over 0, by which newer ones are known")
     if call.lease_ms:
-        step.emit(effects.SetRates(call.rates, call.lease_ms))
+        step.emit(effects.SetRates(call.rates, call.lease_ms, task.id))
     table = step.state.board
     if call.shares and table.keep_shares(call.shares_version, call.shares):
         board.changed(step)

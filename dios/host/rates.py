@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.effects import SetRates
 from dios.host.buckets import Bucket
+from dios.ids import TaskId
 from dios.wire.messages import Meter, Metered
 from dios.wire.types import Traffic
 
@@ -125,6 +126,7 @@ class Rates:
         self._told = trio.Event()
         self.hold = False
         """Whether anybody has a rate, or had one a moment ago."""
+        self.told_by = TaskId(0)
         self.listeners: Final[set[Callable[[], None]]] = set()
         """What is called in the loop when rates were set."""
 
@@ -132,6 +134,7 @@ class Rates:
     def set(self, effect: SetRates) -> None:
         """Keep to these rates from now on, until their lease is over."""
         now = self._now()
+        self.told_by = effect.by
         with self._changed:
             former = self._holding(now)
             self._buckets = {}

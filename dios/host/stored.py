@@ -75,7 +75,8 @@ class Stored:
 
         Until then, or until whoever made it has hung up.
         """
-        if may_store(call):
+        # Held up for what its user stores, a coordinator could not tell the rates that would end it.
+        if task != self._rates.told_by and may_store(call):
             await self._rates.wait_off(self._owners.of(task), Traffic.STORE, lambda: _hung_up(channel))
 
 

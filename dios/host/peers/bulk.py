@@ -28,6 +28,8 @@ from dios.host.rates import Charge
 from dios.transport.memory import create_memory, write_all
 from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, decode_head, encode_head
 
+_MS: Final = 1_000_000
+
 
 class Piece(NamedTuple):
     """Some bytes of a memory or file: its descriptor, where they begin, how many they are."""
@@ -94,23 +96,34 @@ class Allowance:
 class Arrival:
     """A transfer on its way in, on somebody's meter; for one thread.
 
-    ``tell`` is called when it begins, if it is large, and now and then while it comes.
+    ``tell`` is called, when it takes long, and that is as soon as it can be known, and then now and again.
     """
 
     def __init__(self, charge: Charge, size: int, tell: Callable[[], None]) -> None:
         self._charge: Final = charge
+        self._size: Final = size
         self._tell: Final = tell
-        self._told = time.monotonic_ns()
+        self._began: Final = time.monotonic_ns()
+        self._told = 0
+        self._came = 0
         if size >= limits.DCP_TOLD_BYTES_MIN:
-            tell()
+            self._tell_at(self._began)
 
     def went(self, size: int) -> None:
         """So many bytes more have come."""
         self._charge.went(size)
+        self._came += size
         now = time.monotonic_ns()
-        if now - self._told >= limits.DCP_TOLD_MS * 1_000_000:
-            self._told = now
-            self._tell()
+        if self._told:
+            if now - self._told >= limits.DCP_TOLD_MS * _MS:
+                self._tell_at(now)
+        elif (now - self._began) * self._size >= limits.DCP_TOLD_BEFORE_MS * _MS * self._came:
+            # At this pace it is not here by then.
+            self._tell_at(now)
+
+    def _tell_at(self, now: int) -> None:
+        self._told = now
+        self._tell()
 
     def close(self) -> None:
         """No more will come."""

@@ -52,7 +52,9 @@ def test_rates_reach_the_host_of_the_node_that_is_named(hall: Hall, host: str) -
     target: ClusterNode = hall.nodes[int((host or "n2")[1]) - 1]
     assert answer.node == target.node
     for node in hall.nodes:
-        assert set_on(node) == ([effects.SetRates(RATES, 3_000)] if node is target else [])
+        assert set_on(node) == (
+            [effects.SetRates(RATES, 3_000, hall.scheduler.task)] if node is target else []
+        )
 
 
 def test_no_lease_changes_no_rate(hall: Hall) -> None:
@@ -61,7 +63,7 @@ def test_no_lease_changes_no_rate(hall: Hall) -> None:
     assert set_on(hall.nodes[0]) == []
     assert hall.scheduler.refused(Govern("n1", RATES)) == Code.EINVAL
     hall.govern(Govern("n1", (), 1_000))
-    assert set_on(hall.nodes[0]) == [effects.SetRates((), 1_000)]
+    assert set_on(hall.nodes[0]) == [effects.SetRates((), 1_000, hall.scheduler.task)]
 
 
 def test_a_node_that_is_alone_keeps_to_rates_too() -> None:

@@ -160,6 +160,19 @@ async def test_who_is_in_debt_stores_nothing_more(tmp_path: Path, call: messages
         callers.close()
 
 
+async def test_who_tells_rates_is_not_held_up(tmp_path: Path) -> None:
+    """A coordinator whose user is in debt goes on, or nobody could tell its user another rate."""
+    async with rig(tmp_path) as host, trio.open_nursery() as nursery:
+        callers = Callers(host, nursery)
+        host.do(fx.SetRates((Rate(GREEDY, Traffic.STORE, SECOND),), 60_000, TASK))
+        store(host, 5, 100 * SECOND)
+        await host.settled()
+        assert await callers.call(TASK, WRITE) == [(TASK, messages.WriteOnce)]
+        slow(host)
+        assert await callers.call(TASK, WRITE) == []
+        callers.close()
+
+
 async def test_who_has_hung_up_is_held_up_no_longer(tmp_path: Path) -> None:
     """A connection whose other end is gone ends, however large the debt."""
     async with rig(tmp_path) as host:
