@@ -20,6 +20,7 @@ from dios.fairness.dc_kernels import scale_rows
 from dios.fairness.sparse_demands import (
     Demands,
     Places,
+    Reals,
     Rows,
     check_entries,
     place_columns,
@@ -68,6 +69,8 @@ class Table:
     counts: Ints
     active: int
     tiles: tuple[tuple[int, int], ...]
+    zeros: bool
+    """Whether some v may be 0."""
 
 
 def tiles_of(offsets: Ints) -> tuple[tuple[int, int], ...]:
@@ -86,13 +89,26 @@ def table_of(
     dtype: type[np.float32 | np.float64],
     workers: Workers,
     last: Table | None,
+    spare: Reals | None = None,
 ) -> Table:
-    """The checked, scaled and indexed demands; columns of ``last`` are kept where the same are demanded."""
-    rows = rows_of(demands, own=True, single=True)
+    """The checked, scaled and indexed demands; columns of ``last`` are kept where the same are demanded.
+
+    ``spare`` is memory that the v may be written to, if it has the right size. No other memory is anybody
+    else's: demands are copied.
+    """
+    rows = rows_of(demands, single=True)
+    least = float(rows.values.min(initial=np.inf))
+    sound = least >= 0.0 and bool(rows.values.max(initial=0.0) < np.inf)
     tiles = tiles_of(rows.offsets)
-    workers.run([partial(check_entries, rows, first, end) for first, end in tiles])
+    same = last is not None and sound and _same_columns(rows, last, zeros=least == 0.0)
+    if last is not None and same:
+        rows = replace(rows, offsets=last.rows.offsets, resources=last.rows.resources)
+    else:
+        workers.run([partial(check_entries, rows, first, end) for first, end in tiles])
+        rows = replace(rows, offsets=rows.offsets.copy(), resources=rows.resources.copy())
     shares, per_entry = weights_of(weights, rows, dtype)
-    scaled = np.zeros(rows.values.size, dtype)
+    fits = spare is not None and spare.size == rows.values.size and spare.dtype == dtype
+    scaled = spare if spare is not None and fits else np.empty(rows.values.size, dtype)
     sums = [np.zeros(rows.shape[1]) for _ in tiles]
     counts = [np.zeros(rows.shape[1], np.int64) for _ in tiles]
     active = workers.run(
@@ -106,7 +122,7 @@ def table_of(
         ]
     )
     rows = replace(rows, values=scaled)
-    if last is not None and _same_columns(rows, last.rows):
+    if last is not None and same:
         column_offsets, column_tenants = last.column_offsets, last.column_tenants
     else:
         column_offsets, column_tenants = _columns(rows, tiles, counts, workers)
@@ -118,15 +134,17 @@ def table_of(
         counts=np.sum(counts, axis=0),
         active=sum(active),
         tiles=tiles,
+        zeros=least == 0.0,
     )
 
 
-def _same_columns(rows: Rows, last: Rows) -> bool:
+def _same_columns(rows: Rows, last: Table, *, zeros: bool) -> bool:
+    """Whether the same tenants demand the same resources; ``zeros``: some of the new values are 0."""
     return (
-        rows.shape == last.shape
-        and np.array_equal(rows.offsets, last.offsets)
-        and np.array_equal(rows.resources, last.resources)
-        and np.array_equal(rows.values > 0, last.values > 0)
+        rows.shape == last.rows.shape
+        and np.array_equal(rows.offsets, last.rows.offsets)
+        and np.array_equal(rows.resources, last.rows.resources)
+        and (not (zeros or last.zeros) or np.array_equal(rows.values > 0, last.rows.values > 0))
     )
 
 

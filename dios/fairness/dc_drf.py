@@ -30,7 +30,7 @@ from dios.fairness.dc_kernels import (
     some_rounds,
     subtract_tiles,
 )
-from dios.fairness.sparse_demands import Demands
+from dios.fairness.sparse_demands import Demands, Reals
 
 LOOK_AGAIN: Final = 50_000
 """Entries of rows touched between two looks at the clock: below a millisecond."""
@@ -75,6 +75,7 @@ class DcDrf:
         self._search = EpsilonSearch(float(epsilon))
         with Workers(self._threads) as workers:
             self._table = table_of(demands, self._weights, self._dtype, workers, None)
+            self._spare: Reals | None = None
             _compile(self._dtype, workers)
 
     @property
@@ -99,14 +100,17 @@ class DcDrf:
         with Workers(self._threads) as workers:
             table = self._table
             if demands is not None:
-                table = table_of(demands, self._weights, self._dtype, workers, self._table)
+                spare, self._spare = self._spare, None
+                table = table_of(demands, self._weights, self._dtype, workers, self._table, spare)
             rounds = _Rounds(table, self._search.epsilon, workers)
             used = 0.0
             while rounds.active and used <= self._deadline_s:
                 rounds.advance()
                 used = self._clock() - began
             allocation = rounds.allocation()
-        self._table = table
+        if table is not self._table:
+            # What is written once more need not be asked of the system, which takes longer than the writing.
+            self._table, self._spare = table, self._table.rows.values
         self._search.ended(late=used > self._deadline_s, used=used / self._deadline_s)
         return allocation
 
@@ -151,6 +155,7 @@ class _Rounds:
         self._state = np.zeros((resources, 4))
         self._state[:, MU] = self._state[:, BEFORE] = table.sums
         self._state[:, COUNT] = table.counts
+        self._taken = np.empty((0, resources, 2))
         self._soonest = np.zeros(-(-resources // BLOCK))
         self._marks = _Marks(
             active=np.ones(tenants, np.uint8),
@@ -199,7 +204,9 @@ class _Rounds:
         ends = np.zeros(leaving.size + 1, np.int64)
         np.cumsum(table.rows.offsets[leaving + 1] - table.rows.offsets[leaving], out=ends[1:])
         tiles = tiles_of(ends)
-        taken = np.zeros((len(tiles), table.rows.shape[1], 2))
+        if len(self._taken) < len(tiles):
+            self._taken = np.empty((len(tiles), table.rows.shape[1], 2))
+        taken = self._taken[: len(tiles)]
         self._workers.run(
             [
                 partial(

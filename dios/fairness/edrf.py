@@ -17,6 +17,8 @@ from dios.fairness import edrf_events
 from dios.fairness.allocation import Allocation, Floats
 from dios.fairness.edrf_events import KEPT, MU, Columns, Dry, Scaled
 from dios.fairness.sparse_demands import (
+    SCALE_MAX,
+    SCALE_MIN,
     SUMS,
     Demands,
     Reals,
@@ -28,9 +30,6 @@ from dios.fairness.sparse_demands import (
     scales,
     weights_of,
 )
-
-SCALE_MIN, SCALE_MAX = 1e-290, 1e290
-"""Beyond, a tenant's v is not its demand times one number: that would lose digits, or be no number."""
 
 
 def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = False) -> Allocation:

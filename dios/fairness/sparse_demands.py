@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled
+from dios.compiled import compiled, inlined
 from dios.fairness.allocation import Floats, Ints, array_of, as_compiled, numbers, refuse
 
 Places: TypeAlias = npt.NDArray[np.int32]
@@ -21,6 +21,9 @@ Demands: TypeAlias = npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike, npt.Arr
 """Dense (n, m), or CSR: (indptr (n + 1,), indices (z,), values (z,), number of resources m)."""
 
 _CSR_PARTS = 4
+
+SCALE_MIN, SCALE_MAX = 1e-290, 1e290
+"""Beyond, a tenant's v is not its demand times one number: that would lose digits, or be no number."""
 
 SCALE_TINY: Final = float(np.finfo(np.float64).tiny)
 """A tenant that demands something never has a scale of 0."""
@@ -170,6 +173,27 @@ def first_fault(offsets: Ints, resources: Places, values: Reals, count: int, fir
     return -1
 
 
+@inlined
+def rho_of(
+    values: Reals,
+    weights: Floats,
+    per_entry: bool,  # noqa: FBT001 - a kernel is called by position
+    tenant: int,
+    first: int,
+    last: int,
+    peak: float,
+) -> float:
+    """A tenant's rho (Table 1), its entries from ``first`` to ``last``, the largest of which is ``peak``."""
+    if not per_entry:
+        return float(weights[tenant])
+    rho = np.inf
+    for k in range(first, last):
+        share = values[k] / peak
+        if share > 0.0:
+            rho = min(rho, weights[k] / share)
+    return rho
+
+
 @compiled
 def scales(
     offsets: Ints,
@@ -178,19 +202,14 @@ def scales(
     per_entry: bool,  # noqa: FBT001 - a kernel is called by position
     scale: Floats,
 ) -> None:
-    """By what each tenant's values are multiplied to be its v: rho over its largest value, 0 without any."""
+    """Fill by what each tenant's values are multiplied to be its v: rho over the largest; ``scale`` comes as zeros."""
     for tenant in range(len(scale)):
         peak = 0.0
         for k in range(offsets[tenant], offsets[tenant + 1]):
             peak = max(peak, values[k])
-        rho = 0.0 if per_entry else weights[tenant]
-        if per_entry and peak > 0.0:
-            rho = np.inf
-            for k in range(offsets[tenant], offsets[tenant + 1]):
-                share = values[k] / peak
-                if share > 0.0:
-                    rho = min(rho, weights[k] / share)
-        scale[tenant] = max(rho / peak, SCALE_TINY) if peak > 0.0 else 0.0
+        if peak > 0.0:
+            rho = rho_of(values, weights, per_entry, tenant, offsets[tenant], offsets[tenant + 1], peak)
+            scale[tenant] = max(rho / peak, SCALE_TINY)
 
 
 @compiled
