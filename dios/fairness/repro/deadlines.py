@@ -5,14 +5,13 @@ For: ``dios repro dc-drf``. Not for: demands that change (``changes``).
 
 from __future__ import annotations
 
-import time
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dios.fairness.allocation import Floats
 from dios.fairness.dc_drf import DcDrf
-from dios.fairness.repro.clouds import FAMILY, MAIN, PAPER, Cloud, Clouds, Distance
+from dios.fairness.repro.clouds import FAMILY, MAIN, PAPER, Cloud, Clouds, Distance, clock_for, exact_s
 from dios.fairness.repro.rounds import Course, foretold
 from dios.figures import Cell, Claim, Figure, Sheet
 from dios.pictures import Lines
@@ -45,35 +44,25 @@ class Settled(NamedTuple):
     late: int
     """Of the second half of the intervals, those that did not complete."""
     seconds: float
-    """Median wall-clock time of an interval in the second half."""
+    """Median time of an interval in the second half."""
 
 
-def settled(clouds: Clouds, cloud: Cloud, part: float, *, threads: int | None) -> Settled:
+def settled(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | None) -> Settled:
     """Control intervals on unchanged demands; the last one that completed, or the last of all.
 
-    ``part`` of the time of the rounds with epsilon 0, of this cloud and so many threads, is the deadline.
+    The deadline is of CPU time where there is one thread, of real time otherwise.
     """
-    sharing = DcDrf(cloud.demands, deadline_s=3600.0, threads=threads)
-    spans = []
-    for _ in range(3):
-        began = time.perf_counter()
-        sharing.interval()
-        spans.append(time.perf_counter() - began)
-    return settled_by(clouds, cloud, part * min(spans), threads=threads)
-
-
-def settled_by(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | None) -> Settled:
-    """The same for a deadline in seconds."""
     clouds.told(f"DC-DRF, deadline {deadline_s * 1000:.0f} ms, {threads or 'all'} threads")
-    sharing = DcDrf(cloud.demands, deadline_s=deadline_s, threads=threads)
+    clock = clock_for(threads)
+    sharing = DcDrf(cloud.demands, deadline_s=deadline_s, threads=threads, clock=clock)
     last = sharing.interval()
     late, spans = 0, []
     for number in range(clouds.size.intervals):
-        began = time.perf_counter()
+        began = clock()
         found = sharing.interval()
         if number >= clouds.size.intervals // 2:
             late += not found.completed
-            spans.append(time.perf_counter() - began)
+            spans.append(clock() - began)
         if found.completed or not last.completed:
             last = found
     return Settled(deadline_s, last.epsilon, last.rounds, last.share, late, float(np.median(spans)))
@@ -82,12 +71,12 @@ def settled_by(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int 
 def figure_8(clouds: Clouds) -> Figure:
     """Utilisation, fairness and epsilon by deadline, for the paper's four configurations."""
     cloud = clouds.cloud(MAIN)
-    whole = clouds.full_s(1)
+    whole = exact_s(cloud.demands, 1)
     rows: list[tuple[Cell, ...]] = []
     found: dict[str, list[tuple[float, Distance, float]]] = {PARALLEL: [], SINGLE: []}
     for part in PARTS:
         for name, threads in ((PARALLEL, None), (SINGLE, 1)):
-            each = settled_by(clouds, cloud, part * whole, threads=threads)
+            each = settled(clouds, cloud, part * whole, threads=threads)
             distance = cloud.distance(each.share)
             found[name].append((each.deadline_s, distance, each.epsilon))
             rows.append(
@@ -104,7 +93,9 @@ def figure_8(clouds: Clouds) -> Figure:
         quick=clouds.size.quick,
         setting=(
             *clouds.setting(),
-            ("DC-DRF", f"all CPUs; sDC-DRF: one; {clouds.size.intervals} intervals for each deadline"),
+            ("DC-DRF", "on all CPUs, deadlines in real time"),
+            ("sDC-DRF", "on one thread, deadlines in CPU time"),
+            ("intervals", f"{clouds.size.intervals} for each deadline"),
             ("exact rounds", f"{whole * 1000:.0f} ms on one thread, {cloud.exact.rounds:,} rounds"),
         ),
         sheets=_sheets(rows, stopped),
