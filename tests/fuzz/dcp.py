@@ -228,7 +228,7 @@ class Liar:
                 names = (
                     ("ref", "object", "permissions", "own")
                     if len(kind.item_types) == 4
-                    else ("object", "owner")
+                    else ("object", "owner", "count")
                 )
                 return tuple(
                     self._value(each, part, depth) for each, part in zip(kind.item_types, names, strict=False)
