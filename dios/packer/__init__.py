@@ -3,7 +3,25 @@
 Not for: clusters, principals and running tasks. Nothing here knows one.
 """
 
+from dios.packer import baselines
+from dios.packer.allocate import Placement, Refusal, allocate
+from dios.packer.datacenter import Capacity, Datacenter, Spot
+from dios.packer.policies import Policy
 from dios.packer.share_bandwidth import share_bandwidth
 from dios.packer.ti_mra import Edge, JobError, Node, TiMra
 
-__all__ = ["Edge", "JobError", "Node", "TiMra", "share_bandwidth"]
+__all__ = [
+    "Capacity",
+    "Datacenter",
+    "Edge",
+    "JobError",
+    "Node",
+    "Placement",
+    "Policy",
+    "Refusal",
+    "Spot",
+    "TiMra",
+    "allocate",
+    "baselines",
+    "share_bandwidth",
+]

@@ -1,0 +1,228 @@
+"""Admission of a job as a whole: a place for each task and a path for each edge, or why not (Algorithm 1).
+
+Not for: starting tasks; whoever asks does that. Nor for the scores, which are compiled
+(``place_kernels.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.limits import PACKER_TRIES_MAX
+from dios.packer.baselines import POLICIES
+from dios.packer.books_kernels import give_back
+from dios.packer.datacenter import Datacenter
+from dios.packer.place_kernels import place_job
+from dios.packer.policies import FIXED, Policy
+from dios.packer.site import Load
+from dios.packer.ti_mra import RESOURCES, UNITS, Floats, JobError, TiMra
+
+NAMES: Final = (*RESOURCES, "bandwidth")
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A job that was admitted: it holds what it asked for until its end, or until ``release``."""
+
+    job: TiMra
+    """In the data centre's instants, as it was booked."""
+    policy: Policy
+    start: int
+    """The first instant."""
+    end: int
+    """The instant after its last."""
+    places: dict[str, str]
+    """Where each node is, by name: ``server 17``, or ``storage[0]`` for a service."""
+    servers: dict[str, int]
+    """The same of tasks alone, by number."""
+    planes: tuple[int, ...]
+    """The plane of each edge's path; 0 in a tree."""
+    number: int
+    _datacenter: Datacenter = field(repr=False)
+    _load: Load = field(repr=False)
+
+    def __bool__(self) -> Literal[True]:
+        return True
+
+    def release(self, now: int | None = None) -> None:
+        """Give back what is still held, from ``now`` on (None: the data centre's time).
+
+        ``ValueError``: it was released before, or has ended, or time would run back.
+        """
+        if now is not None:
+            self._datacenter.advance(now)
+        if self.number not in self._datacenter._live:  # noqa: SLF001 - one idea in two files
+            raise ValueError(f"placement {self.number} of {self.job.name!r} has ended: it holds nothing")
+        begin = max(0, self._datacenter.now - self.start)
+        give_back(self._datacenter.site, self._load, begin, self._datacenter.notes(self._load))
+        self._datacenter._live.discard(self.number)  # noqa: SLF001 - likewise
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A job that has no place; nothing was booked."""
+
+    job: str
+    node: str
+    """The node that found none, when those before it had theirs."""
+    resource: str
+    """cpu, memory, disk_write, disk_read, or bandwidth."""
+    instant: int
+    """Of the data centre."""
+    needed: float
+    """How much of it, in the caller's units."""
+    room: int
+    """How many places have so much of it then; for bandwidth: have enough of all else."""
+    places: int
+    """How many there are for such a node."""
+    link: str | None = None
+    """For bandwidth: a link that is short."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __str__(self) -> str:
+        begin = f"{self.job!r} has no place: at instant {self.instant} "
+        if self.resource == NAMES[4]:
+            where = self.link or "every path"
+            return (
+                f"{begin}{where} is short of bandwidth for {self.node!r}, although {self.room} of "
+                f"{self.places} have enough of all else; start later, or send less"
+            )
+        unit = UNITS[NAMES.index(self.resource)]
+        have = "none has" if self.room == 0 else f"only {self.room} have"
+        beside = "" if self.room == 0 else ", and those are short of something else"
+        return (
+            f"{begin}{self.node!r} needs {self.needed:g} {unit} of {self.resource}, and of {self.places} "
+            f"possible places {have} that{beside}; start later, or need less"
+        )
+
+
+def allocate(
+    datacenter: Datacenter, job: TiMra, now: int | None = None, *, policy: Policy | str = FIXED
+) -> Placement | Refusal:
+    """Admit a job from ``now`` on, all or nothing (Packer paper, Algorithm 1, equations 4 to 8).
+
+    ``now`` is an instant of the data centre, to which its time goes on; None: its own time. A job in
+    instants of another length is taken at the peaks of what each touches. ``policy`` is one of
+    ``dios.packer.policies`` and ``dios.packer.baselines``, or its name. A placement is true and a refusal
+    false.
+
+    The weight of a resource is 1 - its utilisation over that of all five, taken over the job's instants,
+    once, before its first task; all weigh alike in an empty data centre.
+
+    Raises ``ValueError``: time would run back, the job is longer than the horizon, or needs a service that
+    nobody offers, or the policy is unknown.
+    """
+    chosen = _policy(policy)
+    fitting = job.resampled(datacenter.instant_s)
+    if fitting.instants > datacenter.horizon:
+        raise JobError("instants", f"is {fitting.instants}: the data centre looks {datacenter.horizon} ahead")
+    for node in job.nodes:
+        if node.service is not None and node.service not in datacenter.services:
+            known = ", ".join(datacenter.services) or "none"
+            raise JobError(
+                f"{node.field}.service", f"is {node.service!r}, which nobody offers; known: {known}"
+            )
+    if now is not None:
+        datacenter.advance(now)
+    load = _load(datacenter, fitting, chosen)
+    near = datacenter.notes(load)
+    report = np.zeros(5, np.int64)
+    weights = _weights(datacenter, fitting.instants).astype(np.float32)
+    tries = PACKER_TRIES_MAX
+    if not place_job(datacenter.site, load, chosen.rule, weights, tries, near, report):
+        return _refusal(datacenter, fitting, load, report.tolist())
+    start, end = datacenter.now, datacenter.now + fitting.instants
+    where = load.place.tolist()
+    return Placement(
+        fitting,
+        chosen,
+        start,
+        end,
+        {node.name: datacenter.place_name(at) for node, at in zip(job.nodes, where, strict=True)},
+        {node.name: at for node, at in zip(job.nodes, where, strict=True) if node.service is None},
+        tuple(load.plane.tolist()),
+        datacenter._book(end),  # noqa: SLF001 - one idea in two files
+        datacenter,
+        load,
+    )
+
+
+def _policy(policy: Policy | str) -> Policy:
+    if isinstance(policy, Policy):
+        return policy
+    if policy not in POLICIES:
+        raise ValueError(f"policy is {policy!r}: {', '.join(POLICIES)} are possible")
+    return POLICIES[policy]
+
+
+def _weights(datacenter: Datacenter, instants: int) -> Floats:
+    """The dynamic weights of equations 7 and 8, bandwidth last."""
+    used = datacenter.utilisation(instants)
+    total = float(used.sum())
+    return 1.0 - (used / total if total > 0.0 else np.full(5, 0.2))
+
+
+def _load(datacenter: Datacenter, job: TiMra, policy: Policy) -> Load:
+    """The job in the data centre's whole units, as far as the policy knows it."""
+    demand = datacenter.quanta.up(job.demand)
+    flow = datacenter.band.up(job.bandwidth)
+    nodes, edges = len(job.nodes), len(job.edges)
+    if policy.knows != "time":
+        demand = np.broadcast_to(demand.max(axis=1, keepdims=True), demand.shape)
+        flow = np.broadcast_to(flow.max(axis=1, keepdims=True, initial=0.0), flow.shape)
+    tasks = np.array([node.service is None for node in job.nodes])
+    if policy.knows == "slots":
+        demand = _in_slots(datacenter, demand, tasks, policy.slots)
+    order = job.order
+    if policy.order == "share":
+        order = np.argsort((demand.max(axis=1) / datacenter.totals[:4]).max(axis=1), kind="stable")
+    span = np.tile(np.array([0, datacenter.servers]), (nodes, 1))
+    for at, node in enumerate(job.nodes):
+        if node.service is not None:
+            span[at] = datacenter.services[node.service]
+    degrees = np.bincount(job.ends.ravel(), minlength=nodes)
+    return Load(
+        demand=np.ascontiguousarray(demand, np.float32),
+        flow=np.ascontiguousarray(flow, np.int64),
+        ends=np.array(job.ends),
+        order=np.array(order, np.int64),
+        span=span.astype(np.int64),
+        first=np.append(0, np.cumsum(degrees)).astype(np.int64),
+        at=(np.argsort(job.ends.ravel(), kind="stable") // 2).astype(np.int64),
+        slots=np.arange(datacenter.now, datacenter.now + job.instants) % datacenter.horizon,
+        place=np.full(nodes, -1, np.int64),
+        plane=np.full(edges, -1, np.int64),
+    )
+
+
+def _in_slots(datacenter: Datacenter, demand: Floats, tasks: npt.NDArray[np.bool_], slots: int) -> Floats:
+    """Each task takes as many slots as its peaks need, all the time; services have none and stay."""
+    slot = np.floor(datacenter.smallest / slots)
+    many = np.ceil(demand / np.maximum(slot, 1.0)).max(axis=2, keepdims=True)
+    return np.where(tasks[:, None, None], np.maximum(many, 1.0) * slot, demand)
+
+
+def _refusal(datacenter: Datacenter, job: TiMra, load: Load, report: list[int]) -> Refusal:
+    node, resource, instant, room, link = report
+    low, high = load.span[node].tolist()
+    if resource == 4:
+        needed = float(job.bandwidth[(job.ends == node).any(axis=1), instant].sum())
+    else:
+        units = load.demand[node, instant].astype(np.float64)
+        needed = float(datacenter.quanta.amount(units)[resource])
+    return Refusal(
+        job.name,
+        job.nodes[node].name,
+        NAMES[resource],
+        datacenter.now + instant,
+        needed,
+        room,
+        high - low,
+        datacenter.link_name(link) if link >= 0 else None,
+    )

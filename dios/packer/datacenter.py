@@ -1,0 +1,378 @@
+"""A data centre: servers, services and links, and what of them is free at each of the next instants.
+
+Not for: deciding where a job goes (``allocate.py``).
+
+Time is a ring of ``horizon`` instants that begins now; moving on wipes what has passed and adds as many empty
+ones at the end. Amounts come in your units and are kept as whole numbers of a decimal fraction of them, fine
+enough for seven digits of the largest server: what is asked for is rounded up, capacities are rounded down.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.limits import PACKER_AMOUNT_MAX, PACKER_INSTANTS_MAX, PACKER_SERVERS_MAX, PACKER_STATE_MAX
+from dios.packer.site import TOO_MUCH, UNITS_MAX, Load, Near, Site, fits, notes_for
+from dios.packer.ti_mra import RESOURCES, Floats, Ints
+
+_NOISE: Final = 2.0**-40
+"""Decimal fractions are not exact in binary; no more than this part is taken for noise."""
+
+
+class Capacity(NamedTuple):
+    """What a server has: cores, MiB, and MB/s written and read; as of the paper's evaluation."""
+
+    cpu: float = 16.0
+    memory: float = 32_768.0
+    disk_write: float = 200.0
+    disk_read: float = 200.0
+
+
+class Spot(NamedTuple):
+    """A machine that offers a service: where it is, what it has, and its link in each direction."""
+
+    rack: int
+    capacity: Capacity = Capacity()
+    link: float = 1000.0
+
+
+class Quanta:
+    """Powers of ten of k units: the amount of each that is counted as one."""
+
+    def __init__(self, largest: Floats) -> None:
+        """For each unit the finest one of which the ``largest`` amount (k,) is no more than ``UNITS_MAX``."""
+        powers = np.array([_power(float(each)) for each in largest])
+        # One of them is 1, and the other a whole power, which is exact where a fraction were not.
+        self._times: Final[Floats] = 10.0 ** np.maximum(-powers, 0)
+        self._over: Final[Floats] = 10.0 ** np.maximum(powers, 0)
+
+    def up(self, amounts: Floats) -> Floats:
+        """(..., k) as whole numbers, rounded up; what no server can have is ``TOO_MUCH``."""
+        return np.minimum(np.ceil(amounts * self._times / self._over * (1.0 - _NOISE)), TOO_MUCH)
+
+    def down(self, amounts: Floats) -> Floats:
+        """(..., k) as whole numbers, rounded down."""
+        return np.floor(amounts * self._times / self._over * (1.0 + _NOISE))
+
+    def amount(self, units: Floats) -> Floats:
+        """(..., k) whole numbers in the caller's units."""
+        return units * self._over / self._times
+
+
+def _power(largest: float) -> int:
+    if largest <= 0.0:
+        return 0
+    power = math.floor(math.log10(largest / UNITS_MAX))
+    while math.floor(largest * 10.0**-power * (1.0 + _NOISE)) > UNITS_MAX:
+        power += 1
+    return power
+
+
+class Datacenter:
+    """Servers in racks, racks in pods, pods around a core (Packer paper, section III-A).
+
+    ``capacity`` is one ``Capacity`` for all servers or an array (servers, 4); ``rack_of`` (servers,) and
+    ``pod_of`` (racks,) say where each is. ``link`` is the bandwidth of a server in each direction, one for
+    all or (servers,); ``rack_link`` that of each link of a rack, ``pod_link`` that of each link of a pod.
+    With ``planes`` (a, c) a rack has one link to each of ``a`` switches of its pod and each of those one to
+    each of ``c`` core switches, so that between pods there are a c paths; (1, 1) is a tree. ``services``
+    names what is offered, and by which machines. Time begins at instant ``now``, and what lies ``horizon``
+    instants ahead or more cannot be booked.
+
+    Raises ``ValueError`` that names the argument and the index.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: Capacity | npt.ArrayLike,
+        rack_of: npt.ArrayLike,
+        pod_of: npt.ArrayLike,
+        link: float | npt.ArrayLike = 1000.0,
+        rack_link: float = 10_000.0,
+        pod_link: float = 100_000.0,
+        planes: tuple[int, int] = (1, 1),
+        services: Mapping[str, Sequence[Spot]] | None = None,
+        horizon: int = 64,
+        instant_s: float = 1.0,
+        now: int = 0,
+    ) -> None:
+        pods = _places("pod_of", pod_of, None)
+        racks = _places("rack_of", rack_of, pods.size)
+        self.servers: Final = racks.size
+        spots = [(name, spot) for name, many in (services or {}).items() for spot in many]
+        self.services: Final = _spans(racks.size, services or {})
+        racks = np.append(racks, _places("services", [spot.rack for _, spot in spots], pods.size, least=0))
+        has = np.empty((racks.size, 4))
+        has[: self.servers] = _amounts("capacity", capacity, (self.servers, 4))
+        links = np.empty(racks.size)
+        links[: self.servers] = _amounts("link", link, (self.servers,))
+        for at, (name, spot) in enumerate(spots, self.servers):
+            has[at] = _amounts(f"services[{name}].capacity", spot.capacity, (4,))
+            links[at] = _amounts(f"services[{name}].link", spot.link, ())
+        trunks = [float(_amounts("rack_link", rack_link, ())), float(_amounts("pod_link", pod_link, ()))]
+        if min(planes) < 1:
+            raise ValueError(f"planes is {planes}: two numbers of at least 1 are needed")
+        if not 1 <= horizon <= PACKER_INSTANTS_MAX:
+            raise ValueError(f"horizon is {horizon}: 1 to {PACKER_INSTANTS_MAX} instants are possible")
+        if not (math.isfinite(instant_s) and instant_s > 0.0):
+            raise ValueError(f"instant_s is {instant_s}: a time above 0 is needed")
+        width = 2 * pods.size * planes[0] + 2 * (int(pods.max()) + 1) * planes[0] * planes[1]
+        if horizon * (6 * racks.size + width) > PACKER_STATE_MAX:
+            raise ValueError(
+                f"horizon is {horizon}: too many instants for {racks.size} servers and {width} links"
+            )
+        self.horizon: Final = horizon
+        self.instant_s: Final = instant_s
+        self.now = now
+        self.quanta: Final = Quanta(has.max(axis=0))
+        """Of the four resources."""
+        self.band: Final = Quanta(links.max(keepdims=True))
+        """Of bandwidth."""
+        self._build(has, links, trunks, racks, pods, planes)
+        self._near: Near | None = None
+        self._live: set[int] = set()
+        self._ends: list[tuple[int, int]] = []
+        self._booked = 0
+
+    @classmethod
+    def tree(
+        cls,
+        servers: int = 1200,
+        *,
+        per_rack: int = 40,
+        racks_per_pod: int = 10,
+        capacity: Capacity | npt.ArrayLike = Capacity(),  # noqa: B008 - a constant
+        link: float | npt.ArrayLike = 1000.0,
+        rack_link: float = 10_000.0,
+        pod_link: float = 100_000.0,
+        services: Mapping[str, Sequence[Spot]] | None = None,
+        horizon: int = 64,
+        instant_s: float = 1.0,
+    ) -> Datacenter:
+        """Three tiers with one path between any two; without arguments that of the paper's evaluation."""
+        for name, value in (("servers", servers), ("per_rack", per_rack), ("racks_per_pod", racks_per_pod)):
+            if not 1 <= value <= PACKER_SERVERS_MAX:
+                raise ValueError(f"{name} is {value}: 1 to {PACKER_SERVERS_MAX} are possible")
+        rack_of = np.arange(servers) // per_rack
+        return cls(
+            capacity=capacity,
+            rack_of=rack_of,
+            pod_of=np.arange(int(rack_of[-1]) + 1) // racks_per_pod,
+            link=link,
+            rack_link=rack_link,
+            pod_link=pod_link,
+            services=services,
+            horizon=horizon,
+            instant_s=instant_s,
+        )
+
+    @classmethod
+    def fat_tree(
+        cls,
+        ports: int,
+        *,
+        capacity: Capacity | npt.ArrayLike = Capacity(),  # noqa: B008 - a constant
+        link: float = 1000.0,
+        services: Mapping[str, Sequence[Spot]] | None = None,
+        horizon: int = 64,
+        instant_s: float = 1.0,
+    ) -> Datacenter:
+        """A fat tree of switches with an even number of ``ports``: ports**3 / 4 servers, all links alike.
+
+        Between pods there are ports**2 / 4 paths, of which each edge of a job gets the emptiest.
+        """
+        if ports < 2 or ports % 2 or ports**3 // 4 > PACKER_SERVERS_MAX:
+            raise ValueError(f"ports is {ports}: an even number of at least 2 is needed")
+        half = ports // 2
+        return cls(
+            capacity=capacity,
+            rack_of=np.arange(ports * half * half) // half,
+            pod_of=np.arange(ports * half) // half,
+            link=link,
+            rack_link=link,
+            pod_link=link,
+            planes=(half, half),
+            services=services,
+            horizon=horizon,
+            instant_s=instant_s,
+        )
+
+    def advance(self, now: int) -> None:
+        """Let time go on to instant ``now`` and forget what passed. ``ValueError``: it would run back."""
+        if now < self.now:
+            raise ValueError(f"now is {now}: time has come to {self.now} and never runs back")
+        passed = min(now - self.now, self.horizon)
+        for instant in range(self.now, self.now + passed):
+            slot = instant % self.horizon
+            self.site.free[slot] = self._whole.free[0]
+            self.site.trunk[slot] = self._whole.trunk[0]
+            self.site.bundle[slot] = self._whole.bundle[0]
+            self.site.spent[slot] = 0
+        self.now = now
+        while self._ends and self._ends[0][0] <= now:
+            self._live.discard(heapq.heappop(self._ends)[1])
+
+    @property
+    def racks(self) -> int:
+        """How many racks there are."""
+        return int(self.site.pod.size)
+
+    @property
+    def pods(self) -> int:
+        """How many pods there are."""
+        return int(self.site.pod.max()) + 1
+
+    def free(self, resource: str) -> Floats:
+        """(horizon, servers) what is free from now on of cpu, memory, disk_write, disk_read, up or down."""
+        names = (*RESOURCES, "up", "down")
+        if resource not in names:
+            raise ValueError(f"resource is {resource!r}: {', '.join(names)} are possible")
+        which = names.index(resource)
+        units = self.site.free[self._slots(), :, : self.servers].astype(np.float64)
+        if which >= 4:
+            return self.band.amount(units[:, which, :, None])[..., 0]
+        return self.quanta.amount(np.moveaxis(units[:, :4], 1, 2))[..., which]
+
+    def utilisation(self, instants: int = 1) -> Floats:
+        """(5,) the part in use, over the next instants: the four resources, and bandwidth of all links."""
+        slots = self._slots()[:instants]
+        return np.asarray(self.site.spent[slots].mean(axis=0) / self.totals)
+
+    def is_empty(self) -> bool:
+        """Whether nothing at all is booked, to the last unit."""
+        return (
+            bool((self.site.free == self._whole.free).all())
+            and bool((self.site.trunk == self._whole.trunk).all())
+            and bool((self.site.bundle == self._whole.bundle).all())
+            and not self.site.spent.any()
+        )
+
+    def link_name(self, link: int) -> str:
+        """What people call a link, by its number among all: places up, places down, racks, pods."""
+        places, (planes, cores) = self.site.rack.size, self.site.planes.tolist()
+        if link < 2 * places:
+            return f"the link {'up' if link < places else 'down'} of {self.place_name(link % places)}"
+        link -= 2 * places
+        racks = self.racks * planes
+        kind, link, count = ("rack", link, racks) if link < 2 * racks else ("pod", link - 2 * racks, 0)
+        count = count or self.pods * planes * cores
+        direction = "up" if link < count else "down"
+        each = planes if kind == "rack" else planes * cores
+        which = f", plane {link % each}" if each > 1 else ""
+        return f"the link {direction} of {kind} {link % count // each}{which}"
+
+    def place_name(self, place: int) -> str:
+        """What people call a server, or a machine of a service."""
+        if place < self.servers:
+            return f"server {place}"
+        name = next(name for name, (low, high) in self.services.items() if low <= place < high)
+        return f"{name}[{place - self.services[name][0]}]"
+
+    def notes(self, load: Load) -> Near:
+        """Room for the kernels' notes about any task of a job, kept for the next one."""
+        if self._near is None or not fits(self._near, load):
+            self._near = notes_for(self.site, load)
+        return self._near
+
+    def _slots(self) -> Ints:
+        return np.arange(self.now, self.now + self.horizon) % self.horizon
+
+    def _book(self, end: int) -> int:
+        """A number for what is held up to an instant; it is live until then, or until it is released."""
+        self._booked += 1
+        self._live.add(self._booked)
+        heapq.heappush(self._ends, (end, self._booked))
+        return self._booked
+
+    def _build(
+        self,
+        has: Floats,
+        links: Floats,
+        trunks: Sequence[float],
+        racks: Ints,
+        pods: Ints,
+        planes: tuple[int, int],
+    ) -> None:
+        """The books of an empty data centre, and a copy of one instant of them."""
+        rows = np.empty((6, racks.size))
+        rows[:4] = self.quanta.down(has).T
+        rows[4] = rows[5] = self.band.down(links)
+        rack_units, pod_units = self.band.down(np.array(trunks))
+        first, cores = planes
+        pod_count = int(pods.max()) + 1
+        trunk = np.repeat(
+            [rack_units, pod_units], [2 * pods.size * first, 2 * pod_count * first * cores]
+        ).astype(np.int64)
+        bundle = np.repeat(
+            [rack_units * first, pod_units * first * cores], [2 * pods.size, 2 * pod_count]
+        ).astype(np.int64)
+        inverse = np.divide(1.0, rows, out=np.zeros_like(rows), where=rows > 0.0)
+
+        def books(instants: int) -> Site:
+            return Site(
+                free=np.tile(rows.astype(np.float32), (instants, 1, 1)),
+                scale=inverse.astype(np.float32),
+                trunk=np.tile(trunk, (instants, 1)),
+                bundle=np.tile(bundle, (instants, 1)),
+                bundle_scale=1.0 / np.maximum(bundle, 1),
+                spent=np.zeros((instants, 5), np.int64),
+                rack=racks,
+                pod=pods,
+                planes=np.array(planes, np.int64),
+            )
+
+        self.site = books(self.horizon)
+        self._whole = books(1)
+        self.smallest = rows[:4, : self.servers].min(axis=1)
+        """(4,) what every server has, in units."""
+        self.totals = np.maximum(np.append(rows[:4].sum(axis=1), rows[4:].sum() + trunk.sum()), 1.0)
+        """(5,) what there is of each resource, in units."""
+
+
+def _spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict[str, tuple[int, int]]:
+    spans: dict[str, tuple[int, int]] = {}
+    for name, spots in services.items():
+        if not spots:
+            raise ValueError(f"services[{name}] is empty: say which machines offer it")
+        spans[name] = (servers, servers + len(spots))
+        servers += len(spots)
+    return spans
+
+
+def _places(name: str, given: npt.ArrayLike, bound: int | None, least: int = 1) -> Ints:
+    """Where things are: whole numbers from 0, below ``bound`` if there is one."""
+    found = np.asarray(given)
+    if found.size == 0 and least == 0:
+        return np.zeros(0, np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not least <= found.size <= PACKER_SERVERS_MAX:
+        raise ValueError(f"{name} is no row of 1 to {PACKER_SERVERS_MAX} whole numbers")
+    highest = PACKER_SERVERS_MAX if bound is None else bound - 1
+    good = (found >= 0) & (found <= highest)
+    if not good.all():
+        at = int(np.argmin(good))
+        raise ValueError(f"{name}[{at}] is {found[at]}: 0 to {highest} are possible")
+    return found.astype(np.int64)
+
+
+def _amounts(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Amounts of any shape that spreads to ``shape``: finite, not negative."""
+    try:
+        found = np.asarray(given, np.float64)
+        spread = np.broadcast_to(found, shape)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is no number, nor an array of the shape {shape}") from None
+    good = (found >= 0.0) & (found <= PACKER_AMOUNT_MAX)
+    if not good.all():
+        place = np.unravel_index(int(np.argmin(good)), found.shape)
+        index = f"[{', '.join(str(int(at)) for at in place)}]" if place else ""
+        raise ValueError(
+            f"{name}{index} is {found[place]}: a number from 0 to {PACKER_AMOUNT_MAX:g} is needed"
+        )
+    return spread

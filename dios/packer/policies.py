@@ -1,0 +1,50 @@
+"""The ways to choose a server: Packer's score as printed and as meant, and a rule of our own.
+
+Not for: what others do, which is in ``baselines.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dios.packer.site import ALIGN, BEST, CUBIC, FIRST, Rule
+
+KINDS: Final = {"cubic": CUBIC, "align": ALIGN, "first": FIRST, "best": BEST}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How servers are compared, what of a job is known, and in which order its nodes are placed.
+
+    ``score``: "cubic" is equations 7 and 8, "align" the scalar product of what is needed and what is free,
+    "best" prefers whoever has the least left over, "first" the first that has room. ``unused`` is what
+    "cubic" counts for each link of the longest path that a placement does not need, at each instant.
+    ``remote``, ``racks`` and ``pods`` are the parts of a score that "align" takes away from a server if all
+    that the task exchanges has to leave the server, the rack, the pod. ``knows``: demands over "time", only
+    "peaks", or only "slots" of a server, of which there are ``slots``. ``order``: by "start" and
+    dependency, or by dominant "share", the smallest first.
+    """
+
+    name: str
+    score: Literal["cubic", "align", "best", "first"] = "cubic"
+    unused: float = 1.0
+    remote: float = 0.0
+    racks: float = 0.0
+    pods: float = 0.0
+    knows: Literal["time", "peaks", "slots"] = "time"
+    order: Literal["start", "share"] = "start"
+    slots: int = 4
+
+    @property
+    def rule(self) -> Rule:
+        """As the kernels know it."""
+        return Rule(KINDS[self.score], self.unused, self.remote, self.racks, self.pods)
+
+
+LITERAL: Final = Policy("literal", unused=0.0)
+"""Equations 6 to 8 as printed: links that are used add to a score, so that co-located tasks gain nothing."""
+FIXED: Final = Policy("fixed")
+"""The same, where each link of the longest path that is not used counts as one that is free."""
+ALIGNED: Final = Policy("aligned", "align", remote=0.1, racks=0.3, pods=0.3)
+"""Alignment, less for what leaves the server, the rack and the pod."""

@@ -1,0 +1,199 @@
+"""Packing done slowly and plainly: whole paths link by link, and the equations as they are printed.
+
+For: tests of ``dios.packer``. It shares nothing with the kernels but the units of the books.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dios.packer import Capacity, Datacenter, Edge, Node, Placement, Spot, TiMra
+from dios.packer.policies import Policy
+from dios.packer.site import Load
+
+Link = tuple[Hashable, ...]
+
+
+@dataclass
+class Books:
+    """What is in use in a data centre of one plane: by place and resource, and by link, at each slot."""
+
+    datacenter: Datacenter
+    used: dict[tuple[int, int, int], int] = field(default_factory=lambda: defaultdict(int))
+    """(slot, resource, place)."""
+    flow: dict[tuple[int, Link], int] = field(default_factory=lambda: defaultdict(int))
+
+    def capacity(self, link: Link) -> int:
+        """Of any link, in units."""
+        whole = self.datacenter._whole
+        if link[0] in {"up", "down"}:
+            return int(whole.free[0, 4, int(str(link[1]))])
+        racks = 2 * self.datacenter.racks
+        return int(whole.trunk[0, 0] if link[0] in {"rack up", "rack down"} else whole.trunk[0, racks])
+
+    def path(self, one: int, other: int) -> list[Link]:
+        """The links from a place to another."""
+        if one == other:
+            return []
+        rack, pod = self.datacenter.site.rack, self.datacenter.site.pod
+        left, right = int(rack[one]), int(rack[other])
+        found: list[Link] = [("up", one), ("down", other)]
+        if left != right:
+            found += [("rack up", left), ("rack down", right)]
+        if pod[left] != pod[right]:
+            found += [("pod up", int(pod[left])), ("pod down", int(pod[right]))]
+        return found
+
+    def take(self, load: Load, sign: int = 1) -> None:
+        """Count all that has a place; for tests that recount from nothing."""
+        for node, place in enumerate(load.place.tolist()):
+            if place >= 0:
+                self.take_node(load, node, sign)
+        for edge in range(len(load.flow)):
+            if min(load.place[load.ends[edge]]) >= 0:
+                self.take_edge(load, edge, sign)
+
+    def take_node(self, load: Load, node: int, sign: int = 1) -> None:
+        """Count a node where it is."""
+        for t, slot in enumerate(load.slots.tolist()):
+            for r in range(4):
+                self.used[slot, r, int(load.place[node])] += sign * int(load.demand[node, t, r])
+
+    def take_edge(self, load: Load, edge: int, sign: int = 1) -> None:
+        """Count an edge on its whole path."""
+        one, other = load.place[load.ends[edge]].tolist()
+        for link in self.path(one, other):
+            for t, slot in enumerate(load.slots.tolist()):
+                self.flow[slot, link] += sign * int(load.flow[edge, t])
+
+
+def scores(
+    books: Books, load: Load, node: int, policy: Policy, weights: list[float]
+) -> list[tuple[float, bool]]:
+    """Equations 6 to 8 for each place that may hold the node: the score, and whether it has room."""
+    site = books.datacenter._whole
+    low, high = load.span[node].tolist()
+    found = []
+    partners = [
+        (edge, int(load.place[other]))
+        for edge, ends in enumerate(load.ends.tolist())
+        if node in ends and load.place[other := ends[0] + ends[1] - node] >= 0
+    ]
+    longest = 6
+    for place in range(low, high):
+        score, ok = 0.0, True
+        passing: dict[tuple[int, Link], int] = defaultdict(int)
+        for t, slot in enumerate(load.slots.tolist()):
+            for r in range(4):
+                has = float(site.free[0, r, place])
+                free = has - books.used[slot, r, place]
+                need = float(load.demand[node, t, r])
+                ok = ok and need <= free
+                score += _term(policy, weights[r], free, need, has)
+            for edge, there in partners:
+                incoming = load.ends[edge, 1] == node
+                links = books.path(there, place) if incoming else books.path(place, there)
+                for link in links:
+                    capacity = books.capacity(link)
+                    left = capacity - books.flow[slot, link]
+                    passing[slot, link] += int(load.flow[edge, t])
+                    if policy.score == "cubic":
+                        score += _term(policy, weights[4], left, float(load.flow[edge, t]), capacity)
+                if policy.score == "cubic":
+                    score += policy.unused * weights[4] * (longest - len(links))
+        # Equation 5: all edges over a link count together.
+        ok = ok and all(
+            books.flow[slot, link] + flow <= books.capacity(link) for (slot, link), flow in passing.items()
+        )
+        if policy.score == "align":
+            score *= distance(books, load, partners, place, policy)
+        found.append((score, ok))
+    return found
+
+
+def _term(policy: Policy, weight: float, free: float, need: float, has: float) -> float:
+    if has == 0:
+        return 0.0
+    if policy.score == "cubic":
+        return weight * ((free - need) / has) ** 3 * (free / has)
+    if policy.score == "align":
+        return (need / has) * (free / has)
+    if policy.score == "best" and need > 0:
+        return -(free - need) / has
+    return 0.0
+
+
+def distance(books: Books, load: Load, partners: list[tuple[int, int]], place: int, policy: Policy) -> float:
+    """1 less the parts for flow that leaves server, rack and pod."""
+    site = books.datacenter.site
+    total = sum(int(load.flow[edge].sum()) for edge, _ in partners)
+    if total == 0:
+        return 1.0
+    lost = 0.0
+    for edge, there in partners:
+        part = int(load.flow[edge].sum()) / total
+        one, other = site.rack[there], site.rack[place]
+        lost += part * policy.remote * (there != place)
+        lost += part * policy.racks * bool(one != other)
+        lost += part * policy.pods * bool(site.pod[one] != site.pod[other])
+    return 1.0 - lost
+
+
+def draw_datacenter(seed: int, *, horizon: int = 6, fat: bool = False) -> Datacenter:
+    """A small one, of unequal servers, with a service, tight links, and sometimes nothing of a resource."""
+    rng = np.random.default_rng([seed, 1])
+    services = {"store": [Spot(0, Capacity(4, 64, 50, 50), 40.0)]}
+    if fat:
+        return Datacenter.fat_tree(
+            4, capacity=Capacity(4, 64, 50, 50), link=60.0, services=services, horizon=horizon
+        )
+    servers = int(rng.integers(1, 12))
+    capacity = rng.choice([0.0, 4.0, 8.0, 10.0 / 3.0], (servers, 4), p=[0.05, 0.4, 0.4, 0.15])
+    capacity *= np.array([1.0, 16.0, 12.5, 12.5])
+    return Datacenter.tree(
+        servers,
+        per_rack=int(rng.integers(1, 4)),
+        racks_per_pod=int(rng.integers(1, 4)),
+        capacity=capacity,
+        link=rng.choice([20.0, 60.0], servers),
+        rack_link=float(rng.choice([30.0, 100.0])),
+        pod_link=float(rng.choice([30.0, 200.0])),
+        services=services,
+        horizon=horizon,
+    )
+
+
+def draw_job(seed: int, number: int, *, instants_max: int = 6) -> TiMra:
+    """A small job: tasks, perhaps the service, edges both ways, more than one between the same two."""
+    rng = np.random.default_rng([seed, 2, number])
+    count, instants = int(rng.integers(1, 7)), int(rng.integers(1, instants_max + 1))
+    nodes = []
+    for at in range(count):
+        demand = rng.choice(
+            [0.0, 0.5, 1.0, 2.0, rng.uniform(0, 4)], (4, instants), p=[0.3, 0.3, 0.2, 0.1, 0.1]
+        )
+        demand *= np.array([1.0, 16.0, 12.5, 12.5])[:, None]
+        cpu, memory, write, read = demand
+        service = "store" if at and rng.random() < 0.15 else None
+        nodes.append(Node(f"n{at}", cpu, memory, write, read, service=service))
+    edges = []
+    for _ in range(int(rng.integers(0, 3 * count)) if count > 1 else 0):
+        one, other = rng.choice(count, 2, replace=False).tolist()
+        flow = rng.choice([0.0, 1.0, 5.0, rng.uniform(0, 20)], instants)
+        edges.append(Edge(f"n{one}", f"n{other}", flow, depends=one < other))
+    return TiMra(f"job {number}", nodes, edges, instants)
+
+
+def tasks_held(placements: list[Placement], now: int) -> Iterator[Placement]:
+    """Those that hold anything at an instant or after."""
+    return (placement for placement in placements if placement.end > now)
+
+
+def close(found: float, expected: float, scale: float) -> bool:
+    """Equal but for single precision."""
+    return math.isclose(found, expected, rel_tol=2e-5, abs_tol=2e-5 * scale)
