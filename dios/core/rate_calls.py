@@ -11,6 +11,7 @@ from dios.core.step import Step
 from dios.core.tasks import Task
 from dios.errors import InvalidError
 from dios.wire import messages
+from dios.wire.rates import UNMEASURED
 
 
 def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
@@ -38,4 +39,4 @@ def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
     cluster = step.state.cluster
     node = 0 if cluster is None else cluster.here.node
     shares = table.shares if newer else b""
-    step.answer(task, seq, messages.Metered(node, (), (0, 0, 0), table.shares_version, shares))
+    step.answer(task, seq, messages.Metered(node, (), UNMEASURED, table.shares_version, shares))

@@ -19,6 +19,7 @@ from dios.core.effects import SetRates
 from dios.host.buckets import Bucket
 from dios.ids import TaskId
 from dios.wire.messages import Meter, Metered
+from dios.wire.rates import UNMEASURED
 from dios.wire.types import Traffic
 
 _S: Final = 1_000_000_000
@@ -157,7 +158,9 @@ class Rates:
             listener()
 
     def completed(self, answer: Metered) -> Metered:
-        """The answer with what was moved here, and how much could be."""
+        """The core's own answer with what was moved here, and how much could be; another node's as it is."""
+        if answer.capacity != UNMEASURED:
+            return answer
         now = self._now()
         with self._changed:
             for total in self._totals.values():

@@ -5,7 +5,7 @@ Not for: deciding rates (``dios.firmament``), or keeping to them (``dios.host.ra
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -47,6 +47,10 @@ class Meter(Struct, frozen=True, array_like=True):
     traffic: Traffic
     moved: int
     waiting: int
+
+
+UNMEASURED: Final = (-1, -1, -1)
+"""The capacity in a core's own answer, to which its host adds what it has measured; never on the wire."""
 
 
 class Metered(Struct, frozen=True, array_like=True, tag=18):

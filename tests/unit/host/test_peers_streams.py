@@ -22,13 +22,14 @@ from dios.transport.ring_writer import RingWriter
 from dios.wire import dcp
 from dios.wire.calls import Attach
 from dios.wire.messages import Metered, Rate
+from dios.wire.rates import UNMEASURED
 from dios.wire.types import Mode, Traffic
 
 STREAM = ObjectId(6)
 RING_BYTES = limits.STREAM_RING_BYTES_MIN
 WAIT_S = 10.0
 LONG = bytes(range(256)) * 1_000
-ASKED = Metered(0, (), (0, 0, 0), 0, b"")
+ASKED = Metered(0, (), UNMEASURED, 0, b"")
 
 
 def between(host: PeerHost) -> StreamsBetween:

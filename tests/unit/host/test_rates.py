@@ -12,6 +12,7 @@ from dios import limits
 from dios.core.effects import SetRates
 from dios.host.rates import Charge, Rates
 from dios.wire.messages import Meter, Metered, Rate
+from dios.wire.rates import UNMEASURED
 from dios.wire.types import Traffic
 
 GREEDY, MODEST = "uid:1", "uid:2"
@@ -20,7 +21,7 @@ SLOW = limits.RATE_BYTES_S_MIN
 S = 1_000_000_000
 WAIT_S = 10.0
 KNOWN = (10**9, 10**9, 10**8)
-ASKED = Metered(7, (), (0, 0, 0), 3, b"shares")
+ASKED = Metered(7, (), UNMEASURED, 3, b"shares")
 
 
 class FakeClock:
@@ -250,3 +251,13 @@ def test_meters_are_bounded(rates: Rates) -> None:
     assert len(meters) == limits.RATES_METERED_MAX
     assert {GREEDY, MODEST} <= {meter.principal for meter in meters}
     wanting.close()
+
+
+def test_another_nodes_meters_stay_its_own() -> None:
+    """An answer that came from another node has its meters already, and none of this one's are put there."""
+    rates = Rates()
+    rates.begin("uid:1", Traffic.OUT, 5)
+    theirs = Metered(7, (Meter("uid:2", Traffic.STORE, 9, 0),), (0, 0, 3), 0, b"")
+    assert rates.completed(theirs) == theirs
+    nothing = Metered(7, (), (0, 0, 0), 0, b"")
+    assert rates.completed(nothing) == nothing

@@ -19,13 +19,14 @@ from dios.ids import BufferId, TaskId
 from dios.wire import dcp
 from dios.wire.calls import AcquireWrite, Create, PlainCall, ReadOnce, Stat, Vector, WriteOnce
 from dios.wire.messages import Buffer, Failure, Meter, Metered, Rate
+from dios.wire.rates import UNMEASURED
 from dios.wire.types import Brand, ObjectType, Traffic
 
 GREEDY, MODEST = "uid:1", "uid:2"
 NEIGHBOUR, MORE, STILL_MORE = TaskId(DEPUTY + 1), TaskId(DEPUTY + 2), TaskId(DEPUTY + 3)
 PRINCIPALS = {DEPUTY: GREEDY, MORE: GREEDY, STILL_MORE: GREEDY, NEIGHBOUR: MODEST}
 SIZE = 10 * limits.DATA_PIECE_BYTES
-ASKED = Metered(0, (), (0, 0, 0), 0, b"")
+ASKED = Metered(0, (), UNMEASURED, 0, b"")
 
 
 def meters(host: PeerHost) -> dict[tuple[str, Traffic], tuple[int, int]]:

@@ -20,12 +20,13 @@ from dios.transport.unix_server import TaskChannel
 from dios.wire import messages
 from dios.wire.codec import encode_request
 from dios.wire.messages import Metered, Rate
+from dios.wire.rates import UNMEASURED
 from dios.wire.types import Flag, ObjectType, Traffic
 
 GREEDY, MODEST = "uid:1", "uid:2"
 NEIGHBOUR = TaskId(TASK + 1)
 SECOND = limits.RATE_BYTES_S_MIN
-ASKED = Metered(0, (), (0, 0, 0), 0, b"")
+ASKED = Metered(0, (), UNMEASURED, 0, b"")
 WRITE = messages.WriteOnce(1, b"x")
 WAIT_S = 10.0
 
