@@ -85,6 +85,19 @@ def test_a_full_way_in_limits_those_who_send() -> None:
     assert "n3" not in rates
 
 
+def test_both_ends_of_a_link_count_once() -> None:
+    """What waits at the sender, and is seen at the receiver too, leaves no part of the link idle."""
+    control = RateControl()
+    both = (100, 100, 0)
+    for host in ("n1", "n2"):
+        control.take(host, metered(capacity=both), 0.0)
+    sent = ("greedy", Traffic.OUT, 20, 640), ("modest", Traffic.OUT, 30, 0)
+    came = ("greedy", Traffic.IN, 20, 160), ("modest", Traffic.IN, 30, 0)
+    control.take("n1", metered(*sent, capacity=both), 1.0)
+    control.take("n2", metered(*came, capacity=both), 1.0)
+    assert told(control)["n1"]["greedy"] == pytest.approx(70, rel=1e-6)
+
+
 def test_a_node_that_starts_anew_counts_from_its_start() -> None:
     """Meters that run back tell nothing about the last interval."""
     control = RateControl()

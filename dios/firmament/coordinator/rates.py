@@ -80,10 +80,12 @@ class RateControl:
         for at, (host, traffic) in enumerate(columns):
             node = self._nodes[host]
             for (who, kind), wanted in node.wanted.items():
-                if kind == traffic:
-                    # What is on its way to a node waits at those that send it.
-                    part = sent[who] if traffic is Traffic.IN else 1.0
-                    demands[row[who], at] = wanted / part / node.capacity[traffic]
+                if kind is Traffic.IN is traffic:
+                    # What wants to come in waits at those that send it, and is to keep in step with that.
+                    came = wanted - node.waits[who, kind]
+                    demands[row[who], at] = came / sent[who] / node.capacity[traffic]
+                elif kind is traffic:
+                    demands[row[who], at] = wanted / node.capacity[traffic]
         given = edrf(demands, weights=np.array([weights.get(who, 1.0) for who in tenants]), cap=True)
         stopped = given.bottleneck >= 0
         if not stopped.any():
