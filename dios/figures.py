@@ -66,6 +66,8 @@ class Figure:
     """The word after ``dios repro``."""
     source: str = "the thesis"
     """Who published it."""
+    options: str = ""
+    """What else the command takes, as `` --large``."""
 
     @property
     def stem(self) -> str:
@@ -76,7 +78,7 @@ class Figure:
     def command(self) -> str:
         """How to make it again."""
         quick = " --quick" if self.quick else ""
-        return f"dios repro {self.family} --figure {self.number} --seed {self.seed}{quick}"
+        return f"dios repro {self.family} --figure {self.number} --seed {self.seed}{self.options}{quick}"
 
 
 class Made(NamedTuple):

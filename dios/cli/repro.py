@@ -44,13 +44,13 @@ _DC_DRF_EXAMPLES: Final = (
     "\b\nFor example:\n"
     "  dios repro dc-drf --quick                        # does everything work? seconds\n"
     "  dios repro dc-drf --out results                  # 100,000 tenants, 10,000 resources: minutes\n"
-    "  dios repro dc-drf --large --figure 8             # the paper's sizes; some 5 GB of memory"
+    "  dios repro dc-drf --large --figure 8             # the paper's sizes; some 3 GB of memory"
 )
 _FIGURE: Final = "8.1 to 8.7, or all; may be given several times. 8.5 has Table 8.5."
 
 _SDRF_FIGURE: Final = "4 (with 1), 5, 6, 7, tree, or all; may be given several times."
 _DC_DRF_FIGURE: Final = "3, 7, 8 (with 9 and 10), 11, or all; may be given several times."
-_LARGE: Final = "The paper's sizes: 1,000,000 tenants, 100,000 resources; some 5 GB of memory."
+_LARGE: Final = "The paper's sizes: 1,000,000 tenants, 100,000 resources; some 3 GB of memory."
 
 FigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NUMBER", help=_FIGURE)]
 SdrfFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_SDRF_FIGURE)]

@@ -16,7 +16,18 @@ from dios.errors import InvalidError
 from dios.fairness.dc_drf import DcDrf
 from dios.fairness.edrf import edrf
 from dios.fairness.generate_demands import generate_demands
-from dios.fairness.repro import changes, clouds, dc_drf, months, rounds, sdrf, spike, tree_cost, waits
+from dios.fairness.repro import (
+    changes,
+    clouds,
+    dc_drf,
+    months,
+    profiles,
+    rounds,
+    sdrf,
+    spike,
+    tree_cost,
+    waits,
+)
 
 KNOWN = {"sdrf": sdrf.FIGURES, "dc-drf": dc_drf.FIGURES}
 
@@ -81,6 +92,12 @@ def test_large_and_quick_exclude_each_other(tmp_path: Path) -> None:
     status, _, said = invoke("dc-drf", "--large", "--quick", "--out", str(tmp_path / "out"))
     assert status == 1
     assert "--large and --quick" in said
+
+
+def test_the_command_of_a_large_figure_says_so() -> None:
+    """Whoever copies it from the page gets the same sizes again."""
+    made = clouds.Clouds(4, quiet, clouds.QUICK._replace(quick=False, options=clouds.LARGE.options))
+    assert profiles.figure_7(made).command == "dios repro dc-drf --figure 7 --seed 4 --large"
 
 
 def test_a_seed_below_zero_is_refused(tmp_path: Path) -> None:

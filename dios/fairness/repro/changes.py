@@ -86,6 +86,7 @@ def figure_11(clouds: Clouds) -> Figure:
         ),
         measured=True,
         family=FAMILY,
+        options=clouds.size.options,
         source=PAPER,
     )
 

@@ -40,11 +40,13 @@ class Size(NamedTuple):
     scaling: tuple[int, ...]
     """Numbers of resources for the growth of Algorithm 1's time."""
     quick: bool = False
+    options: str = ""
+    """What the command takes to be of this size."""
 
 
 QUICK: Final = Size(2_000, 200, 5.0, 0.2, 6, (50, 100), quick=True)
 MEDIUM: Final = Size(100_000, 10_000, 240.0, 60.0, 24, (1_000, 2_000, 4_000, 8_000))
-LARGE: Final = Size(1_000_000, 100_000, 60.0, 20.0, 16, (2_000, 5_000, 10_000, 20_000))
+LARGE: Final = Size(1_000_000, 100_000, 60.0, 20.0, 16, (2_000, 5_000, 10_000, 20_000), options=" --large")
 
 
 class Distance(NamedTuple):

@@ -119,6 +119,7 @@ def figure_8(clouds: Clouds) -> Figure:
         ),
         measured=True,
         family=FAMILY,
+        options=clouds.size.options,
         source=PAPER,
     )
 

@@ -75,6 +75,7 @@ def figure_3(clouds: Clouds) -> Figure:
         notes=(*NOTES[:1], *_NOTES_3),
         measured=True,
         family=FAMILY,
+        options=clouds.size.options,
         source=PAPER,
     )
 
@@ -191,6 +192,7 @@ def figure_7(clouds: Clouds) -> Figure:
         notes=NOTES,
         measured=True,
         family=FAMILY,
+        options=clouds.size.options,
         source=PAPER,
     )
 
