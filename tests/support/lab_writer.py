@@ -1,8 +1,8 @@
 """A user's process that stores: ``lab_writer.py SOCKET CONNECTIONS BYTES EVERY_MS SECONDS``.
 
 Not for: judging what it saw. Each connection writes a durable object of so many bytes again and again, one
-time each EVERY_MS or without a pause, from a line on the standard input on. Then a line of JSON tells how many
-bytes were stored a second, and how many milliseconds each writing took.
+time each EVERY_MS or without a pause, from a line on the standard input on. Then a line of JSON tells how
+many bytes were stored a second, and how many milliseconds each writing took.
 """
 
 from __future__ import annotations
