@@ -37,8 +37,8 @@ _EXAMPLES: Final = (
 _SDRF_EXAMPLES: Final = (
     "\b\nFor example:\n"
     "  dios repro sdrf --quick                          # does everything work? seconds\n"
-    "  dios repro sdrf --figure 5 --figure 6            # waiting and completed tasks, some six minutes\n"
-    "  dios repro sdrf --out results --seed 7           # all of it, some twenty minutes"
+    "  dios repro sdrf --figure 5 --figure 6            # waiting and completed tasks, some five minutes\n"
+    "  dios repro sdrf --out results --seed 7           # all of it, some ten minutes"
 )
 _DC_DRF_EXAMPLES: Final = (
     "\b\nFor example:\n"
