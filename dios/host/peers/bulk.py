@@ -290,7 +290,9 @@ class DataReceiver(_Threaded):
                 digest = blake3(head)
                 digest.update(message)
                 fd = create_memory(size, "received") if size else -1
-                self._receive_bytes(fd, size, digest, self._incoming(self, bytes(message), size))
+                if size:
+                    self._receive_bytes(fd, size, digest, self._incoming(self, bytes(message), size))
+                self._receive_digest(digest)
             except BaseException:
                 self._allowance.give_back(size)
                 if fd >= 0:
@@ -310,6 +312,8 @@ class DataReceiver(_Threaded):
                 place += len(part)
         finally:
             incoming.close()
+
+    def _receive_digest(self, digest: blake3) -> None:
         told = self._block[:DIGEST_BYTES]
         self._fill(told)
         if bytes(told) != digest.digest():

@@ -66,9 +66,10 @@ class Sending:
         if self._empty.is_set():
             self._empty = trio.Event()
         self._queued += 1
-        charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size)
-        charged = transfer._replace(charge=charge)
-        self._turns.ask(task, lambda: self._begin(task, charged))
+        if transfer.size:
+            charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size)
+            transfer = transfer._replace(charge=charge)
+        self._turns.ask(task, lambda: self._begin(task, transfer))
 
     async def wait_empty(self) -> None:
         """Wait until every transfer is over and every connection closed."""

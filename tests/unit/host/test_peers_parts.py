@@ -29,7 +29,8 @@ from dios.ids import BufferId, PayloadId, TaskId
 from dios.transport.memory import create_memory, write_all
 from dios.wire import dcp
 from dios.wire.calls import CommitWrite, Create, Lookup
-from dios.wire.messages import Buffer, Failure, Mapping
+from dios.wire.messages import Buffer, Failure, Mapping, Metered
+from dios.wire.rates import UNMEASURED
 from dios.wire.types import ObjectType, Traffic
 
 WAIT_S = 10.0
@@ -70,13 +71,15 @@ async def test_a_node_that_cannot_be_reached_with_bytes() -> None:
         raise UnreachableError("nobody answers")
 
     async with trio.open_nursery() as nursery:
-        sending = Sending(nursery, Owners(), Rates(), refuse)
+        rates = Rates()
+        sending = Sending(nursery, Owners(), rates, refuse)
         for number in range(3):
             sending.send(TaskId(1), Transfer(b"m", (), lambda n=number: over.append(n)))  # type: ignore[misc] # bound early
         with trio.fail_after(WAIT_S):
             await sending.wait_empty()
     assert over == [0, 1, 2]
     assert len(tries) == 3
+    assert not rates.completed(Metered(0, (), UNMEASURED, 0, b"")).meters, "no bytes are on no meter"
 
 
 def nothing() -> None:
