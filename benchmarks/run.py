@@ -44,14 +44,18 @@ SECONDS_MAX: Final = {
     "cluster_work": 600,
     "firmament_solvers": 900,
     "firmament_round": 600,
+    "fairness": 900,
 }
 """The sections in their order, and the time after which one is killed."""
 
 PAGES: Final = {
-    "one-machine": tuple(name for name in SECONDS_MAX if not name.startswith(("cluster_", "firmament_"))),
+    "one-machine": tuple(
+        name for name in SECONDS_MAX if not name.startswith(("cluster_", "firmament_", "fairness"))
+    ),
     "many-machines": tuple(name for name in SECONDS_MAX if name.startswith("cluster_")),
     "firmament-solvers": ("firmament_solvers",),
     "firmament-rounds": ("firmament_round",),
+    "fairness": ("fairness",),
 }
 """The files of results, and whose figures stand in each."""
 

@@ -202,7 +202,7 @@ def scales(
     per_entry: bool,  # noqa: FBT001 - a kernel is called by position
     scale: Floats,
 ) -> None:
-    """Fill by what each tenant's values are multiplied to be its v: rho over the largest; ``scale`` comes as zeros."""
+    """Fill by what each tenant's values are multiplied to be its v: rho over the largest. Comes as 0."""
     for tenant in range(len(scale)):
         peak = 0.0
         for k in range(offsets[tenant], offsets[tenant + 1]):

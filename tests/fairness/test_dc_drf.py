@@ -18,6 +18,7 @@ from dios.fairness.sparse_demands import Demands
 Doubles = NDArray[np.float64]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
 LONG_S = 1e9
+CASES = 1000
 
 
 def naive(demands: Doubles, weights: Doubles | None, rounds: int | None = None) -> tuple[Doubles, Doubles]:
@@ -83,8 +84,8 @@ def same(left: Allocation, right: Allocation) -> bool:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
-    """With epsilon 0 and time enough the allocation is Algorithm 1's, dense and sparse, on 200 cases."""
-    for seed in range(200):
+    """With epsilon 0 and time enough the allocation is Algorithm 1's, dense and sparse, on 1,000 cases."""
+    for seed in range(CASES):
         demands, weights = random_case(seed)
         amounts, z = naive(demands, weights)
         found = DcDrf(demands, deadline_s=LONG_S, weights=weights, threads=1, dtype=dtype).interval()
@@ -101,7 +102,7 @@ def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_completed_it_keeps_its_bound(dtype: str) -> None:
     """Every tenant wants a resource of which 1 - epsilon is given; none is over capacity; epsilon is told."""
-    for seed in range(200):
+    for seed in range(CASES):
         demands, weights = random_case(seed)
         epsilon = (0.01, 0.1, 0.5)[seed % 3]
         found = DcDrf(
@@ -203,6 +204,24 @@ def test_new_demands_take_the_place_of_the_last() -> None:
         fresh = DcDrf(changed, deadline_s=LONG_S, dtype="float64").interval()
         assert same(sharing.interval(changed), fresh)
         assert same(sharing.interval(), fresh)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_of_the_same_places_are_taken_in_as_if_they_were_the_first(dtype: str) -> None:
+    """Interval after interval with other values, zeros and idle tenants and bad ones among them."""
+    rng = np.random.default_rng(12)
+    offsets, resources, values, count = csr(rng.random((30, 8)) * (rng.random((30, 8)) < 0.5))
+    sharing = DcDrf((offsets, resources, values, count), deadline_s=LONG_S, dtype=dtype)
+    for turn in range(30):
+        values = rng.random(values.size)
+        if turn % 3:
+            values[rng.random(values.size) < 0.2] = 0.0
+            values[: offsets[turn % 5]] = 0.0
+        fresh = DcDrf((offsets, resources, values, count), deadline_s=LONG_S, dtype=dtype).interval()
+        assert same(sharing.interval((offsets, resources, values, count)), fresh), turn
+        with pytest.raises(ValueError, match="values"):
+            sharing.interval((offsets, resources, np.where(values > 0.9, np.nan, values), count))
+        assert same(sharing.interval(), fresh), turn
 
 
 def test_demands_that_change_under_its_hands_change_nothing() -> None:

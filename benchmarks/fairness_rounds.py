@@ -1,0 +1,77 @@
+"""Algorithm 1 of the DC-DRF paper as it is printed, compiled: what exact EDRF by events is compared with.
+
+Not for: measuring (``fairness.py``), nor for use. Each round sums anew what all tenants use who still rise.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.compiled import compiled
+
+Csr: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32], int]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+DRY = 1e-12
+"""A resource of which no more is left is dry."""
+
+
+def algorithm_1(demands: Csr, rounds: int) -> tuple[Floats, int, int]:
+    """At most so many rounds: each tenant's z, the rounds made, and the demands that they summed up."""
+    offsets, resources, values, count = demands
+    z = np.zeros(offsets.size - 1)
+    made, summed = rise_by_rounds(offsets, resources, values, rounds, z, np.ones(count))
+    return z, int(made), int(summed)
+
+
+@compiled
+def rise_by_rounds(
+    offsets: npt.NDArray[np.int64],
+    resources: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float32],
+    rounds: int,
+    z: Floats,
+    left: Floats,
+) -> tuple[int, int]:
+    """Lines 3 to 10, all weights 1. Tenants who have left are not looked at again."""
+    there, count, made, summed = np.arange(len(z)), len(z), 0, 0
+    scale = np.zeros(len(z))
+    for i in range(len(z)):
+        scale[i] = 1.0 / values[offsets[i] : offsets[i + 1]].max()
+    mu = np.zeros(len(left))
+    while count > 0 and made < rounds:
+        mu[:] = 0.0
+        for k in range(count):
+            i = there[k]
+            for p in range(offsets[i], offsets[i + 1]):
+                mu[resources[p]] += values[p] * scale[i]
+            summed += offsets[i + 1] - offsets[i]
+        x = np.inf
+        for r in range(len(left)):
+            if mu[r] > 0.0:
+                x = min(x, left[r] / mu[r])
+        for r in range(len(left)):
+            left[r] -= x * mu[r]
+        staying = 0
+        for k in range(count):
+            i = there[k]
+            z[i] += x
+            stays = True
+            for p in range(offsets[i], offsets[i + 1]):
+                stays &= left[resources[p]] > DRY
+            if stays:
+                there[staying] = i
+                staying += 1
+        count = staying
+        made += 1
+    return made, summed
+
+
+@compiled
+def one_pass(resources: npt.NDArray[np.int32], values: npt.NDArray[np.float32], sums: Floats) -> None:
+    """One scatter pass over the demands: the unit in which exact EDRF is measured."""
+    for p in range(resources.size):
+        sums[resources[p]] += values[p]
