@@ -6,6 +6,7 @@ Not for: starting tasks; whoever asks does that. Nor for the scores, which are c
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -19,7 +20,7 @@ from dios.packer.datacenter import Datacenter
 from dios.packer.place_kernels import place_job
 from dios.packer.policies import FIXED, Policy
 from dios.packer.site import Load
-from dios.packer.ti_mra import RESOURCES, UNITS, Floats, JobError, TiMra
+from dios.packer.ti_mra import RESOURCES, UNITS, Floats, Ints, JobError, TiMra
 
 NAMES: Final = (*RESOURCES, "bandwidth")
 
@@ -182,14 +183,20 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy) -> Load:
     order = job.order
     if policy.order == "share":
         order = np.argsort((demand.max(axis=1) / datacenter.totals[:4]).max(axis=1), kind="stable")
+    elif policy.order == "flow":
+        order = _by_flow(job)
     span = np.tile(np.array([0, datacenter.servers]), (nodes, 1))
     for at, node in enumerate(job.nodes):
         if node.service is not None:
             span[at] = datacenter.services[node.service]
+    hose = np.zeros((2, nodes, job.instants))
+    for side, total in enumerate(hose):
+        np.add.at(total, job.ends[:, side], flow)
     degrees = np.bincount(job.ends.ravel(), minlength=nodes)
     return Load(
         demand=np.ascontiguousarray(demand, np.float32),
         flow=np.ascontiguousarray(flow, np.int64),
+        hose=np.ascontiguousarray(np.moveaxis(hose, 0, 2), np.float32),
         ends=np.array(job.ends),
         order=np.array(order, np.int64),
         span=span.astype(np.int64),
@@ -199,6 +206,34 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy) -> Load:
         place=np.full(nodes, -1, np.int64),
         plane=np.full(edges, -1, np.int64),
     )
+
+
+def _by_flow(job: TiMra) -> Ints:
+    """Each node after those that it exchanges the most with; the one with the largest flow first of all."""
+    volume = job.bandwidth.sum(axis=1).tolist()
+    near: list[list[tuple[int, float]]] = [[] for _ in job.nodes]
+    for (source, target), flow in zip(job.ends.tolist(), volume, strict=True):
+        near[source].append((target, flow))
+        near[target].append((source, flow))
+    pull = [0.0] * len(near)
+    whole = [sum(flow for _, flow in each) for each in near]
+    rank = {int(node): at for at, node in enumerate(job.order)}
+    # What pulls a node only grows, so that a newer entry stands before an older one of the same node.
+    ready = [(0.0, -whole[node], rank[node], node) for node in rank]
+    heapq.heapify(ready)
+    order: list[int] = []
+    done = [False] * len(near)
+    while ready:
+        node = heapq.heappop(ready)[3]
+        if done[node]:
+            continue
+        done[node] = True
+        order.append(node)
+        for other, flow in near[node]:
+            if not done[other]:
+                pull[other] += flow
+                heapq.heappush(ready, (-pull[other], -whole[other], rank[other], other))
+    return np.array(order, np.int64)
 
 
 def _in_slots(datacenter: Datacenter, demand: Floats, tasks: npt.NDArray[np.bool_], slots: int) -> Floats:

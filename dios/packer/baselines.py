@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios.packer.policies import ALIGNED, FIXED, LITERAL, Policy
+from dios.packer.policies import AHEAD, ALIGNED, FIXED, LITERAL, Policy
 
 TETRIS: Final = Policy("tetris", "align", remote=0.1, knows="peaks")
 """Alignment, a tenth less for what comes from another server; it knows peaks."""
@@ -29,6 +29,7 @@ POLICIES: Final = {
         LITERAL,
         FIXED,
         ALIGNED,
+        AHEAD,
         TETRIS,
         TETRIS_TIME,
         SLOTS,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from dios.compiled import borrowing
-from dios.packer.site import ALIGN, CUBIC, DOWN, UP, Load, Near, Rule, Site
+from dios.packer.site import CUBIC, DOWN, UP, Load, Near, Rule, Site
 from dios.packer.ti_mra import Floats
 
 
@@ -173,7 +173,7 @@ def weigh_tiers(site: Site, load: Load, rule: Rule, weight: float, near: Near) -
         near.tier_score[1, rack] += near.tier_score[2, pod]
         near.tier_ok[1, rack] *= near.tier_ok[2, pod]
         factor = 1.0
-        if rule.kind == ALIGN and everything > 0.0:
+        if everything > 0.0:
             factor -= rule.remote
             factor -= rule.racks * (1.0 - near.tier_kept[1, rack] / everything)
             factor -= rule.pods * (1.0 - near.tier_kept[2, pod] / everything)

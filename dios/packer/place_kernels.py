@@ -11,7 +11,7 @@ from dios.compiled import borrowing
 from dios.packer.books_kernels import AT_ONCE, TAKE, give_back, give_edges, move_node, take_edges
 from dios.packer.path_kernels import gather, link_worth, weigh_far_ends, weigh_tiers
 from dios.packer.score_kernels import best_place, count_places, weigh_links, weigh_servers
-from dios.packer.site import ALIGN, CUBIC, DOWN, UP, Load, Near, Rule, Singles, Site
+from dios.packer.site import CUBIC, DOWN, UP, Load, Near, Rule, Singles, Site
 from dios.packer.ti_mra import Ints
 
 
@@ -31,7 +31,7 @@ def weigh_network(site: Site, load: Load, node: int, rule: Rule, weight: float, 
             near.worst[place] = np.float32(-1.0)
         if rule.kind == CUBIC:
             near.score[place] += np.float32(near.beyond[0] + near.tier_score[1, rack])
-        elif rule.kind == ALIGN:
+        else:
             near.score[place] *= np.float32(near.factor[rack])
     everything = 0.0
     for group in range(near.groups[0]):
@@ -64,7 +64,7 @@ def _weigh_beside(
         worst = -1.0
     if rule.kind == CUBIC:
         score += near.beyond[0] + near.inside[0, group] + near.tier_score[1, rack]
-    elif rule.kind == ALIGN:
+    else:
         part = near.volume[0, group] / everything if everything > 0.0 else 0.0
         score *= near.factor[rack] + rule.remote * part
     near.score[place], near.worst[place] = np.float32(score), np.float32(worst)

@@ -21,9 +21,10 @@ class Policy:
     "best" prefers whoever has the least left over, "first" the first that has room. ``unused`` is what
     "cubic" counts for each link of the longest path that a placement does not need, at each instant.
     ``remote``, ``racks`` and ``pods`` are the parts of a score that "align" takes away from a server if all
-    that the task exchanges has to leave the server, the rack, the pod. ``knows``: demands over "time", only
-    "peaks", or only "slots" of a server, of which there are ``slots``. ``order``: by "start" and
-    dependency, or by dominant "share", the smallest first.
+    that the task exchanges has to leave the server, the rack, the pod; ``ahead`` the part taken from a
+    server whose link has no room for all that the task will ever exchange (0: that is not looked at).
+    ``knows``: demands over "time", only "peaks", or only "slots" of a server, of which there are ``slots``.
+    ``order``: by "start" and dependency, or by dominant "share", the smallest first.
     """
 
     name: str
@@ -32,14 +33,15 @@ class Policy:
     remote: float = 0.0
     racks: float = 0.0
     pods: float = 0.0
+    ahead: float = 0.0
     knows: Literal["time", "peaks", "slots"] = "time"
-    order: Literal["start", "share"] = "start"
+    order: Literal["start", "share", "flow"] = "start"
     slots: int = 4
 
     @property
     def rule(self) -> Rule:
         """As the kernels know it."""
-        return Rule(KINDS[self.score], self.unused, self.remote, self.racks, self.pods)
+        return Rule(KINDS[self.score], self.unused, self.remote, self.racks, self.pods, self.ahead)
 
 
 LITERAL: Final = Policy("literal", unused=0.0)
@@ -48,3 +50,6 @@ FIXED: Final = Policy("fixed")
 """The same, where each link of the longest path that is not used counts as one that is free."""
 ALIGNED: Final = Policy("aligned", "align", remote=0.1, racks=0.3, pods=0.3)
 """Alignment, less for what leaves the server, the rack and the pod."""
+AHEAD: Final = Policy("ahead", "align", remote=0.3, racks=0.3, pods=0.3, ahead=0.9, order="flow")
+"""The same by the order of flows, with an eye to edges whose other ends have no place yet: a server whose own
+link has no room for all that a task will exchange is the last choice."""

@@ -38,6 +38,24 @@ def weigh_servers(site: Site, load: Load, node: int, rule: Rule, weights: Single
                     _add_cubes(row, scale, need, weights[r], score, worst)
                 elif need > np.float32(0.0):
                     _add_product(row, scale, need, rule.kind, score, worst)
+        if rule.ahead > 0.0:
+            _look_ahead(site, load, node, rule, begin, end, near)
+
+
+@borrowing
+def _look_ahead(site: Site, load: Load, node: int, rule: Rule, begin: int, end: int, near: Near) -> None:
+    """Count a place's own link by all that the node will exchange, and less where that has no room."""
+    score, tight = near.score[begin:end], near.tight[begin:end]
+    tight[:] = NOTHING_YET
+    for t in range(load.slots.size):
+        for way in range(2):
+            need = load.hose[node, t, way]
+            if need > np.float32(0.0):
+                row = site.free[load.slots[t], UP + way, begin:end]
+                _add_product(row, site.scale[UP + way, begin:end], need, rule.kind, score, tight)
+    left = np.float32(1.0 - rule.ahead)
+    for n in range(score.size):
+        score[n] *= np.float32(1.0) if tight[n] >= np.float32(0.0) else left
 
 
 @borrowing
@@ -56,7 +74,7 @@ def _add_cubes(
 def _add_product(
     row: Singles, scale: Singles, need: np.float32, kind: int, score: Singles, worst: Singles
 ) -> None:
-    """The alignment at one instant, d Q; or for best fit, what is left, as a loss."""
+    """The alignment at one instant, d Q; or for best fit, what is in use then."""
     if kind == ALIGN:
         for n in range(row.size):
             left = row[n] - need
@@ -66,7 +84,7 @@ def _add_product(
         for n in range(row.size):
             left = row[n] - need
             worst[n] = min(worst[n], left)
-            score[n] -= left * scale[n]
+            score[n] += np.float32(1.0) - left * scale[n]
     else:
         for n in range(row.size):
             left = row[n] - need

@@ -65,6 +65,8 @@ class Load(NamedTuple):
     """(V, T, 4)"""
     flow: Ints
     """(E, T)"""
+    hose: Singles
+    """(V, T, 2) what a node sends and is sent over all of its edges."""
     ends: Ints
     """(E, 2)"""
     order: Ints
@@ -127,6 +129,8 @@ class Near(NamedTuple):
     score: Singles
     worst: Singles
     """(N,) of each place: its score, and the least that is left of anything; below 0: no room."""
+    tight: Singles
+    """(N,) the least that is left of a place's link, if all of a node's edges had to pass it."""
     count_fit: Ints
     """(T, 4) how many places have room by themselves; filled when there is none for all."""
 
@@ -142,6 +146,8 @@ class Rule(NamedTuple):
     racks: float
     pods: float
     """Parts of a score lost for flow to another server, between racks and between pods."""
+    ahead: float
+    """The part lost where a place's own link has no room for all edges of a node; 0: not looked at."""
 
 
 CUBIC: Final = 0
@@ -189,5 +195,6 @@ def notes_for(site: Site, load: Load) -> Near:
         factor=np.empty(racks),
         score=np.empty(places, np.float32),
         worst=np.empty(places, np.float32),
+        tight=np.empty(places, np.float32),
         count_fit=np.zeros((instants, 4), np.int64),
     )

@@ -5,21 +5,29 @@ import pytest
 from pack_oracles import Books, close, draw_datacenter, draw_job, scores
 
 from dios.packer import Capacity, Datacenter, Edge, Node, Policy, TiMra, allocate, baselines
-from dios.packer.allocate import _load, _weights
+from dios.packer.allocate import _by_flow, _load, _weights
 from dios.packer.books_kernels import give_back
 from dios.packer.place_kernels import place_job, settle, weigh
-from dios.packer.policies import ALIGNED, FIXED, LITERAL
+from dios.packer.policies import AHEAD, ALIGNED, FIXED, LITERAL
 from dios.packer.site import Load
 
 TRIES = 64
-POLICIES = [LITERAL, FIXED, ALIGNED, baselines.TETRIS_TIME, baselines.BEST_FIT_TIME, baselines.DRF_FIRST_FIT]
+POLICIES = [
+    LITERAL,
+    FIXED,
+    ALIGNED,
+    AHEAD,
+    baselines.TETRIS_TIME,
+    baselines.BEST_FIT_TIME,
+    baselines.DRF_FIRST_FIT,
+]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_scores_and_room_are_those_of_the_equations(policy: Policy) -> None:
     """Equations 6 to 8, over whole paths link by link, give each place the kernel's score and room."""
     compared = 0
-    for seed in range(120):
+    for seed in range(60):
         datacenter = draw_datacenter(seed)
         books = Books(datacenter)
         datacenter.advance(seed % 5)
@@ -47,13 +55,13 @@ def test_scores_and_room_are_those_of_the_equations(policy: Policy) -> None:
                 for edge in range(len(load.flow)):
                     if node in load.ends[edge] and load.plane[edge] >= 0:
                         books.take_edge(load, edge)
-    assert compared > 2000
+    assert compared > 1000
 
 
 def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
     """Algorithm 1 as a whole does what weighing and settling each node in order does."""
     admitted = 0
-    for seed in range(100):
+    for seed in range(60):
         one, two = draw_datacenter(seed), draw_datacenter(seed)
         for number in range(4):
             job = draw_job(seed, number)
@@ -79,7 +87,7 @@ def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
                 np.testing.assert_array_equal(left.place, right.place, err_msg=f"seed {seed}, job {number}")
                 admitted += 1
             np.testing.assert_array_equal(one.site.free, two.site.free, err_msg=f"seed {seed}, job {number}")
-    assert admitted > 100
+    assert admitted > 60
 
 
 def return_all(datacenter: Datacenter, load: Load) -> None:
@@ -101,7 +109,7 @@ def test_weights_are_one_less_the_part_of_utilisation() -> None:
 def test_literal_scores_send_tasks_apart_and_fixed_ones_keep_them_together() -> None:
     """Read literally, equation 8 gives co-located tasks nothing; counting unused links as free mends that."""
     job = TiMra("j", [Node("a", cpu=1), Node("b", cpu=1)], [Edge("a", "b", 100)])
-    for policy, together in ((LITERAL, False), (FIXED, True), (ALIGNED, True)):
+    for policy, together in ((LITERAL, False), (FIXED, True), (ALIGNED, True), (AHEAD, True)):
         found = allocate(Datacenter.tree(8, per_rack=2, racks_per_pod=2), job, policy=policy)
         assert found
         assert (found.servers["a"] == found.servers["b"]) == together, policy.name
@@ -159,6 +167,25 @@ def test_shares_order_tasks_and_first_fit_takes_the_first() -> None:
     found = allocate(Datacenter.tree(3), job, policy="drf-first-fit")
     assert found
     assert found.servers == {"small": 0, "large": 1}
+
+
+def test_looking_ahead_keeps_off_a_full_link() -> None:
+    """A task goes where its later edges will have room, though an earlier server is worth as much."""
+    datacenter = Datacenter.tree(3, link=[10, 100, 100])
+    job = TiMra("j", [Node("a", cpu=10), Node("b", cpu=10)], [Edge("a", "b", 50)])
+    near = allocate(datacenter, job, policy=ALIGNED)
+    assert not near
+    assert near.resource == "bandwidth"
+    found = allocate(datacenter, job, policy=AHEAD)
+    assert found
+    assert found.servers == {"a": 1, "b": 2}
+
+
+def test_by_flow_each_follows_those_it_exchanges_with() -> None:
+    """The task with the largest flow is first, then whoever exchanges the most with those before."""
+    edges = [Edge("a", "b", 1), Edge("c", "d", 9), Edge("d", "e", 5), Edge("b", "e", 2)]
+    job = TiMra("j", [Node(name) for name in "abcdef"], edges)
+    assert [job.nodes[at].name for at in _by_flow(job)] == ["d", "c", "e", "b", "a", "f"]
 
 
 def test_best_fit_fills_what_is_fullest() -> None:

@@ -106,25 +106,42 @@ def scores(
                         score += _term(policy, weights[4], left, float(load.flow[edge, t]), capacity)
                 if policy.score == "cubic":
                     score += policy.unused * weights[4] * (longest - len(links))
+        if policy.ahead > 0.0:
+            score = _looked_ahead(books, load, node, place, policy, score)
         # Equation 5: all edges over a link count together.
         ok = ok and all(
             books.flow[slot, link] + flow <= books.capacity(link) for (slot, link), flow in passing.items()
         )
-        if policy.score == "align":
+        if policy.score != "cubic":
             score *= distance(books, load, partners, place, policy)
         found.append((score, ok))
     return found
 
 
+def _looked_ahead(books: Books, load: Load, node: int, place: int, policy: Policy, score: float) -> float:
+    """Alignment with a place's link by all edges of a node, and what is left of it without room for them."""
+    tight = False
+    for t, slot in enumerate(load.slots.tolist()):
+        for side, kind in enumerate(("up", "down")):
+            need = float(
+                sum(load.flow[edge, t] for edge in range(len(load.flow)) if load.ends[edge, side] == node)
+            )
+            capacity = books.capacity((kind, place))
+            left = capacity - books.flow[slot, (kind, place)]
+            tight = tight or need > left
+            score += _term(policy, 0.0, left, need, capacity)
+    return score * (1.0 - policy.ahead if tight else 1.0)
+
+
 def _term(policy: Policy, weight: float, free: float, need: float, has: float) -> float:
     if has == 0:
-        return 0.0
+        return float(policy.score == "best" and need > 0)
     if policy.score == "cubic":
         return weight * ((free - need) / has) ** 3 * (free / has)
     if policy.score == "align":
         return (need / has) * (free / has)
     if policy.score == "best" and need > 0:
-        return -(free - need) / has
+        return 1.0 - (free - need) / has
     return 0.0
 
 
