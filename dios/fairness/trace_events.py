@@ -58,14 +58,13 @@ class _Mirror:
 
     def __init__(self, trace: FairTrace, capacity: Floats, tau: float, rule: str) -> None:
         self.tree: LiveTree[int, Commitment] = LiveTree(priority, intersection)
-        self.kappa: list[Commitment] = []
         self.waiting = [0] * trace.users
         self._capacity = capacity.tolist()
         self._fair = 1.0 / trace.users
         self._dominant = rule == "dominant"
         self._held = [[0.0] * capacity.size for _ in range(trace.users)]
         nothing = (0.0,) * capacity.size
-        self.kappa = [Commitment(0.0, tau, nothing, nothing, nothing)] * trace.users
+        self.kappa: list[Commitment] = [Commitment(0.0, tau, nothing, nothing, nothing)] * trace.users
 
     def arrive(self, user: int) -> None:
         """A task more that waits."""
