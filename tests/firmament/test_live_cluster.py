@@ -18,6 +18,9 @@ NODES = ["n1", "n2", "n3"]
 LOADED_S = 300
 """The first time its kernels are compiled, a coordinator takes a minute of processor time to begin."""
 
+# The first test waits for the cluster.
+pytestmark = pytest.mark.timeout(LOADED_S + 100)
+
 
 class Site:
     """A person, and a cluster with a coordinator on each node."""

@@ -30,6 +30,9 @@ LOADED_S = 300
 """The first time its kernels are compiled, a coordinator takes a minute of processor time to begin."""
 SLEEPS = b"import time\ntime.sleep(%d)\n"
 
+# The first test waits for the cluster.
+pytestmark = pytest.mark.timeout(LOADED_S + 100)
+
 
 class Site:
     """The nodes' user, and where other users find a node."""

@@ -12,10 +12,11 @@ from lab_spaces import NotHereError
 from tests.lab import rates
 
 
+@pytest.mark.timeout(500)
 def test_a_greedy_user_keeps_a_modest_one_from_nothing() -> None:
     """Without rates the modest one gets a fraction of what it wants, with rates all of it; then none hold.
 
-    And the greedy one gets its rate: the link is not left idle.
+    And the greedy one gets its rate: the link is not left idle. A coordinator brings about the same.
     """
     with tempfile.TemporaryDirectory(prefix="dios-lab-") as folder:
         try:
@@ -23,8 +24,11 @@ def test_a_greedy_user_keeps_a_modest_one_from_nothing() -> None:
         except NotHereError as error:
             pytest.skip(str(error))
     without, ruled, after = (found[name] for name in rates.PHASES)
+    coordinated = found[rates.COORDINATED]
     said = rates.report(found, 0.0)
     assert without.modest < rates.MODEST_WANTS / 2, said
     assert ruled.modest > 3 / 4 * rates.MODEST_WANTS, said
     assert 3 / 4 < ruled.greedy / statistics.mean(ruled.told) < 4 / 3, said
     assert after.modest < rates.MODEST_WANTS / 2, said
+    assert coordinated.modest > 3 / 4 * rates.MODEST_WANTS, said
+    assert coordinated.greedy > rates.CAPACITY / 2, said
