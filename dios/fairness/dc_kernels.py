@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dios.compiled import compiled
 from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sparse_demands import SCALE_MAX, SCALE_MIN, Places, Reals, rho_of
+from dios.fairness.sparse_demands import SCALE_MAX, SCALE_MIN, TOUCHED, Places, Reals, rho_of, touch_rows
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -26,12 +26,6 @@ WORN: Final = 1e-4
 MU, KEPT, COUNT, BEFORE = 0, 1, 2, 3
 """A resource's state, side by side in memory: mu, what those who left keep, how many are active, and mu when
 it was last added up. What is left of it at level y is 1 - kept - mu y (line 15)."""
-
-TOUCHED: Final = 64
-"""Rows that are asked for at once."""
-
-LINE: Final = 16
-"""Entries of a row that come from memory at once, or fewer."""
 
 BLOCK: Final = 128
 """Resources that share a lower bound for when the first of them runs dry."""
@@ -154,26 +148,6 @@ def send_away(
 
 
 @compiled
-def touch_rows(
-    offsets: Ints, resources: Places, scaled: Reals, leaving: Places, first: int, bounds: Ints
-) -> int:
-    """Touch the rows of some tenants, so that they come from memory side by side; returns how many.
-
-    ``bounds`` is room for two numbers of each: a loop over a row is not begun before its length is here.
-    """
-    some = min(bounds.size // 2, leaving.size - first)
-    for k in range(some):
-        tenant = leaving[first + k]
-        bounds[2 * k], bounds[2 * k + 1] = offsets[tenant], offsets[tenant + 1]
-    total = 0
-    for k in range(some):
-        for at in range(bounds[2 * k], bounds[2 * k + 1], LINE):
-            total += resources[at] + (scaled[at] > 0.0)
-    # It is never negative, which the compiler does not know: it must look.
-    return some if total >= 0 else 0
-
-
-@compiled
 def subtract_rows(
     level: float,
     offsets: Ints,
@@ -186,7 +160,7 @@ def subtract_rows(
     """Line 17: tenants leave mu for what is kept. Returns how many entries of ``worn`` it filled."""
     found, bounds, first = 0, np.empty(2 * TOUCHED, np.int64), 0
     while first < leaving.size:
-        some = touch_rows(offsets, resources, scaled, leaving, first, bounds)
+        some = touch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
         for row in range(some):
             for k in range(bounds[2 * row], bounds[2 * row + 1]):
                 if scaled[k] > 0.0:
@@ -208,7 +182,7 @@ def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places
     taken[:] = 0.0
     bounds, first = np.empty(2 * TOUCHED, np.int64), 0
     while first < leaving.size:
-        some = touch_rows(offsets, resources, scaled, leaving, first, bounds)
+        some = touch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
         for row in range(some):
             for k in range(bounds[2 * row], bounds[2 * row + 1]):
                 if scaled[k] > 0.0:

@@ -20,6 +20,7 @@ from dios.fairness.sparse_demands import (
     SCALE_MAX,
     SCALE_MIN,
     SUMS,
+    TOUCHED,
     Demands,
     Reals,
     Rows,
@@ -60,7 +61,7 @@ def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = 
     caps = (until, np.argsort(until, kind="stable"))
     rising, z, stopped = scale > 0.0, np.zeros(tenants), np.full(tenants, -1, np.int64)
     most = int(np.diff(index[0]).max(initial=0)) + 1
-    room = (np.empty(most, np.int32), np.empty(2 * most, np.int64))
+    room = (np.empty(most, np.int32), np.empty(2 * TOUCHED, np.int64))
     still = int(np.count_nonzero(rising))
     rounds = edrf_events.rise(scaled, index, dry, caps, (rising, z, stopped), room, still)
     given = np.empty(values.size)

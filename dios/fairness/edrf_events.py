@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dios.compiled import borrowing, compiled, inlined
 from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sparse_demands import Places, Reals
+from dios.fairness.sparse_demands import Places, Reals, touch_rows
 
 Scaled: TypeAlias = tuple[Ints, Places, Reals, Floats]
 """Offsets, resources, values, and by what a tenant's values are multiplied to be its v."""
@@ -33,9 +33,6 @@ MU, KEPT = 0, 1
 
 WORN: Final = 1e-3
 """A mu below this part of what it was has lost digits, and is added up anew."""
-
-LINE: Final = 16
-"""Entries of a row that come from memory at once, or fewer."""
 
 
 @inlined
@@ -110,27 +107,11 @@ def _top(
 
 
 @inlined
-def _fetched(demands: Scaled, room: tuple[Places, Ints], found: int) -> bool:
-    """Touch the rows of some tenants, so that they come from memory side by side and not one by one."""
-    offsets, resources, values, _scale = demands
-    living, bounds = room
-    # How long a row is must be here before a loop over it is begun, or the processor waits for each.
-    for k in range(found):
-        bounds[2 * k], bounds[2 * k + 1] = offsets[living[k]], offsets[living[k] + 1]
-    total = 0
-    for k in range(found):
-        for p in range(bounds[2 * k], bounds[2 * k + 1], LINE):
-            total += resources[p] + (values[p] > 0.0)
-    # It is never negative, which the compiler does not know: it must look.
-    return total >= 0
-
-
-@inlined
-def _left(demands: Scaled, i: int, level: float, sums: Floats) -> None:
-    """Tenant i keeps what it has at ``level`` and rises no more."""
-    offsets, resources, values, scale = demands
+def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Floats) -> None:
+    """Tenant i, whose row lies there, keeps what it has at ``level`` and rises no more."""
+    _offsets, resources, values, scale = demands
     factor = scale[i]
-    for p in range(offsets[i], offsets[i + 1]):
+    for p in range(first, last):
         v = values[p] * factor
         sums[resources[p], MU] -= v
         sums[resources[p], KEPT] += v * level
@@ -149,13 +130,14 @@ def rise(
     """Let the level rise from event to event; fills z and the resource that stopped each tenant.
 
     ``caps`` are the levels at which tenants have all they demand, and the tenants in that order (both empty:
-    no caps). ``room`` is for one more than the tenants of one resource, and for twice as many. ``still``
-    tenants rise. Returns how often a resource ran dry.
+    no caps). ``room`` is for one more than the tenants of one resource, and for the bounds of some rows.
+    ``still`` tenants rise. Returns how often a resource ran dry.
     """
     keys, heap, before, sums = dry
     until, order = caps
     rising, z, stopped = out
-    living = room[0]
+    living, bounds = room
+    offsets, resources, values, _scale = demands
     size, rounds, following, level = len(heap), 0, 0, 0.0
     while still > 0:
         size = _top(demands, index, dry, size, level, rising, living)
@@ -169,19 +151,22 @@ def rise(
             level = max(level, until[i])
             rising[i], z[i] = False, until[i]
             still -= 1
-            _left(demands, i, level, sums)
+            _left(demands, i, offsets[i], offsets[i + 1], level, sums)
             continue
         if size == 0:
             break
         r, level = heap[0], next_dry
         found = _collected(index, r, rising, living)
-        if found > 0 and _fetched(demands, room, found):
-            for k in range(found):
-                i = living[k]
+        first = 0
+        while first < found:
+            some = touch_rows(offsets, resources, values, living, first, found, bounds)
+            for k in range(some):
+                i = living[first + k]
                 rising[i], z[i], stopped[i] = False, level, r
-                _left(demands, i, level, sums)
-            rounds += 1
-            still -= found
+                _left(demands, i, bounds[2 * k], bounds[2 * k + 1], level, sums)
+            first += some
+        rounds += found > 0
+        still -= found
         sums[r, MU] = before[r] = 0.0
     return rounds
 

@@ -25,6 +25,12 @@ _CSR_PARTS = 4
 SCALE_MIN, SCALE_MAX = 1e-290, 1e290
 """Beyond, a tenant's v is not its demand times one number: that would lose digits, or be no number."""
 
+TOUCHED: Final = 64
+"""Rows that are asked for at once."""
+
+LINE: Final = 16
+"""Entries of a row that come from memory at once, or fewer."""
+
 SCALE_TINY: Final = float(np.finfo(np.float64).tiny)
 """A tenant that demands something never has a scale of 0."""
 
@@ -225,6 +231,27 @@ def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums:
             entry["mu"] += values[k] * factor
             entry["count"] += values[k] > 0.0
     return -1
+
+
+@inlined
+def touch_rows(
+    offsets: Ints, resources: Places, values: Reals, tenants: Places, first: int, last: int, bounds: Ints
+) -> int:
+    """Touch the rows of some of ``tenants``, from ``first`` on, so that they come from memory side by side.
+
+    Where they begin and end is left in ``bounds``, room for ``TOUCHED`` pairs. Returns how many they are.
+    """
+    some = min(TOUCHED, last - first)
+    # How long a row is must be here before a loop over it is begun, or the processor waits for each.
+    for k in range(some):
+        tenant = tenants[first + k]
+        bounds[2 * k], bounds[2 * k + 1] = offsets[tenant], offsets[tenant + 1]
+    total = 0
+    for k in range(some):
+        for at in range(bounds[2 * k], bounds[2 * k + 1], LINE):
+            total += resources[at] + (values[at] > 0.0)
+    # It is never negative, which the compiler does not know: it must look.
+    return some if total >= 0 else 0
 
 
 @compiled
