@@ -109,6 +109,10 @@ def figure_8(clouds: Clouds) -> Figure:
                 "the first only take off who leaves. Between the two a deadline has little room."
             ),
             (
+                "Real time has whatever else runs on the machine in it, CPU time has not: where the machine was "
+                "loaded, rows of DC-DRF beside those of sDC-DRF say little about threads."
+            ),
+            (
                 "late: of the second half of the intervals, how many a deadline ended. Writing the amounts "
                 "comes after the deadline and is part of the interval's time."
             ),
