@@ -7,7 +7,7 @@ Not for: starting tasks; whoever asks does that. Nor for the scores, which are c
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -131,10 +131,13 @@ def allocate(
             )
     if now is not None:
         datacenter.advance(now)
+    used = datacenter.utilisation(fitting.instants)
+    if used[4] < chosen.calm * used[:4].max():
+        chosen = replace(chosen, score="best", order="start", ahead=0.0, remote=0.0, racks=0.0, pods=0.0)
     load = _load(datacenter, fitting, chosen)
     near = datacenter.notes(load)
     report = np.zeros(5, np.int64)
-    weights = _weights(datacenter, fitting.instants).astype(np.float32)
+    weights = _weights(used).astype(np.float32)
     tries = PACKER_TRIES_MAX
     if not place_job(datacenter.site, load, chosen.rule, weights, tries, near, report):
         return _refusal(datacenter, fitting, load, report.tolist())
@@ -162,9 +165,8 @@ def _policy(policy: Policy | str) -> Policy:
     return POLICIES[policy]
 
 
-def _weights(datacenter: Datacenter, instants: int) -> Floats:
-    """The dynamic weights of equations 7 and 8, bandwidth last."""
-    used = datacenter.utilisation(instants)
+def _weights(used: Floats) -> Floats:
+    """The dynamic weights of equations 7 and 8 by utilisations (5,), bandwidth last."""
     total = float(used.sum())
     return 1.0 - (used / total if total > 0.0 else np.full(5, 0.2))
 

@@ -37,7 +37,7 @@ class Workload:
     tasks_max: int = 200
     instants_min: int = 10
     instants_max: int = 30
-    degree: int = 3
+    degree: int = 8
     slot: Capacity = SLOT
 
 

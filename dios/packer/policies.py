@@ -24,7 +24,9 @@ class Policy:
     that the task exchanges has to leave the server, the rack, the pod; ``ahead`` the part taken from a
     server whose link has no room for all that the task will ever exchange (0: that is not looked at).
     ``knows``: demands over "time", only "peaks", or only "slots" of a server, of which there are ``slots``.
-    ``order``: by "start" and dependency, or by dominant "share", the smallest first.
+    ``order``: by "start" and dependency, by "flow" (each after those with which it exchanges the most), or
+    by dominant "share", the smallest first. While the utilisation of bandwidth is below ``calm`` times the
+    highest of the other four, over the job's instants, servers are compared by "best", in order of "start".
     """
 
     name: str
@@ -37,6 +39,7 @@ class Policy:
     knows: Literal["time", "peaks", "slots"] = "time"
     order: Literal["start", "share", "flow"] = "start"
     slots: int = 4
+    calm: float = 0.0
 
     @property
     def rule(self) -> Rule:
@@ -50,6 +53,6 @@ FIXED: Final = Policy("fixed")
 """The same, where each link of the longest path that is not used counts as one that is free."""
 ALIGNED: Final = Policy("aligned", "align", remote=0.1, racks=0.3, pods=0.3)
 """Alignment, less for what leaves the server, the rack and the pod."""
-AHEAD: Final = Policy("ahead", "align", remote=0.3, racks=0.3, pods=0.3, ahead=0.9, order="flow")
+AHEAD: Final = Policy("ahead", "align", remote=0.3, racks=0.3, pods=0.3, ahead=0.9, order="flow", calm=0.3)
 """The same by the order of flows, with an eye to edges whose other ends have no place yet: a server whose own
-link has no room for all that a task will exchange is the last choice."""
+link has no room for all that a task will exchange is the last choice. While bandwidth is plenty, best fit."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from pack_oracles import Books, close, draw_datacenter, draw_job, scores
@@ -35,7 +37,7 @@ def test_scores_and_room_are_those_of_the_equations(policy: Policy) -> None:
             job = draw_job(seed, number)
             load = _load(datacenter, job, policy)
             near = datacenter.notes(load)
-            weights = _weights(datacenter, job.instants).astype(np.float32)
+            weights = _weights(datacenter.utilisation(job.instants)).astype(np.float32)
             for node in load.order.tolist():
                 weigh(datacenter.site, load, node, policy.rule, weights, near)
                 expected = scores(books, load, node, policy, weights.tolist())
@@ -66,7 +68,7 @@ def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
         for number in range(4):
             job = draw_job(seed, number)
             left, right = _load(one, job, FIXED), _load(two, job, FIXED)
-            weights = _weights(one, job.instants).astype(np.float32)
+            weights = _weights(one.utilisation(job.instants)).astype(np.float32)
             report = np.zeros(5, np.int64)
             placed = place_job(one.site, left, FIXED.rule, weights, TRIES, one.notes(left), report)
             near = two.notes(right)
@@ -98,11 +100,11 @@ def return_all(datacenter: Datacenter, load: Load) -> None:
 def test_weights_are_one_less_the_part_of_utilisation() -> None:
     """w_r = 1 - utilisation_r / the sum over five resources; all alike where nothing is used."""
     datacenter = Datacenter.tree(4, per_rack=2, racks_per_pod=1, horizon=4)
-    np.testing.assert_allclose(_weights(datacenter, 2), 0.8)
+    np.testing.assert_allclose(_weights(datacenter.utilisation(2)), 0.8)
     assert allocate(datacenter, TiMra("j", [Node("a", cpu=8, memory=4096)], instants=2))
     used = datacenter.utilisation(2)
     np.testing.assert_allclose(used, [8 / 64, 4096 / 131072, 0, 0, 0])
-    np.testing.assert_allclose(_weights(datacenter, 2), 1 - used / used.sum())
+    np.testing.assert_allclose(_weights(datacenter.utilisation(2)), 1 - used / used.sum())
     np.testing.assert_allclose(datacenter.utilisation(4), used / 2)
 
 
@@ -179,6 +181,26 @@ def test_looking_ahead_keeps_off_a_full_link() -> None:
     found = allocate(datacenter, job, policy=AHEAD)
     assert found
     assert found.servers == {"a": 1, "b": 2}
+
+
+def test_where_bandwidth_is_plenty_servers_are_filled() -> None:
+    """A rule with ``calm`` is best fit as long as bandwidth is the least of what is used."""
+    small, job = TiMra("fill", [Node("a", cpu=4)]), TiMra("j", [Node("b", cpu=4)])
+    for calm, server in ((0.0, 1), (0.3, 0)):
+        datacenter = Datacenter.tree(2)
+        rule = replace(AHEAD, calm=calm)
+        assert allocate(datacenter, small, policy=rule)
+        found = allocate(datacenter, job, policy=rule)
+        assert found
+        assert found.servers == {"b": server}, calm
+    talk = TiMra("talk", [Node("a", cpu=16), Node("b", cpu=16)], [Edge("a", "b", 900)])
+    busy = Datacenter.tree(4, rack_link=1, pod_link=1)
+    assert allocate(busy, talk, policy=AHEAD)
+    assert allocate(busy, small, policy=AHEAD)
+    assert busy.utilisation()[4] > 0.3 * busy.utilisation()[:4].max()
+    found = allocate(busy, job, policy=AHEAD)
+    assert found
+    assert found.servers == {"b": 3}
 
 
 def test_by_flow_each_follows_those_it_exchanges_with() -> None:
