@@ -7,7 +7,7 @@ Not for: starting tasks; whoever asks does that. Nor for the scores, which are c
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from dios.packer.books_kernels import give_back
 from dios.packer.datacenter import Datacenter
 from dios.packer.place_kernels import place_job
 from dios.packer.policies import FIXED, Policy
-from dios.packer.site import Load
+from dios.packer.site import TOO_MUCH, Load
 from dios.packer.ti_mra import RESOURCES, UNITS, Floats, Ints, JobError, TiMra
 
 NAMES: Final = (*RESOURCES, "bandwidth")
@@ -132,15 +132,20 @@ def allocate(
     if now is not None:
         datacenter.advance(now)
     used = datacenter.utilisation(fitting.instants)
-    if used[4] < chosen.calm * used[:4].max():
-        chosen = replace(chosen, score="best", order="start", ahead=0.0, remote=0.0, racks=0.0, pods=0.0)
-    load = _load(datacenter, fitting, chosen)
-    near = datacenter.notes(load)
-    report = np.zeros(5, np.int64)
     weights = _weights(used).astype(np.float32)
-    tries = PACKER_TRIES_MAX
-    if not place_job(datacenter.site, load, chosen.rule, weights, tries, near, report):
-        return _refusal(datacenter, fitting, load, report.tolist())
+    report = np.zeros(5, np.int64)
+
+    def tried(rule: Policy) -> Load | None:
+        load = _load(datacenter, fitting, rule)
+        near = datacenter.notes(load)
+        placed = place_job(datacenter.site, load, rule.rule, weights, PACKER_TRIES_MAX, near, report)
+        return load if placed else None
+
+    calm = bool(used[4] < chosen.calm * used[:4].max())
+    # Links may be idle because jobs were refused for want of them: what fails in a calm gets its own rule.
+    load = (tried(chosen.in_a_calm) if calm else None) or tried(chosen)
+    if load is None:
+        return _refusal(datacenter, fitting, chosen, report.tolist())
     start, end = datacenter.now, datacenter.now + fitting.instants
     where = load.place.tolist()
     return Placement(
@@ -242,14 +247,19 @@ def _in_slots(datacenter: Datacenter, demand: Floats, tasks: npt.NDArray[np.bool
     """Each task takes as many slots as its peaks need, all the time; services have none and stay."""
     slot = np.floor(datacenter.smallest / slots)
     many = np.ceil(demand / np.maximum(slot, 1.0)).max(axis=2, keepdims=True)
-    return np.where(tasks[:, None, None], np.maximum(many, 1.0) * slot, demand)
+    booked = np.minimum(np.maximum(many, 1.0) * slot, TOO_MUCH)
+    # Where some server has nothing of a resource, slots have none.
+    booked = np.where((demand > 0.0) & (slot == 0.0), TOO_MUCH, booked)
+    return np.where(tasks[:, None, None], booked, demand)
 
 
-def _refusal(datacenter: Datacenter, job: TiMra, load: Load, report: list[int]) -> Refusal:
+def _refusal(datacenter: Datacenter, job: TiMra, policy: Policy, report: list[int]) -> Refusal:
     node, resource, instant, room, link = report
+    load = _load(datacenter, job, policy)
     low, high = load.span[node].tolist()
     if resource == 4:
-        needed = float(job.bandwidth[(job.ends == node).any(axis=1), instant].sum())
+        units = load.hose[node, instant].sum(keepdims=True).astype(np.float64)
+        needed = float(datacenter.band.amount(units)[0])
     else:
         units = load.demand[node, instant].astype(np.float64)
         needed = float(datacenter.quanta.amount(units)[resource])

@@ -25,6 +25,10 @@ _NOISE: Final = 2.0**-40
 """Decimal fractions are not exact in binary; no more than this part is taken for noise."""
 
 
+TRUNK_UNITS_MAX: Final = 2.0**46
+"""A million servers, each with its link full."""
+
+
 class Capacity(NamedTuple):
     """What a server has: cores, MiB, and MB/s written and read; as of the paper's evaluation."""
 
@@ -85,7 +89,7 @@ class Datacenter:
     names what is offered, and by which machines. Time begins at instant ``now``, and what lies ``horizon``
     instants ahead or more cannot be booked.
 
-    Raises ``ValueError`` that names the argument and the index.
+    Use it from one thread at a time. Raises ``ValueError`` that names the argument and the index.
     """
 
     def __init__(
@@ -108,7 +112,10 @@ class Datacenter:
         self.servers: Final = racks.size
         spots = [(name, spot) for name, many in (services or {}).items() for spot in many]
         self.services: Final = _spans(racks.size, services or {})
-        racks = np.append(racks, _places("services", [spot.rack for _, spot in spots], pods.size, least=0))
+        for name, spot in spots:
+            if not 0 <= spot.rack < pods.size:
+                raise ValueError(f"services[{name}].rack is {spot.rack}: 0 to {pods.size - 1} are possible")
+        racks = np.append(racks, np.array([spot.rack for _, spot in spots], np.int64))
         has = np.empty((racks.size, 4))
         has[: self.servers] = _amounts("capacity", capacity, (self.servers, 4))
         links = np.empty(racks.size)
@@ -304,7 +311,8 @@ class Datacenter:
         rows = np.empty((6, racks.size))
         rows[:4] = self.quanta.down(has).T
         rows[4] = rows[5] = self.band.down(links)
-        rack_units, pod_units = self.band.down(np.array(trunks))
+        # More than all servers together can send is never asked for, and has to stay a whole number.
+        rack_units, pod_units = np.minimum(self.band.down(np.array(trunks)), TRUNK_UNITS_MAX)
         first, cores = planes
         pod_count = int(pods.max()) + 1
         trunk = np.repeat(
@@ -346,12 +354,10 @@ def _spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict[str, tu
     return spans
 
 
-def _places(name: str, given: npt.ArrayLike, bound: int | None, least: int = 1) -> Ints:
+def _places(name: str, given: npt.ArrayLike, bound: int | None) -> Ints:
     """Where things are: whole numbers from 0, below ``bound`` if there is one."""
     found = np.asarray(given)
-    if found.size == 0 and least == 0:
-        return np.zeros(0, np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not least <= found.size <= PACKER_SERVERS_MAX:
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not 1 <= found.size <= PACKER_SERVERS_MAX:
         raise ValueError(f"{name} is no row of 1 to {PACKER_SERVERS_MAX} whole numbers")
     highest = PACKER_SERVERS_MAX if bound is None else bound - 1
     good = (found >= 0) & (found <= highest)

@@ -5,7 +5,7 @@ Not for: what others do, which is in ``baselines.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from dios.packer.site import ALIGN, BEST, CUBIC, FIRST, Rule
@@ -26,7 +26,8 @@ class Policy:
     ``knows``: demands over "time", only "peaks", or only "slots" of a server, of which there are ``slots``.
     ``order``: by "start" and dependency, by "flow" (each after those with which it exchanges the most), or
     by dominant "share", the smallest first. While the utilisation of bandwidth is below ``calm`` times the
-    highest of the other four, over the job's instants, servers are compared by "best", in order of "start".
+    highest of the other four, over the job's instants, servers are compared by "best", in order of "start";
+    if that finds no place, as otherwise.
     """
 
     name: str
@@ -40,6 +41,11 @@ class Policy:
     order: Literal["start", "share", "flow"] = "start"
     slots: int = 4
     calm: float = 0.0
+
+    @property
+    def in_a_calm(self) -> Policy:
+        """The rule for when bandwidth is plenty."""
+        return replace(self, score="best", order="start", ahead=0.0, remote=0.0, racks=0.0, pods=0.0)
 
     @property
     def rule(self) -> Rule:

@@ -30,7 +30,8 @@ from dios.limits import (
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-Demand: TypeAlias = float | Sequence[float] | Mapping[int, float] | Floats
+Number: TypeAlias = float | np.float32 | np.int64
+Demand: TypeAlias = Number | Sequence[float] | Mapping[int, Number] | Floats
 """A constant, one number for each instant, or steps: the number that holds from each instant on."""
 
 RESOURCES: Final = ("cpu", "memory", "disk_write", "disk_read")
@@ -181,7 +182,11 @@ class TiMra:
             return self
         ratio = instant_s / self.instant_s
         # Rounding must not make 3 * 0.1 s a fourth instant.
-        count = max(1, math.ceil(self.instants / ratio - 1e-9))
+        wanted = self.instants * (self.instant_s / instant_s)
+        if not wanted <= PACKER_INSTANTS_MAX:
+            trouble = f"is {self.instants}: in instants of {instant_s:g} s these are {wanted:g}, of which"
+            raise JobError("instants", f"{trouble} {PACKER_INSTANTS_MAX} at most are possible")
+        count = max(1, math.ceil(wanted - 1e-9))
         first = [min(self.instants - 1, int(at * ratio + 1e-9)) for at in range(count)]
         last = [min(self.instants, max(1, math.ceil((at + 1) * ratio - 1e-9))) for at in range(count)]
         spans = [slice(a, max(b, a + 1)) for a, b in zip(first, last, strict=True)]
@@ -289,7 +294,7 @@ def _over_time(place: str, given: Demand, instants: int, life: tuple[int, int] |
                 raise JobError(place, f"has a step at {instant}: the job's instants are 0 to {instants - 1}")
             found[instant : steps[at + 1][0] if at + 1 < len(steps) else instants] = _number(place, value)
         found[:start] = found[end:] = 0.0
-    elif isinstance(given, int | float):
+    elif isinstance(given, int | float | np.number):
         found[start:end] = _number(place, given)
     else:
         if len(given) != instants:
@@ -298,8 +303,8 @@ def _over_time(place: str, given: Demand, instants: int, life: tuple[int, int] |
             )
         try:
             found[:] = given
-        except (TypeError, ValueError):
-            raise JobError(place, "holds what is no number") from None
+        except (TypeError, ValueError, OverflowError):
+            raise JobError(place, "holds what is no number, or none that fits") from None
         good = (found >= 0.0) & (found <= PACKER_AMOUNT_MAX)
         if not good.all():
             _number(f"{place}[{int(np.argmin(good))}]", float(found[int(np.argmin(good))]))
@@ -310,8 +315,13 @@ def _over_time(place: str, given: Demand, instants: int, life: tuple[int, int] |
 
 
 def _number(place: str, value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= PACKER_AMOUNT_MAX:
-        return float(value)
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        if 0.0 <= value <= PACKER_AMOUNT_MAX:
+            return float(value)
+        value = (
+            f"{float(value):g}" if isinstance(value, float | np.number) or abs(value) < 2**53 else "too large"
+        )
+        raise JobError(place, f"is {value}: a number from 0 to {PACKER_AMOUNT_MAX:g} is needed")
     raise JobError(place, f"is {value!r}: a number from 0 to {PACKER_AMOUNT_MAX:g} is needed")
 
 

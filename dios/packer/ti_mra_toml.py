@@ -40,7 +40,8 @@ def read(source: str | Path) -> TiMra:
         raise JobError(origin, f"is longer than {PACKER_TEXT_BYTES_MAX} characters")
     try:
         table: dict[str, object] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Not only TOML's own errors: numbers of thousands of digits, and lists in lists in lists.
         raise JobError(origin, f"is no valid TOML: {error}") from None
     try:
         return _job(table)

@@ -105,6 +105,44 @@ def test_other_instants_never_hide_a_peak() -> None:
     assert map_reduce(1, 1, instant_s=0.3).resampled(0.1).instants == 36
 
 
+def test_other_instants_are_bounded() -> None:
+    """A job is not cut into more instants than a job may have."""
+    job = TiMra("j", [Node("a", cpu=1)], instants=60, instant_s=60.0)
+    for instant_s in (1e-3, 5e-324):
+        with pytest.raises(JobError, match="at most are possible"):
+            job.resampled(instant_s)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Demands may be numpy's own whole and broken numbers."""
+    job = TiMra("j", [Node("a", cpu=np.int64(3), memory=np.float32(0.5), disk_read={0: np.int64(2)})])
+    assert job.demand[0, 0].tolist() == [3, 0.5, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "instants = 1\n[tasks.a]\ncpu = " + "9" * 5000,
+        "instants = 1\n[tasks.a]\ncpu = " + "9" * 400,
+        "instants = 1\n[tasks.a]\ncpu = [" + "9" * 400 + "]",
+        "instants = 1\n[tasks.a]\ncpu = " + "[" * 5000,
+        "instants = 1\n[tasks.a]\ncpu = nan",
+        "instants = 1\n[tasks]\na = 3",
+        "instants = 1\ntasks = 3",
+        "instants = 1\n[tasks.a]\nafter = [3]",
+        "instants = 1\n[tasks.a]\ncount = 99999999",
+        "instants = 1\nedges = 7",
+        "instants = 1\n[[edges]]\nto = 'a'",
+        "instants = 4000\n[tasks.a]\ncount = 4000",
+        "instants = 1\nname = ''",
+    ],
+)
+def test_strange_texts_are_jobs_errors(text: str) -> None:
+    """Numbers without end, nesting without end and wrong kinds are a JobError, whatever they are."""
+    with pytest.raises(JobError):
+        TiMra.from_toml(text + "\n")
+
+
 EXAMPLES = [
     map_reduce(3, 2, map_needs=Needs(2, 512, 0, 40)),
     iterative(3, 2),
