@@ -230,11 +230,11 @@ def test_a_quota_is_the_rulers_to_set(office: Office) -> None:
     run_two(office)
     told = ask(office, {"ask": "quota", "principal": "uid:7", "weight": 3, "quota": {"cpus": 1.5}})
     assert told["ok"]
-    assert office.terms_changed
+    assert office.terms_changed()
     assert rows(told)["uid:7"]["entitlement"] == pytest.approx(0.75)
     shares = office.shares(1.0)
     assert shares is not None
-    assert not office.terms_changed
+    assert not office.terms_changed()
     other = Office(Orders(SetUp.CENTRALISED, "spread"), "n2", KnowledgeBase("n2", 1), WALL)
     other.learn(shares, 2.0, commitments=True)
     found = rows(ask(other, {"ask": "shares"}))["uid:7"]
@@ -248,7 +248,7 @@ def test_a_quota_is_the_rulers_to_set(office: Office) -> None:
     ):
         assert not ask(office, question)["ok"], question
     assert not ask(office, {"ask": "quota", "principal": "uid:8"}, ruler=False, principal="uid:8")["ok"]
-    assert not office.terms_changed
+    assert not office.terms_changed()
 
 
 def test_shares_that_make_no_sense_are_told_and_change_nothing(office: Office) -> None:

@@ -241,7 +241,7 @@ class Coordinator:
     async def _advise(self, office: Office, name: str, asked: Asked) -> None:
         async with self._lock:
             answer = await trio.to_thread.run_sync(office.answer, asked)
-        if office.terms_changed:
+        if office.terms_changed():
             # What was set is stored before anybody is told so.
             await self._tell("weights and quotas are not kept", self._hand_on(office))
         # Who asked may have given up meanwhile.

@@ -179,7 +179,6 @@ class Office:
 
     # Shares -------------------------------------------------------------------------------------------
 
-    @property
     def terms_changed(self) -> bool:
         """Whether a weight or a quota was set that nobody else knows yet."""
         return self._ledger.changed
