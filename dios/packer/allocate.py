@@ -141,9 +141,11 @@ def allocate(
         placed = place_job(datacenter.site, load, rule.rule, weights, PACKER_TRIES_MAX, near, report)
         return load if placed else None
 
-    calm = bool(used[4] < chosen.calm * used[:4].max())
-    # Links may be idle because jobs were refused for want of them: what fails in a calm gets its own rule.
-    load = (tried(chosen.in_a_calm) if calm else None) or tried(chosen)
+    rules = [chosen]
+    if chosen.calm > 0.0:
+        # Links may be idle because jobs were refused for want of them: one refusal is not the last word.
+        rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.in_a_calm)
+    load = next((found for found in map(tried, rules) if found is not None), None)
     if load is None:
         return _refusal(datacenter, fitting, chosen, report.tolist())
     start, end = datacenter.now, datacenter.now + fitting.instants

@@ -27,7 +27,7 @@ class Policy:
     ``order``: by "start" and dependency, by "flow" (each after those with which it exchanges the most), or
     by dominant "share", the smallest first. While the utilisation of bandwidth is below ``calm`` times the
     highest of the other four, over the job's instants, servers are compared by "best", in order of "start";
-    if that finds no place, as otherwise.
+    what finds no place one way is tried the other way too (``calm`` 0: there is no other).
     """
 
     name: str

@@ -203,6 +203,22 @@ def test_where_bandwidth_is_plenty_servers_are_filled() -> None:
     assert found.servers == {"b": 3}
 
 
+def test_one_rule_s_refusal_is_not_the_last_word() -> None:
+    """What looking ahead leaves no server large enough for is placed by best fit, and the other way round."""
+    datacenter = Datacenter.tree(2)
+    assert allocate(datacenter, TiMra("fill", [Node("a", cpu=8)]))
+    nodes = [Node("small", cpu=8), Node("large", cpu=16)]
+    job = TiMra("j", nodes)
+    assert not allocate(datacenter, job, policy=replace(AHEAD, calm=0.0))
+    found = allocate(datacenter, job, policy=AHEAD)
+    assert found
+    assert found.servers == {"small": 0, "large": 1}
+    tight = Datacenter.tree(3, link=[10, 100, 100])
+    pair = TiMra("p", [Node("a", cpu=10), Node("b", cpu=10)], [Edge("a", "b", 50)])
+    assert not allocate(tight, pair, policy=AHEAD.in_a_calm)
+    assert allocate(tight, pair, policy=AHEAD)
+
+
 def test_by_flow_each_follows_those_it_exchanges_with() -> None:
     """The task with the largest flow is first, then whoever exchanges the most with those before."""
     edges = [Edge("a", "b", 1), Edge("c", "d", 9), Edge("d", "e", 5), Edge("b", "e", 2)]
