@@ -12,17 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
 from dios.fairness import edrf
-from dios.limits import RATES_MAX
+from dios.limits import RATE_BYTES_S_MIN, RATES_MAX
 from dios.wire.messages import Meter, Metered, Rate
 from dios.wire.types import Traffic
-
-_LEAST: Final = 65_536
-"""Bytes per second that everybody gets: less is no use to anybody, and measurements are rough."""
 
 
 @dataclass
@@ -98,7 +94,7 @@ class RateControl:
                 continue
             for number in np.flatnonzero(demands[:, at] > 0).tolist():
                 part = given.amounts[number, at] if limited[number] else most[at]
-                rate = max(_LEAST, int(part * self._nodes[host].capacity[traffic]))
+                rate = max(RATE_BYTES_S_MIN, int(part * self._nodes[host].capacity[traffic]))
                 found[host].append(Rate(tenants[number], traffic, rate))
         # Where there are more than a node takes, the tightest count most.
         return {
