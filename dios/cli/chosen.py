@@ -33,6 +33,8 @@ SHOWN: Final = {
     "listen": "ADDRESS  HOST:PORT where other nodes reach it",
     "advertise": "ADDRESS  HOST:PORT that it tells them instead",
     "announce": "         find other nodes by UDP on this network",
+    "link-rate": "RATE     bytes/s the network carries, like '110 MiB'",
+    "store-rate": "RATE     bytes/s the store's disk carries",
     "coordinator": "WHEN     auto, on or off: run a scheduler's process",
     "scheduling": "HOW      centralised, hierarchical or distributed",
     "cost-model": "NAME     the scheduler's policy to begin with",
