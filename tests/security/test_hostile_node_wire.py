@@ -178,6 +178,10 @@ def test_a_storm_of_lies_harms_nobody_else(cluster: tuple[LocalCluster, Identity
         before, open_before, lines = own_memory_mib(near), descriptors(near), log_lines(near)
         connections = storm.connections
         trio.run(attack)
+        # A connection may be lost before all of it is read: what counts is what has reached the core.
+        for _ in range(FRAMES // BURST):
+            if session.info().counts["peer_messages_received"] < FRAMES:
+                trio.run(storm.run, BURST)
         received = session.info().counts["peer_messages_received"]
         assert received >= FRAMES, "the storm reached the core"
         assert own_memory_mib(near) - before <= GROWN_MIB_MAX
