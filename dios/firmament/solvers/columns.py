@@ -52,7 +52,8 @@ def exact_sum(values: Ints) -> int:
 
 def exact_product(left: Ints, right: Ints) -> int:
     """The sum of ``left[i] * right[i]``, as a Python int: it cannot overflow."""
-    if float(np.dot(np.abs(left.astype(np.float64)), np.abs(right.astype(np.float64)))) < EXACT_PRODUCTS:
+    # No product of matrices: the library behind those keeps a thread of each processor spinning for a while.
+    if float((np.abs(left.astype(np.float64)) * np.abs(right.astype(np.float64))).sum()) < EXACT_PRODUCTS:
         return int(np.dot(left, right))
     used = np.flatnonzero(left)
     return sum(int(a) * int(b) for a, b in zip(left[used], right[used], strict=True))
