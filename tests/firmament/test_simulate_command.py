@@ -196,9 +196,9 @@ def test_ctrl_c_ends_the_command_with_its_summary() -> None:
 
 
 def _read_until(control: int, done: Callable[[bytes], bool]) -> bytes:
-    """What a terminal shows until a condition holds, within a minute."""
+    """What a terminal shows until a condition holds; kernels may have to be compiled first."""
     shown = b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 160
     while not done(shown) and time.monotonic() < deadline:
         if select.select([control], [], [], 0.2)[0]:
             try:
