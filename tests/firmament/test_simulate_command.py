@@ -178,6 +178,8 @@ def test_ctrl_c_ends_the_command_with_its_summary() -> None:
             stdin=subprocess.DEVNULL,
             stdout=terminal,
             stderr=terminal,
+            # A dumb terminal shows no bar.
+            env={**os.environ, "TERM": "xterm"},
         )
         with process:
             try:
