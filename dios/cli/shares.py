@@ -169,7 +169,7 @@ def _show(found: dict[str, object]) -> None:
         span = f"; the past counts for {span_text(round(float(str(found['memory_s'])) * 1e9))}"
     else:
         span = ""
-    say(f"{rule}: {_RULES.get(rule, '')}{span}; {found['sharing']} share")
+    say(f"{rule}: {_RULES.get(rule, '')}{span}; shared by {found['sharing']}")
     rates = found.get("rates")
     for row in rates if isinstance(rates, list) else []:
         who = principal_text(str(row["principal"]))
