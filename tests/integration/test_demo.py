@@ -14,7 +14,7 @@ def test_the_demo_counts_a_persons_files_and_leaves_nothing(tmp_path: Path) -> N
     """It counts on three nodes of which one is killed, a plain count agrees, and no process is left."""
     texts = tmp_path / "texts"
     texts.mkdir()
-    (texts / "one.txt").write_text("It was the best of times, it was the worst of times\n" * 50_000)
+    (texts / "one.txt").write_text("It was the best of times, it was the worst of times\n" * 300_000)
     (texts / "two.log").write_text("the age of wisdom")
     (texts / "picture.bin").write_bytes(b"\0\1\2 the the the")
     temporary = tmp_path / "temporary"
@@ -29,7 +29,7 @@ def test_the_demo_counts_a_persons_files_and_leaves_nothing(tmp_path: Path) -> N
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "2 files" in run.stdout
-    assert "100,001" in run.stdout
+    assert "600,001" in run.stdout
     assert "was killed in the middle" in run.stdout
     assert "A plain count in one process, without a sandbox, says the same" in run.stdout
     assert "processes is left" in run.stdout
