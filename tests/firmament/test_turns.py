@@ -10,6 +10,7 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.fairness import SdrfScheduler
+from dios.fairness.sdrf_books import SCAN_MAX
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.models.spread import SpreadModel
 from dios.firmament.policies.ledger import RESOURCES, Account, Kept, KeptAccount, Ledger, Rule, decode, encode
@@ -442,3 +443,25 @@ def test_what_principals_hold_is_counted_right() -> None:
                     atol=1e-9,
                     err_msg=f"seed {seed}",
                 )
+
+
+def test_thousands_of_principals_have_one_turn_each() -> None:
+    """With more principals than a scan is for, nobody gets two tasks of a round, and who left has no turn."""
+    site = Site(50, 50, slots=50)
+    waiting = {f"user {number}": site.submit(f"user {number}", 2) for number in range(SCAN_MAX + 100)}
+    first = site.round(0.0)
+    assert len({site.owner[task] for task in first}) == 100
+    for task in first:
+        site.scheduler.finished(task, 1.0)
+    # All but some of those who wait give up.
+    left = [who for who in waiting if who not in {site.owner[task] for task in first}]
+    for who in left[150:]:
+        for task in waiting[who]:
+            site.scheduler.finished(task, 1.0)
+    second = site.round(1.0)
+    assert len({site.owner[task] for task in second}) == 100
+    assert {site.owner[task] for task in second} <= set(left[:150])
+    for task in second:
+        site.scheduler.finished(task, 2.0)
+    third = site.round(2.0)
+    assert {site.owner[task] for task in third} >= set(left[:150]) - {site.owner[task] for task in second}

@@ -153,6 +153,14 @@ class Ledger:
         self.fair = 1.0 / max(1, int(counted.sum()))
         settle_all(self.books, held, self.scale, self.fair, self.g, self.mode)
 
+    def trial(self) -> Books:
+        """Books of the present in which turns can be tried: nobody waits in them, and nothing is shared."""
+        books = self.books
+        tried = empty_books(books.capacity, len(books.lead))
+        for column in ("held", "lead", "level", "over", "slope"):
+            getattr(tried, column)[:] = getattr(books, column)
+        return tried
+
     def quota(self) -> Floats:
         """(P, R): the most that each may hold at once; infinity where nothing was set."""
         return np.array([terms.quota for terms in self._terms]).reshape(-1, len(RESOURCES))
@@ -209,7 +217,7 @@ class Ledger:
         """Set a weight, or what a principal may hold at once; None in ``quota`` lifts a limit.
 
         Raises:
-            InvalidError: a value that cannot be meant, or too many principals.
+            InvalidError: a value that cannot be meant.
         """
         if weight is not None and not 1 / SHARES_WEIGHT_MAX <= weight <= SHARES_WEIGHT_MAX:
             raise InvalidError(

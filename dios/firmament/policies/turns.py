@@ -137,19 +137,11 @@ class Turns:
         first = np.searchsorted(who[order], np.arange(len(quota) + 1)).astype(np.int64)
         queues = Queues(first, demand[order], exempt[order], np.zeros(len(order), np.bool_), nobody)
         ledger = self.ledger
-        trial = ledger.books._replace(
-            **{
-                name: getattr(ledger.books, name).copy()
-                for name in ("held", "lead", "level", "over", "slope")
-            },
-            active=np.zeros(len(ledger.books.active), np.int64),
-            place=np.full(len(ledger.books.place), -1, np.int64),
-        )
         held = state.held[: len(quota)].copy()
         if ledger.rule is Rule.FIFO:
             free = np.full(len(free), np.inf)
         stopped = take_turns(
-            trial,
+            ledger.trial(),
             queues,
             first[:-1].copy(),
             held,
