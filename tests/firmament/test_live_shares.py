@@ -217,6 +217,19 @@ def test_shares_outlive_a_restart_of_everything(site: Site) -> None:
     site.person.types(f"dios quota set {who} --weight 1")
 
 
+def test_a_quota_that_cannot_be_stored_is_not_acknowledged(site: Site) -> None:
+    """Where the node has no room for it, `dios quota set` says that what was set may be forgotten."""
+    for node in ("n1", "n2"):
+        site.person.types(f"dios limits set uid:0 bytes=1 --node {node}")
+    try:
+        done = site.person.types(f"dios quota set uid:{LATE} --weight 5", status=1)
+        assert "could not be stored" in done.stderr
+    finally:
+        for node in ("n1", "n2"):
+            site.person.types(f"dios limits set uid:0 bytes=none --node {node}")
+    site.person.types(f"dios quota set uid:{LATE} --weight 1")
+
+
 def test_others_see_themselves_and_set_nothing(site: Site) -> None:
     """A user who is not the nodes' own sees the own line alone, and is refused quotas."""
     site.runs(EARLY, 1, 1)

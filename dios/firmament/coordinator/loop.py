@@ -243,7 +243,10 @@ class Coordinator:
             answer = await trio.to_thread.run_sync(office.answer, asked)
         if office.terms_changed():
             # What was set is stored before anybody is told so.
-            await self._tell("weights and quotas are not kept", self._hand_on(office))
+            try:
+                await self._hand_on(office)
+            except DiosError as error:
+                answer = office.not_kept(str(error))
         # Who asked may have given up meanwhile.
         with contextlib.suppress(DiosError):
             await self._node.advise(self._host(name), asked.number, answer)
@@ -321,12 +324,18 @@ class Coordinator:
         Who governs counts for itself; it takes only what was set, but for the time in which its predecessor's
         last words may still be on their way.
         """
-        if not await self._sharing.learn(version, shares) or self._office is None or not self._duty.attend:
+        fresh = True
+        try:
+            fresh = await self._sharing.learn(version, shares)
+        except DiosError as error:
+            # They are known all the same, and others keep them, too.
+            sys.stderr.write(f"coordinator: shares are not kept: {error}\n")
+        if not fresh or self._office is None or not self._duty.attend:
             return
         now = trio.current_time()
-        fresh = now - self._in_office_since < _HAND_ON_S
+        new_here = now - self._in_office_since < _HAND_ON_S
         async with self._lock:
-            self._office.learn(shares, now, commitments=fresh or not self._duty.governs)
+            self._office.learn(shares, now, commitments=new_here or not self._duty.governs)
 
     # Eyes -----------------------------------------------------------------------------------------------
 

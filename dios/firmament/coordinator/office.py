@@ -5,6 +5,7 @@ For: ``coordinator.loop``, which imports this when it is its turn. Not for: talk
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from typing import NamedTuple
 
@@ -182,6 +183,12 @@ class Office:
     def terms_changed(self) -> bool:
         """Whether a weight or a quota was set that nobody else knows yet."""
         return self._ledger.changed
+
+    def not_kept(self, why: str) -> bytes:
+        """What is answered where a weight or a quota was set and could not be stored; it is tried again."""
+        self._ledger.changed = True
+        told = f"it holds from now on, but could not be stored, so that it may be forgotten: {why}"
+        return json.dumps({"ok": False, "error": told}).encode()
 
     def shares(self, now: float) -> bytes | None:
         """The shares as they are handed on; None where they only fade since they were handed on last."""

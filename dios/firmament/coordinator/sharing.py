@@ -57,13 +57,12 @@ class Sharing:
                 self.version, self.shares, self._stored = found.version, found.shares, found.version
         try:
             told = await self._node.govern(shares_version=self.version, shares=self.shares)
+            await self.learn(told.shares_version, told.shares)
         except DiosError as error:
-            sys.stderr.write(f"coordinator: the node is not told of shares: {error}\n")
-            return
-        await self.learn(told.shares_version, told.shares)
+            sys.stderr.write(f"coordinator: shares are not told to the node, or not kept: {error}\n")
 
     async def learn(self, version: int, shares: bytes) -> bool:
-        """Keep these where they are newer; whether they are."""
+        """Keep these where they are newer; whether they are. They are known also where storing them fails."""
         if version <= self.version or not shares:
             return False
         self.version, self.shares = version, shares
