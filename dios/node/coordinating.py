@@ -89,7 +89,7 @@ async def _kept(node: AsyncNode, settings: Settings, label: str) -> AsyncReferen
         name = await trio.to_thread.run_sync(path.read_bytes)
     except FileNotFoundError:
         name = b""
-    # A file that is damaged is as good as none: only what was measured is lost.
+    # A file that is damaged is as good as none: what was measured is lost, and other nodes know the shares.
     found = await node.find(name) if len(name) == limits.NAME_BYTES else None
     if found is not None:
         return found

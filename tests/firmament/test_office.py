@@ -13,6 +13,8 @@ from dios.firmament.coordinator.observer import Report
 from dios.firmament.coordinator.office import Office
 from dios.firmament.coordinator.orders import Orders
 from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.policies.ledger import Rule
+from dios.node.settings import Fairness, Scheduling
 from dios.wire.messages import Asked, BoardRows, Occupant, Placed, Submission, Work
 from dios.wire.types import TaskState
 
@@ -267,3 +269,9 @@ def test_shares_that_only_fade_are_not_handed_on_again(office: Office) -> None:
     office.read("n2", board(2), 3.0)
     assert office.shares(3.0) is not None, "once more, for what was held until now"
     assert office.shares(4.0) is None
+
+
+def test_settings_have_the_coordinators_words() -> None:
+    """What the settings of a node allow for set-up and fairness is what a coordinator knows."""
+    assert [one.value for one in Scheduling] == [one.value for one in SetUp]
+    assert {one.value for one in Fairness} == {one.value for one in Rule}
