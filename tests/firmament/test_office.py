@@ -236,6 +236,8 @@ def test_a_quota_is_the_rulers_to_set(office: Office) -> None:
     assert rows(told)["uid:7"]["entitlement"] == pytest.approx(0.75)
     shares = office.shares(1.0)
     assert shares is not None
+    assert office.terms_changed(), "until it is stored"
+    office.handed_on()
     assert not office.terms_changed()
     other = Office(Orders(SetUp.CENTRALISED, "spread"), "n2", KnowledgeBase("n2", 1), WALL)
     other.learn(shares, 2.0, commitments=True)

@@ -83,6 +83,8 @@ class Coordinator:
         self._office: Office | None = None
         self._lock = trio.Lock()
         self._considering = trio.Lock()
+        self._handing_on = trio.Lock()
+        """Held from when weights and quotas may change until that is stored."""
         self._dirty = trio.Event()
         self._answered: set[tuple[str, int]] = set()
         """Questions that stand on boards and are, or are being, answered."""
@@ -239,14 +241,15 @@ class Coordinator:
                 nursery.start_soon(self._advise, office, name, asked[key])
 
     async def _advise(self, office: Office, name: str, asked: Asked) -> None:
-        async with self._lock:
-            answer = await trio.to_thread.run_sync(office.answer, asked)
-        if office.terms_changed():
-            # What was set is stored before anybody is told so.
-            try:
-                await self._hand_on(office)
-            except DiosError as error:
-                answer = office.not_kept(str(error))
+        async with self._handing_on:
+            async with self._lock:
+                answer = await trio.to_thread.run_sync(office.answer, asked)
+            if office.terms_changed():
+                # What was set is stored before anybody is told so.
+                try:
+                    await self._hand_on(office)
+                except DiosError as error:
+                    answer = office.not_kept(str(error))
         # Who asked may have given up meanwhile.
         with contextlib.suppress(DiosError):
             await self._node.advise(self._host(name), asked.number, answer)
@@ -294,7 +297,8 @@ class Coordinator:
                 continue
             if trio.current_time() >= hand_on_at:
                 hand_on_at = trio.current_time() + _HAND_ON_S
-                await self._tell("shares are not handed on", self._hand_on(office))
+                async with self._handing_on:
+                    await self._tell("shares are not handed on", self._hand_on(office))
             async with self._lock:
                 rates = await trio.to_thread.run_sync(office.rates)
             with trio.move_on_after(_CONTROL_S):
@@ -307,6 +311,7 @@ class Coordinator:
             shares = await trio.to_thread.run_sync(office.shares, trio.current_time())
         if shares is not None:
             await self._sharing.hand_on(shares)
+            office.handed_on()
 
     async def _govern(self, office: Office, name: str, rates: tuple[Rate, ...]) -> None:
         try:

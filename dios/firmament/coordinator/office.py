@@ -186,7 +186,6 @@ class Office:
 
     def not_kept(self, why: str) -> bytes:
         """What is answered where a weight or a quota was set and could not be stored; it is tried again."""
-        self._ledger.changed = True
         told = f"it holds from now on, but could not be stored, so that it may be forgotten: {why}"
         return json.dumps({"ok": False, "error": told}).encode()
 
@@ -197,8 +196,11 @@ class Office:
         if not (self._ledger.changed or self._holding or state.held.any()):
             return None
         self._holding = bool(state.held.any())
-        self._ledger.changed = False
         return encode(self._ledger.keep(state))
+
+    def handed_on(self) -> None:
+        """What was set is stored."""
+        self._ledger.changed = False
 
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
         """Take in shares that another coordinator, or this one in an earlier life, has handed on."""
