@@ -344,13 +344,16 @@ BOARD_LEASE_MS: Final = 5_000  # who schedules has to ask again within this, or 
 BOARD_LABEL_CHARS_MAX: Final = 64
 BOARD_ENDED_KEPT: Final = 256
 BOARD_QUESTIONS_MAX: Final = 64
-QUESTION_BYTES_MAX: Final = 1 * KIB
+QUESTION_BYTES_MAX: Final = 32 * KIB
+BOARD_QUESTION_BYTES_MAX: Final = 64 * KIB  # of all that wait
 BOARD_REPORTS_KEPT: Final = 4
 SUBMISSIONS_MAX: Final = 65_536
 SCHEDULER_PATIENCE_MS: Final = 15_000  # for the answer to a question
 ADVICE_BYTES_MAX: Final = 128 * KIB
 NODE_LABELS_MAX: Final = 32
 RATES_MAX: Final = 1_024  # of one node
+GUARANTEES_MAX: Final = 512  # of one node
+GUARANTEE_STEPS_MAX: Final = 8  # of one: they need not reach beyond the lease
 RATES_LEASE_MS_MAX: Final = 60_000
 RATES_METERED_MAX: Final = 3 * 1_024
 RATE_BYTES_S_MIN: Final = DATA_PIECE_BYTES  # a rate below is taken for this: calls must not wait for ever
@@ -410,7 +413,8 @@ PACKER_ROUNDS_MAX: Final = 32  # of pouring bandwidth, before breakpoints are so
 PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
 
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
-assert RATES_MAX * 128 + SHARES_BYTES_MAX < FRAME_BYTES_MAX, "rates and shares travel in one frame"  # noqa: S101
+_GUARANTEE_BYTES: Final = 96 + 15 * GUARANTEE_STEPS_MAX
+assert RATES_MAX * 80 + GUARANTEES_MAX * _GUARANTEE_BYTES + SHARES_BYTES_MAX < FRAME_BYTES_MAX, "one frame"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101

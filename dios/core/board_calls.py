@@ -273,7 +273,11 @@ def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
         soon = " Its coordinator starts just now; try again in a moment." if _starts(step) else ""
         raise UnreachableError(f"{_NOBODY}{soon}")
     table.tidy(step.state)
-    if len(table.questions) >= limits.BOARD_QUESTIONS_MAX:
+    waiting = sum(len(one.asked.question) for one in table.questions.values())
+    if (
+        len(table.questions) >= limits.BOARD_QUESTIONS_MAX
+        or waiting + len(call.question) > limits.BOARD_QUESTION_BYTES_MAX
+    ):
         raise LimitError("too many questions wait for whoever schedules; try again later")
     row = Pending(task, seq, call, (), step.now + limits.SCHEDULER_PATIENCE_MS * _MS)
     step.wait(row)

@@ -62,6 +62,10 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     affinity: Affinity = Affinity.NONE
     near: Annotated[tuple[Near, ...], Meta(max_length=limits.WORK_NEAR_MAX)] = ()
     constraints: Annotated[tuple[Constraint, ...], Meta(max_length=limits.WORK_CONSTRAINTS_MAX)] = ()
+    reservation: U64 = 0
+    """The number of the job that was admitted over time (Packer); what it needs is set aside already."""
+    member: Label = ""
+    """Which of that job's tasks it is."""
 
     @property
     def reserves(self) -> bool:

@@ -236,6 +236,19 @@ def test_a_question_is_answered_by_who_attends(yard: Yard) -> None:
     assert yard.scheduler.refused(refused) == Code.ESRCH
 
 
+def test_long_questions_wait_only_as_far_as_there_is_room(yard: Yard) -> None:
+    """All that wait are bounded together; one more is refused, and the others are still answered."""
+    yard.board()
+    long = messages.AskScheduler(bytes(limits.QUESTION_BYTES_MAX))
+    many = limits.BOARD_QUESTION_BYTES_MAX // limits.QUESTION_BYTES_MAX
+    waiting = [yard.caller.send(long) for _ in range(many)]
+    yard.cluster.settle()
+    assert yard.caller.refused(messages.AskScheduler(b"?")) == Code.EDQUOT
+    for asked in yard.board().asked:
+        yard.scheduler.ask(messages.Done, messages.Advise("n1", asked.number, b"yes"))
+    assert [yard.cluster.wait(yard.caller, seq) for seq in waiting] == [messages.Advice(b"yes")] * many
+
+
 def test_a_question_that_nobody_answers_ends(yard: Yard) -> None:
     """The asker is told when the answer takes too long."""
     yard.board()
