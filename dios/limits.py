@@ -413,8 +413,9 @@ PACKER_ROUNDS_MAX: Final = 32  # of pouring bandwidth, before breakpoints are so
 PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
 
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
-_GUARANTEE_BYTES: Final = 96 + 15 * GUARANTEE_STEPS_MAX
-assert RATES_MAX * 80 + GUARANTEES_MAX * _GUARANTEE_BYTES + SHARES_BYTES_MAX < FRAME_BYTES_MAX, "one frame"  # noqa: S101
+assert (  # noqa: S101
+    RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX
+), "rates, guarantees and shares travel in one frame"
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101

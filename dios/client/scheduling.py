@@ -134,14 +134,16 @@ class SchedulingOps(UsageOps):
         lease_ms: int = 0,
         shares_version: int = 0,
         shares: bytes = b"",
+        guarantees: Iterable[messages.Guarantee] = (),
     ) -> Operation[messages.Metered]:
         """Have a node keep to ``rates`` for ``lease_ms``, and learn what was moved there and wants to be.
 
-        These rates stand in the place of all before them; with no ``lease_ms`` none is changed. ``shares`` is
+        These rates and ``guarantees``, what edges of jobs may send at least, stand in the place of all
+        before them; with no ``lease_ms`` none is changed. ``shares`` is
         what coordinators tell each other: the answer has the node's own where they are newer than
         ``shares_version``. For the nodes' own user.
         """
-        call = messages.Govern(host, tuple(rates), lease_ms, shares_version, shares)
+        call = messages.Govern(host, tuple(rates), lease_ms, shares_version, shares, tuple(guarantees))
         return expect(messages.Metered, (yield call))
 
     def advise_op(self, host: str, number: int, answer: bytes) -> Operation[None]:

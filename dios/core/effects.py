@@ -19,7 +19,7 @@ from msgspec import Struct
 from dios.core.events import ObjectRecord
 from dios.ids import BufferId, NodeId, ObjectId, PayloadId, TaskId, Ticket
 from dios.wire import dcp
-from dios.wire.messages import AnyResult, Buffer, Limits, Rate, Reference
+from dios.wire.messages import AnyResult, Buffer, Guarantee, Limits, Rate, Reference
 from dios.wire.types import Brand, Mode, ObjectType
 
 
@@ -403,7 +403,7 @@ class HangUp(Struct, frozen=True, tag=76):
 
 # -- rates ----------------------------------------------------------------------------------------
 class SetRates(Struct, frozen=True, tag=80):
-    """Keep to these rates from now on for ``lease_ms``, instead of all that were set before.
+    """Keep to these rates and guarantees for ``lease_ms`` from now on, instead of all that were set before.
 
     To an ``Answer`` with a ``Metered`` the host adds the meters and the capacity. ``by`` is the task that
     told them, which is not held up itself.
@@ -412,6 +412,7 @@ class SetRates(Struct, frozen=True, tag=80):
     rates: tuple[Rate, ...]
     lease_ms: int
     by: TaskId = TaskId(0)
+    guarantees: tuple[Guarantee, ...] = ()
 
 
 # -- audit (§3.2.2) --------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ keeps what coordinators tell each other, and hands on the rest: the host adds th
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from dios.core import away_calls, board, board_calls, effects
 from dios.core.step import Step
 from dios.core.tasks import Task
@@ -19,19 +21,25 @@ def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
 
     Raises:
         NotPermittedError: the caller is not the nodes' own user, nor root.
-        InvalidError: rates without a lease, or shares without a version.
+        InvalidError: rates without a lease, shares without a version, or a guarantee that makes no sense.
     """
     board_calls.require_ruler(step, task)
     peer = away_calls.named(step, call.host) if call.host else None
     if peer is not None:
         board_calls.pass_on(step, task, seq, call, peer)
         return
-    if call.rates and not call.lease_ms:
+    if (call.rates or call.guarantees) and not call.lease_ms:
         raise InvalidError("rates hold for a lease; say for how many milliseconds")
+    for place, guarantee in enumerate(call.guarantees):
+        times = [in_ms for in_ms, _ in guarantee.steps]
+        if any(later <= earlier for earlier, later in pairwise(times)):
+            raise InvalidError(f"the steps of guarantee {place} are not in order of time")
+        if not (guarantee.source or guarantee.target):
+            raise InvalidError(f"guarantee {place} names no task, neither as source nor as target")
     if call.shares and not call.shares_version:
         raise InvalidError("shares need a version over 0, by which newer ones are known")
     if call.lease_ms:
-        step.emit(effects.SetRates(call.rates, call.lease_ms, task.id))
+        step.emit(effects.SetRates(call.rates, call.lease_ms, task.id, call.guarantees))
     table = step.state.board
     if call.shares and table.keep_shares(call.shares_version, call.shares):
         board.changed(step)

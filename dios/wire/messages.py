@@ -48,7 +48,7 @@ from dios.wire.calls import (
     WriteOnce,
 )
 from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
-from dios.wire.rates import Govern, Meter, Metered, Rate
+from dios.wire.rates import Govern, Guarantee, Meter, Metered, Rate
 from dios.wire.replies import (
     AnyResult,
     Attached,
@@ -135,6 +135,7 @@ __all__ = [
     "Failure",
     "Govern",
     "Groups",
+    "Guarantee",
     "Handed",
     "HandedRow",
     "Hello",

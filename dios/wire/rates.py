@@ -5,7 +5,7 @@ Not for: deciding rates (``dios.firmament``), or keeping to them (``dios.host.ra
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -23,13 +23,33 @@ class Rate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     bytes_s: U64
 
 
+Step: TypeAlias = tuple[U64, U64]
+"""In so many milliseconds from now, so many bytes per second."""
+
+
+class Guarantee(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """At least so many bytes per second from this node for one edge of a job (Packer paper, II-A).
+
+    ``source`` and ``target`` are ids of tasks, 0 for none: as a source what the node itself stores, as a
+    target what is written to the other node's store. ``steps``, in order of time, each hold from then until
+    the next; before the first nothing is guaranteed. ``weight_milli`` counts when what is left is shared.
+    """
+
+    principal: Label
+    source: U64
+    target: U64
+    weight_milli: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    steps: Annotated[tuple[Step, ...], Meta(max_length=limits.GUARANTEE_STEPS_MAX)] = ()
+
+
 class Govern(Call, frozen=True, tag=48):
     """Keep to these rates on the node called ``host``, and tell what was moved there.
 
-    The rates stand in the place of all that were told before, for ``lease_ms``; then, and whoever none of
-    them names, nobody is limited. A ``lease_ms`` of 0 changes no rate. ``shares`` is what coordinators tell
-    each other, whatever it says: the node keeps the one with the highest ``shares_version`` in memory; empty
-    ones are not kept, their version says what the caller has. For the nodes' own user and root.
+    The rates and guarantees stand in the place of all that were told before, for ``lease_ms``; then, and
+    whoever none of them names, nobody is limited. A ``lease_ms`` of 0 changes none of them. ``shares`` is
+    what coordinators tell each other, whatever it says: the node keeps the one with the highest
+    ``shares_version`` in memory; empty ones are not kept, their version says what the caller has. For the
+    nodes' own user and root.
     """
 
     host: Text = ""
@@ -37,16 +57,22 @@ class Govern(Call, frozen=True, tag=48):
     lease_ms: Annotated[int, Meta(ge=0, le=limits.RATES_LEASE_MS_MAX)] = 0
     shares_version: U64 = 0
     shares: Annotated[bytes, Meta(max_length=limits.SHARES_BYTES_MAX)] = b""
+    guarantees: Annotated[tuple[Guarantee, ...], Meta(max_length=limits.GUARANTEES_MAX)] = ()
 
 
 # -- the answer -------------------------------------------------------------------------------------------
 class Meter(Struct, frozen=True, array_like=True):
-    """What a principal moved since the node started, and what it wants to move now; in bytes."""
+    """What a principal moved since the node started, and what it wants to move now; in bytes.
+
+    With a ``task`` it is what is moved for that task, which is at an end of a guarantee; such bytes are not
+    on the principal's own meter.
+    """
 
     principal: str
     traffic: Traffic
     moved: int
     waiting: int
+    task: int = 0
 
 
 UNMEASURED: Final = (-1, -1, -1)

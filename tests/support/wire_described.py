@@ -43,6 +43,7 @@ PARTS = (
     messages.Occupant,
     messages.Asked,
     messages.Rate,
+    messages.Guarantee,
     messages.Meter,
 )
 

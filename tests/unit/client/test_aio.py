@@ -231,8 +231,14 @@ async def test_rates_are_told_in_one_call() -> None:
     """A node is told all of the rates at once, and its meters come back as they were told."""
     rates = (messages.Rate("uid:1", Traffic.OUT, 5), messages.Rate("uid:2", Traffic.STORE, 6))
     told = messages.Metered(7, (messages.Meter("uid:1", Traffic.OUT, 1, 2),), (3, 0, 4), 9, b"s")
-    with FakeNode(in_turn(told, told)) as fake:
+    edge = messages.Guarantee("uid:1", 5, 6, 500, ((0, 7),))
+    with FakeNode(in_turn(told, told, told)) as fake:
         async with connected(fake) as node:
             assert await node.govern("n2", iter(rates), lease_ms=3_000, shares_version=8, shares=b"t") == told
             await node.govern()
-    assert fake.calls == [messages.Govern("n2", rates, 3_000, 8, b"t"), messages.Govern()]
+            await node.govern(guarantees=iter((edge,)), lease_ms=1)
+    assert fake.calls == [
+        messages.Govern("n2", rates, 3_000, 8, b"t"),
+        messages.Govern(),
+        messages.Govern(lease_ms=1, guarantees=(edge,)),
+    ]

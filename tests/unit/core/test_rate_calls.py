@@ -10,10 +10,11 @@ from dios.core import effects
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
-from dios.wire.messages import Govern, Metered, Rate
+from dios.wire.messages import Govern, Guarantee, Metered, Rate
 from dios.wire.types import NameKind, Traffic
 
 RATES = (Rate("uid:1", Traffic.OUT, 1_000_000), Rate("uid:2", Traffic.STORE, 5))
+EDGES = (Guarantee("uid:1", 5, 6, 500, ((0, 7), (1_000, 0))), Guarantee("uid:1", 0, 6))
 
 
 class Hall:
@@ -43,6 +44,33 @@ def hall() -> Hall:
 def set_on(node: Node) -> list[effects.SetRates]:
     """The rates that the host of a node was told."""
     return [one for one in node.effects if isinstance(one, effects.SetRates)]
+
+
+@pytest.mark.parametrize("host", ["", "n1"])
+def test_guarantees_reach_the_host_of_the_node_that_is_named(hall: Hall, host: str) -> None:
+    """They are told with the rates, whole, and to no other host."""
+    hall.govern(Govern(host, RATES, 3_000, guarantees=EDGES))
+    there, other = (hall.nodes[0], hall.nodes[1]) if host else (hall.nodes[1], hall.nodes[0])
+    assert set_on(there) == [effects.SetRates(RATES, 3_000, hall.scheduler.task, EDGES)]
+    assert not set_on(other)
+
+
+@pytest.mark.parametrize(
+    ("edges", "lease_ms"),
+    [
+        (EDGES, 0),
+        ((Guarantee("uid:1", 5, 6, 500, ((0, 7), (0, 8))),), 1_000),
+        ((*EDGES, Guarantee("uid:1", 5, 6, 500, ((9, 7), (8, 8)))), 1_000),
+        ((Guarantee("uid:1", 0, 0, 500, ((0, 7),)),), 1_000),
+    ],
+)
+def test_guarantees_that_make_no_sense_are_refused(
+    hall: Hall, edges: tuple[Guarantee, ...], lease_ms: int
+) -> None:
+    """Without a lease, with steps that go back in time, or of no task; and nothing is set."""
+    hall.govern(Govern("n1"))
+    assert hall.scheduler.refused(Govern("n1", (), lease_ms, guarantees=edges)) == Code.EINVAL
+    assert not set_on(hall.nodes[0])
 
 
 @pytest.mark.parametrize("host", ["", "n2", "n1"])
