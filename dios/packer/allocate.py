@@ -7,6 +7,7 @@ Not for: starting tasks; whoever asks does that. Nor for the scores, which are c
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -104,20 +105,25 @@ class Refusal:
 
 
 def allocate(
-    datacenter: Datacenter, job: TiMra, now: int | None = None, *, policy: Policy | str = FIXED
+    datacenter: Datacenter,
+    job: TiMra,
+    now: int | None = None,
+    *,
+    policy: Policy | str = FIXED,
+    pinned: Mapping[str, int] | None = None,
 ) -> Placement | Refusal:
     """Admit a job from ``now`` on, all or nothing (Packer paper, Algorithm 1, equations 4 to 8).
 
     ``now`` is an instant of the data centre, to which its time goes on; None: its own time. A job in
     instants of another length is taken at the peaks of what each touches. ``policy`` is one of
-    ``dios.packer.policies`` and ``dios.packer.baselines``, or its name. A placement is true and a refusal
-    false.
+    ``dios.packer.policies`` and ``dios.packer.baselines``, or its name. ``pinned`` says of tasks, by name, on
+    which server they have to be. A placement is true and a refusal false.
 
     The weight of a resource is 1 - its utilisation over that of all five, taken over the job's instants,
     once, before its first task; all weigh alike in an empty data centre.
 
     Raises ``ValueError``: time would run back, the job is longer than the horizon, or needs a service that
-    nobody offers, or the policy is unknown.
+    nobody offers, or the policy, a pinned task or its server is unknown.
     """
     chosen = _policy(policy)
     fitting = job.resampled(datacenter.instant_s)
@@ -129,6 +135,7 @@ def allocate(
             raise JobError(
                 f"{node.field}.service", f"is {node.service!r}, which nobody offers; known: {known}"
             )
+    places = _pins(datacenter, job, pinned or {})
     if now is not None:
         datacenter.advance(now)
     used = datacenter.utilisation(fitting.instants)
@@ -136,7 +143,7 @@ def allocate(
     report = np.zeros(5, np.int64)
 
     def tried(rule: Policy) -> Load | None:
-        load = _load(datacenter, fitting, rule)
+        load = _load(datacenter, fitting, rule, places)
         near = datacenter.notes(load)
         placed = place_job(datacenter.site, load, rule.rule, weights, PACKER_TRIES_MAX, near, report)
         return load if placed else None
@@ -147,7 +154,7 @@ def allocate(
         rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.in_a_calm)
     load = next((found for found in map(tried, rules) if found is not None), None)
     if load is None:
-        return _refusal(datacenter, fitting, chosen, report.tolist())
+        return _refusal(datacenter, fitting, chosen, places, report.tolist())
     start, end = datacenter.now, datacenter.now + fitting.instants
     where = load.place.tolist()
     return Placement(
@@ -178,7 +185,18 @@ def _weights(used: Floats) -> Floats:
     return 1.0 - (used / total if total > 0.0 else np.full(5, 0.2))
 
 
-def _load(datacenter: Datacenter, job: TiMra, policy: Policy) -> Load:
+def _pins(datacenter: Datacenter, job: TiMra, pinned: Mapping[str, int]) -> dict[int, int]:
+    """The servers of pinned tasks, by the tasks' numbers."""
+    numbers = {node.name: at for at, node in enumerate(job.nodes) if node.service is None}
+    for name, server in pinned.items():
+        if name not in numbers:
+            raise ValueError(f"pinned[{name!r}]: there is no such task")
+        if not 0 <= server < datacenter.servers:
+            raise ValueError(f"pinned[{name!r}] is {server}: 0 to {datacenter.servers - 1} are possible")
+    return {numbers[name]: server for name, server in pinned.items()}
+
+
+def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int]) -> Load:
     """The job in the data centre's whole units, as far as the policy knows it."""
     demand = datacenter.quanta.up(job.demand)
     flow = datacenter.band.up(job.bandwidth)
@@ -198,6 +216,8 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy) -> Load:
     for at, node in enumerate(job.nodes):
         if node.service is not None:
             span[at] = datacenter.services[node.service]
+    for at, server in pinned.items():
+        span[at] = server, server + 1
     hose = np.zeros((2, nodes, job.instants))
     for side, total in enumerate(hose):
         np.add.at(total, job.ends[:, side], flow)
@@ -255,9 +275,11 @@ def _in_slots(datacenter: Datacenter, demand: Floats, tasks: npt.NDArray[np.bool
     return np.where(tasks[:, None, None], booked, demand)
 
 
-def _refusal(datacenter: Datacenter, job: TiMra, policy: Policy, report: list[int]) -> Refusal:
+def _refusal(
+    datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int], report: list[int]
+) -> Refusal:
     node, resource, instant, room, link = report
-    load = _load(datacenter, job, policy)
+    load = _load(datacenter, job, policy, pinned)
     low, high = load.span[node].tolist()
     if resource == 4:
         units = load.hose[node, instant].sum(keepdims=True).astype(np.float64)

@@ -247,13 +247,34 @@ class Datacenter:
             return self.band.amount(units[:, which, :, None])[..., 0]
         return self.quanta.amount(np.moveaxis(units[:, :4], 1, 2))[..., which]
 
+    def set_aside(self, amounts: npt.ArrayLike) -> None:
+        """Keep so much of each server free of jobs at all instants, instead of what was said before.
+
+        ``amounts`` (servers, 6): the four resources, and bandwidth up and down. What is more than a server
+        has leaves nothing of it; what jobs were admitted with they keep.
+        """
+        wanted = _amounts("amounts", amounts, (self.servers, 6))
+        units = np.concatenate([self.quanta.up(wanted[:, :4]), self.band.up(wanted[:, 4:])], axis=1).T
+        units = np.minimum(units, self._has[:, : self.servers]).astype(np.float32)
+        whole = self._whole.free[0, :, : self.servers]
+        # Differences of whole numbers: exact.
+        more = whole - (self._has[:, : self.servers] - units).astype(np.float32)
+        if more.any():
+            self.site.free[:, :, : self.servers] -= more
+            whole -= more
+
+    def peak(self) -> Floats:
+        """(servers, 4): the most of each resource that jobs hold together at any instant from now on."""
+        held = (self._whole.free - self.site.free)[:, :4, : self.servers].max(axis=0)
+        return self.quanta.amount(held.T.astype(np.float64))
+
     def utilisation(self, instants: int = 1) -> Floats:
         """(5,) the part in use, over the next instants: the four resources, and bandwidth of all links."""
         slots = self._slots()[:instants]
         return np.asarray(self.site.spent[slots].mean(axis=0) / self.totals)
 
     def is_empty(self) -> bool:
-        """Whether nothing at all is booked, to the last unit."""
+        """Whether no job holds anything at all, to the last unit."""
         return (
             bool((self.site.free == self._whole.free).all())
             and bool((self.site.trunk == self._whole.trunk).all())
@@ -307,7 +328,7 @@ class Datacenter:
         pods: Ints,
         planes: tuple[int, int],
     ) -> None:
-        """The books of an empty data centre, and a copy of one instant of them."""
+        """The books of an empty data centre, and of one instant without jobs."""
         rows = np.empty((6, racks.size))
         rows[:4] = self.quanta.down(has).T
         rows[4] = rows[5] = self.band.down(links)
@@ -338,6 +359,8 @@ class Datacenter:
 
         self.site = books(self.horizon)
         self._whole = books(1)
+        self._has = rows
+        """(6, places) what there is, in units."""
         self.smallest = rows[:4, : self.servers].min(axis=1)
         """(4,) what every server has, in units."""
         self.totals = np.maximum(np.append(rows[:4].sum(axis=1), rows[4:].sum() + trunk.sum()), 1.0)

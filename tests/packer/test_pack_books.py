@@ -294,3 +294,60 @@ def test_bad_requests_are_named_and_change_nothing() -> None:
     with pytest.raises(ValueError, match="resource is 'gpu'"):
         datacenter.free("gpu")
     assert datacenter.is_empty()
+
+
+def test_what_is_set_aside_is_nobodys() -> None:
+    """Others' part is kept free of jobs at all instants, also at those that come; it may grow and shrink."""
+    datacenter = Datacenter.tree(2, horizon=4)
+    share = np.zeros((2, 6))
+    share[0] = (10, 0, 0, 0, 900, 0)
+    datacenter.set_aside(share)
+    assert datacenter.is_empty()
+    large = TiMra("large", [Node("a", cpu=12)], instants=4)
+    first = allocate(datacenter, large)
+    assert first
+    assert first.servers == {"a": 1}
+    assert not allocate(datacenter, large, now=3), "the new instants have less, too"
+    assert datacenter.free("cpu").tolist() == [[6, 4], [6, 16], [6, 16], [6, 16]]
+    sends = TiMra("sends", [Node("a"), Node("b")], [Edge("a", "b", 200)])
+    assert not allocate(datacenter, sends, pinned={"a": 0, "b": 1})
+    assert allocate(datacenter, sends, pinned={"a": 1, "b": 0})
+    share[0, :] = 0
+    datacenter.set_aside(share)
+    assert allocate(datacenter, sends, pinned={"a": 0, "b": 1})
+    assert datacenter.peak()[:, 0].tolist() == [0, 12]
+    datacenter.advance(10)
+    assert datacenter.is_empty()
+    assert (datacenter.free("cpu") == 16).all()
+
+
+def test_more_is_set_aside_than_there_is() -> None:
+    """It leaves nothing; who was admitted before keeps what it holds and gives back exactly that."""
+    datacenter = Datacenter.tree(1, horizon=3)
+    held = allocate(datacenter, TiMra("early", [Node("a", cpu=10)], instants=3))
+    assert held
+    datacenter.set_aside(np.full((1, 6), 10.0**12))
+    assert not allocate(datacenter, TiMra("late", [Node("a", cpu=0.01)]))
+    held.release()
+    datacenter.set_aside(np.zeros((1, 6)))
+    assert datacenter.is_empty()
+    assert (datacenter.free("cpu") == 16).all()
+    with pytest.raises(ValueError, match=r"amounts\[0, 2\] is -1"):
+        datacenter.set_aside([[0, 0, -1, 0, 0, 0]])
+
+
+def test_pinned_tasks_are_where_they_have_to_be() -> None:
+    """A pinned task goes nowhere else; an unknown task or server is an error that names it."""
+    datacenter = Datacenter.tree(4, per_rack=2)
+    job = TiMra("j", [Node("a", cpu=9), Node("b", cpu=9)], [Edge("a", "b", 10)])
+    for policy in RULES:
+        found = allocate(datacenter, job, policy=policy, pinned={"b": 3})
+        assert found, policy
+        assert found.servers["b"] == 3, policy
+        assert not allocate(datacenter, job, policy=policy, pinned={"b": 3}), policy
+        found.release()
+    assert datacenter.is_empty()
+    with pytest.raises(ValueError, match=r"pinned\['c'\]"):
+        allocate(datacenter, job, pinned={"c": 0})
+    with pytest.raises(ValueError, match=r"pinned\['a'\] is 4: 0 to 3"):
+        allocate(datacenter, job, pinned={"a": 4})

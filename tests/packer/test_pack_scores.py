@@ -35,7 +35,7 @@ def test_scores_and_room_are_those_of_the_equations(policy: Policy) -> None:
         datacenter.advance(seed % 5)
         for number in range(5):
             job = draw_job(seed, number)
-            load = _load(datacenter, job, policy)
+            load = _load(datacenter, job, policy, {})
             near = datacenter.notes(load)
             weights = _weights(datacenter.utilisation(job.instants)).astype(np.float32)
             for node in load.order.tolist():
@@ -67,7 +67,7 @@ def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
         one, two = draw_datacenter(seed), draw_datacenter(seed)
         for number in range(4):
             job = draw_job(seed, number)
-            left, right = _load(one, job, FIXED), _load(two, job, FIXED)
+            left, right = _load(one, job, FIXED, {}), _load(two, job, FIXED, {})
             weights = _weights(one.utilisation(job.instants)).astype(np.float32)
             report = np.zeros(5, np.int64)
             placed = place_job(one.site, left, FIXED.rule, weights, TRIES, one.notes(left), report)
