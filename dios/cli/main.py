@@ -20,6 +20,7 @@ from dios.cli import (
     log,
     nodes,
     objects,
+    pack,
     quotas,
     replicas,
     repro,
@@ -48,6 +49,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(quotas.app, name="limits")
 app.add_typer(sched.app, name="sched")
 app.add_typer(fair.app, name="fair")
+app.add_typer(pack.app, name="pack")
 app.add_typer(shares.quota_app, name="quota")
 app.add_typer(repro.app, name="repro")
 for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve, shares):

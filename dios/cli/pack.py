@@ -1,0 +1,27 @@
+"""``dios pack``: jobs that say what they need and when, and where they would fit.
+
+Not for: its parts; each sub-command has a module of its own. ``dios.packer`` is loaded inside the commands
+alone: it needs the extra ``cluster``, and nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from dios.cli import pack_simulate
+
+app: Final = typer.Typer(
+    help="Jobs that say what they need and when, and where they would fit.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def family() -> None:
+    """Jobs that say what they need and when, and where they would fit."""
+
+
+app.command("simulate", epilog=pack_simulate.EXAMPLES)(pack_simulate.simulate)
