@@ -333,6 +333,13 @@ KNOWLEDGE_GAPS_MAX: Final = 256
 KNOWLEDGE_BYTES_MAX: Final = 1 * GIB
 KNOWLEDGE_BLOCKS_MAX: Final = 65_536
 KNOWLEDGE_HOLDERS_MAX: Final = 64
+COURSE_INSTANTS_MAX: Final = 256  # of one task; longer ones have longer instants
+COURSE_INSTANT_S_MAX: Final = 2**20
+COURSE_CHANNELS_MAX: Final = 8
+COURSE_RUNS_MAX: Final = 8  # of a task of a job: later ones count
+COURSE_MEMBERS_MAX: Final = 16_384
+COURSES_BYTES_MAX: Final = 32 * MIB
+COURSES_FOLLOWED_MAX: Final = 256  # tasks of admitted jobs on one node
 
 # -- scheduling -------------------------------------------------------------------------------------
 WORK_NEAR_MAX: Final = 16

@@ -20,13 +20,14 @@ from typing import Final
 from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.aggregates import Aggregate, Moments
+from dios.firmament.course import Course
+from dios.firmament.courses import Courses
 from dios.firmament.places import Places
 from dios.firmament.profiles import Heard, Profile, Profiles, Recent, by_identity, by_time, keep_newest
 from dios.firmament.samples import (
     BATCH_HEAD_BYTES,
     METRICS,
     SCORES,
-    VERSION,
     BadKnowledgeError,
     Batch,
     Entry,
@@ -37,7 +38,7 @@ from dios.firmament.samples import (
     check_entry,
     encoded_bytes,
 )
-from dios.firmament.stored import Stored, Table, decode, encode, pack_profile
+from dios.firmament.stored import STORED_VERSION, Stored, Table, decode, encode, pack_profile
 
 ALONE: Final = ""
 """In place of a co-runner's class: nobody else was on the machine."""
@@ -69,7 +70,7 @@ class Merged:
 
 
 class KnowledgeBase:
-    """Profiles, co-runners, final reports and places of blocks, of one coordinator and all below it.
+    """Profiles, co-runners, final reports, courses, places of blocks: of one coordinator and all below it.
 
     Args:
         node: the coordinator's name.
@@ -87,6 +88,7 @@ class KnowledgeBase:
         self.latest: Recent[tuple[str, str], list[Entry]] = Recent(limits.KNOWLEDGE_MACHINES_MAX)
         self.reports: Recent[int, Entry] = Recent(limits.KNOWLEDGE_REPORTS_MAX)
         self.places = Places()
+        self.courses = Courses()
         self.heard: Recent[tuple[str, int], Heard] = Recent(limits.KNOWLEDGE_ORIGINS_MAX)
         self.journal: deque[Entry] = deque(maxlen=limits.KNOWLEDGE_JOURNAL_MAX)
         self.position = 0
@@ -101,6 +103,14 @@ class KnowledgeBase:
             BadKnowledgeError: a field of the sample is not possible; nothing is changed.
         """
         self._own(sample)
+
+    def add_course(self, course: Course) -> None:
+        """Take in what a task took from its start to its end, as this coordinator measured it.
+
+        Raises:
+            BadKnowledgeError: a field is not possible; nothing is changed.
+        """
+        self._own(course)
 
     def place(self, block: bytes, machine: str, size: int) -> None:
         """A machine has ``size`` bytes of a block (the fingerprint of an object's name); -1: none any more.
@@ -128,11 +138,13 @@ class KnowledgeBase:
         self.position += 1
         if isinstance(entry.what, Placing):
             self.places.take(entry, entry.what)
+        elif isinstance(entry.what, Course):
+            self.courses.take(entry, entry.what)
         else:
             self._take_sample(entry, entry.what)
         return True
 
-    def _own(self, what: Sample | Placing) -> None:
+    def _own(self, what: Sample | Placing | Course) -> None:
         entry = Entry(self.node, self.incarnation, self.sequence, what)
         check_entry(entry)
         self.sequence += 1
@@ -279,7 +291,7 @@ class KnowledgeBase:
         """All of it, for a durable object; see docs/profiling.md for the format."""
         table = Table()
         stored = Stored(
-            version=VERSION,
+            version=STORED_VERSION,
             node=self.node,
             incarnation=self.incarnation,
             position=self.position,
@@ -293,6 +305,7 @@ class KnowledgeBase:
             places=[table.index(entry) for entry in self.places.entries()],
             heard=[(*key, each.below, sorted(each.above)) for key, each in self.heard.items()],
             journal=[table.index(entry) for entry in self.journal],
+            courses=[table.index(entry) for entry in self.courses.entries()],
             entries=table.entries,
         )
         return encode(stored)
@@ -346,6 +359,9 @@ class KnowledgeBase:
         for entry in table.at(stored.places):
             if isinstance(entry.what, Placing):
                 self.places.take(entry, entry.what)
+        for entry in table.at(stored.courses):
+            if isinstance(entry.what, Course):
+                self.courses.take(entry, entry.what)
         for node, incarnation, below, above in stored.heard:
             self.heard.touch((node, incarnation), Heard(below, tuple(above)))
         self.journal.extend(table.at(stored.journal))

@@ -18,10 +18,11 @@ import msgspec
 from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.aggregates import VALUE_MAX
+from dios.firmament.course import Course, fault_of
 from dios.firmament.descriptors import FinalReport
 
 VERSION: Final = 1
-"""Of batches and of the stored knowledge base."""
+"""Of batches. One with a course is refused as a whole by who does not know courses yet."""
 
 BATCH_HEAD_BYTES: Final = 64
 """At most so much of a batch is not entries."""
@@ -164,12 +165,12 @@ class Placing(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A sample or placing with its identity."""
+    """A sample, placing or course with its identity."""
 
     node: str
     incarnation: int
     sequence: int
-    what: Sample | Placing
+    what: Sample | Placing | Course
 
     @property
     def identity(self) -> tuple[int, int, str]:
@@ -237,6 +238,10 @@ def check_entry(entry: Entry) -> None:
             raise BadKnowledgeError(f"{name} is {value}; it must be 0 or more, and fit 63 bits")
     if isinstance(entry.what, Sample):
         check_sample(entry.what)
+    elif isinstance(entry.what, Course):
+        fault = fault_of(entry.what)
+        if fault:
+            raise BadKnowledgeError(fault)
     else:
         _check_text("machine", entry.what.machine)
         if not 1 <= len(entry.what.block) <= limits.NAME_BYTES:

@@ -5,12 +5,18 @@ For: ``KnowledgeBase.to_bytes`` and ``from_bytes``. Not for: what the parts mean
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from dios import limits
 from dios.firmament.aggregates import PackedAggregate, PackedMoments
 from dios.firmament.profiles import Profile
-from dios.firmament.samples import VERSION, BadKnowledgeError, Entry, check_entry
+from dios.firmament.samples import BadKnowledgeError, Entry, check_entry
+
+STORED_VERSION: Final = 2
+_READ: Final = (1, STORED_VERSION)
+"""The first had no courses."""
 
 
 class StoredProfile(msgspec.Struct, array_like=True, frozen=True):
@@ -39,6 +45,7 @@ class Stored(msgspec.Struct, array_like=True, frozen=True):
     heard: list[tuple[str, int, int, list[int]]]
     journal: list[int]
     entries: list[Entry]
+    courses: list[int] = []
 
 
 class Table:
@@ -91,8 +98,8 @@ def decode(data: bytes) -> Stored:
         stored = msgspec.msgpack.decode(data, type=Stored)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BadKnowledgeError(f"damaged knowledge: {error}; begin with an empty one") from None
-    if stored.version != VERSION:
-        raise BadKnowledgeError(f"knowledge of version {stored.version}; this is version {VERSION}")
+    if stored.version not in _READ:
+        raise BadKnowledgeError(f"knowledge of version {stored.version}; this is version {STORED_VERSION}")
     for entry in stored.entries:
         check_entry(entry)
     return stored

@@ -1,0 +1,232 @@
+"""A coordinator follows the tasks of admitted jobs on its own node: what each takes, second by second.
+
+For: ``coordinator.loop``, which asks it to look once a second while there is any. Not for: all other tasks,
+which the observer samples now and then, and not for what is made of courses (``courses``).
+
+Of processors, memory and disks it sees what the task's processes do. What a task stores durably is written
+by its node, and what it moves to and from others is moved by its node: that stands on the node's meters,
+which keep an account of its own for each task that is at an end of a guarantee. Of others neither is known.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError, InvalidError
+from dios.firmament.course import Channel, Course, Recording
+from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.profiling import TaskProbe, TaskReading
+from dios.wire.messages import BoardRows, Meter, Occupant
+from dios.wire.types import TaskState, Traffic
+
+if TYPE_CHECKING:
+    from dios.client.aio import AsyncNode
+
+_LOOK_S: Final = 1.0
+_MS: Final = 1_000_000
+_SPAN_MS: Final = 500
+"""What was taken in less is averaged over this: moments tell nothing about a second."""
+_UNREAD: Final = "bytes read and written"
+"""How a reading's complaint begins where the system does not tell."""
+_CHANNEL_OF: Final = {
+    Traffic.OUT: Channel.SENT,
+    Traffic.IN: Channel.RECEIVED,
+    Traffic.STORE: Channel.DISK_WRITE,
+}
+
+
+def job_of(row: Occupant) -> str:
+    """The name of the job whose member a task is: its class is the job's name and the member's."""
+    named = row.work.equivalence or row.label
+    return named.removesuffix(f"/{row.work.member}") or named
+
+
+def is_followed(row: Occupant) -> bool:
+    """Whether a task is one of an admitted job."""
+    return bool(row.work.reservation and row.work.member)
+
+
+class _Task:
+    """One task, and how it was at the last look."""
+
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
+        """By the clock of looks."""
+        self.recording = Recording()
+        self.probe = TaskProbe()
+        self.looked_ms = 0
+        self.reading: TaskReading | None = None
+        self.moved: dict[Traffic, int] = {}
+        self.peak = 0
+        self.metered = False
+
+    def span_to(self, age_ms: int) -> tuple[int, int]:
+        """From the last look to now; and as what it counts."""
+        begin, self.looked_ms = self.looked_ms, max(self.looked_ms, age_ms)
+        return begin, max(_SPAN_MS, self.looked_ms - begin)
+
+
+class Tracer:
+    """Makes courses of the tasks of admitted jobs on one node, for its coordinator's knowledge."""
+
+    def __init__(self, knowledge: KnowledgeBase) -> None:
+        self._knowledge = knowledge
+        self._rows: dict[int, Occupant] = {}
+        self._cpus = 1
+        self._tasks: dict[int, _Task] = {}
+        self._done: set[int] = set()
+        self._problem = ""
+
+    async def run(self, node: AsyncNode, lock: trio.Lock) -> None:
+        """Look each second while there is anything to look at; until cancelled.
+
+        Args:
+            node: this one, which is asked for its meters.
+            lock: held while the knowledge is changed.
+        """
+        while True:
+            await trio.sleep(_LOOK_S)
+            if not self.busy:
+                continue
+            meters: tuple[Meter, ...] = ()
+            try:
+                meters = (await node.govern()).meters
+            except DiosError as error:
+                self._tell(f"what tasks move is not known: {error}")
+            look = partial(self.look, meters, time.monotonic_ns(), time.time_ns())
+            courses = await trio.to_thread.run_sync(look)
+            async with lock:
+                self.take_in(courses)
+
+    def take_in(self, courses: Iterable[Course]) -> None:
+        """Add courses to the knowledge; one that makes no sense is left out, and told."""
+        for course in courses:
+            try:
+                self._knowledge.add_course(course)
+            except InvalidError as error:
+                self._tell(f"the course of a task makes no sense: {error}")
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            sys.stderr.write(f"coordinator: {problem}\n")
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to look at."""
+        return any(task not in self._done for task in self._rows)
+
+    def heard(self, board: BoardRows, now_ns: int) -> None:
+        """Take in the node's own board, as soon as it is there: ages on it are of that moment."""
+        rows = [row for row in board.tasks if is_followed(row)]
+        self._rows = {row.id: row for row in rows}
+        self._cpus = max(1, board.cpus)
+        self._done &= self._rows.keys()
+        self._tasks = {task: one for task, one in self._tasks.items() if task in self._rows}
+        for row in rows:
+            if row.state is TaskState.RUNNING and len(self._tasks) < limits.COURSES_FOLLOWED_MAX:
+                self._tasks.setdefault(row.id, _Task(now_ns - row.age_ms * _MS))
+
+    def look(self, meters: Iterable[Meter], now_ns: int, wall_ns: int) -> list[Course]:
+        """Look at each task that runs; the courses of those that have ended.
+
+        Args:
+            meters: the node's own, of this moment.
+            now_ns: by the same clock as ``heard``.
+            wall_ns: the same moment in nanoseconds since 1970.
+        """
+        moved: dict[int, dict[Traffic, int]] = {}
+        for meter in meters:
+            if meter.task:
+                moved.setdefault(meter.task, {})[meter.traffic] = meter.moved
+        found: list[Course] = []
+        for number, row in self._rows.items():
+            if number in self._done:
+                continue
+            if row.state is TaskState.ENDED:
+                self._done.add(number)
+                # An earlier coordinator of this node may have seen it end.
+                if not self._is_known(row):
+                    # Of one that nobody saw run, the board alone tells: it has ended just now.
+                    task = self._tasks.pop(number, None) or _Task(now_ns - row.age_ms * _MS)
+                    began_ns = max(0, wall_ns - (now_ns - task.began_ns))
+                    found.append(self._end(row, task, moved.get(number), began_ns))
+            elif row.pid and (running := self._tasks.get(number)) is not None:
+                self._sample(running, row, moved.get(number), now_ns)
+        return found
+
+    def _is_known(self, row: Occupant) -> bool:
+        return self._knowledge.courses.knows(row.principal, job_of(row), row.work.member, row.id)
+
+    def _sample(self, task: _Task, row: Occupant, moved: dict[Traffic, int] | None, now_ns: int) -> None:
+        reading = task.probe.look(now_ns, (row.pid,))
+        if not reading.processes:
+            return
+        begin, span = task.span_to((now_ns - task.began_ns) // _MS)
+        before, task.reading = task.reading, reading
+        values = self._moved(task, moved, span)
+        memory = reading.resident if before is None else max(reading.resident, before.resident)
+        # Between two looks it may have had more than at any of them: the kernel keeps the most.
+        values[Channel.MEMORY] = max(memory, reading.peak if reading.peak > task.peak else 0)
+        task.peak = max(task.peak, reading.peak)
+        values[Channel.CPU_MILLI] = self._cpu(reading.cpu_ns - (before.cpu_ns if before else 0), span)
+        if not any(why.startswith(_UNREAD) for why in reading.missing):
+            values[Channel.DISK_READ] = _rate(reading.read - (before.read if before else 0), span)
+            written = _rate(reading.written - (before.written if before else 0), span)
+            # That nothing was written by a pure task itself says nothing: its node writes for it.
+            if written or task.metered:
+                values[Channel.DISK_WRITE] = values.get(Channel.DISK_WRITE, 0) + written
+        task.recording.span(begin, task.looked_ms, values)
+
+    def _end(self, row: Occupant, task: _Task, moved: dict[Traffic, int] | None, began_ns: int) -> Course:
+        begin, span = task.span_to(row.age_ms)
+        begin = min(begin, row.age_ms)
+        values = self._moved(task, moved, span)
+        cpu_ns = task.reading.cpu_ns if task.reading else 0
+        values[Channel.CPU_MILLI] = self._cpu(row.cpu_ms * _MS - cpu_ns, span)
+        memory = task.reading.resident if task.reading else 0
+        values[Channel.MEMORY] = max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0)
+        task.recording.span(begin, row.age_ms, values)
+        instant_s, told = task.recording.values(row.age_ms)
+        return Course(
+            row.principal,
+            job_of(row),
+            row.work.member,
+            self._knowledge.node,
+            row.work.reservation,
+            row.id,
+            began_ns,
+            row.age_ms,
+            instant_s,
+            told,
+            row.completed,
+        )
+
+    def _moved(self, task: _Task, moved: dict[Traffic, int] | None, span: int) -> dict[Channel, int]:
+        """What the node's meters say of the task since the last look; nothing where they do not know it."""
+        if moved is None and not task.metered:
+            return {}
+        task.metered = True
+        found: dict[Channel, int] = {}
+        for traffic, channel in _CHANNEL_OF.items():
+            # Who moved nothing has no meter, which is no other than one that stands at 0.
+            now, before = (moved or {}).get(traffic, 0), task.moved.get(traffic, 0)
+            found[channel] = _rate(now - before, span) if now >= before else 0
+            task.moved[traffic] = now
+        return found
+
+    def _cpu(self, ran_ns: int, span_ms: int) -> int:
+        """Thousandths of a processor; never more than there are."""
+        return min(max(0, ran_ns) * 1000 // (span_ms * _MS), self._cpus * 1000)
+
+
+def _rate(amount: int, span_ms: int) -> int:
+    """In a second; rounded up, as a little is not nothing."""
+    return -(-max(0, amount) * 1000 // span_ms)

@@ -1,0 +1,206 @@
+"""How a coordinator follows the tasks of admitted jobs, on a real process of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from dios.firmament.coordinator.tracing import Tracer
+from dios.firmament.course import Channel
+from dios.firmament.courses import Member
+from dios.firmament.knowledge import KnowledgeBase
+from dios.wire.messages import BoardRows, Meter, Occupant, Work
+from dios.wire.types import TaskState, Traffic
+
+MS = 1_000_000
+WALL = 10**18
+BEGAN = 7_000 * MS
+"""When tasks begin, by the clock of looks."""
+
+
+def row(task: int = 1, age_ms: int = 0, *, run: int = 5, member: str = "map.0") -> Occupant:
+    """A task of an admitted job whose process is this one."""
+    return Occupant(
+        task, f"{task:012x}", f"words/{member}", "uid:1", TaskState.RUNNING, os.getpid(), age_ms,
+        Work(reservation=run, member=member, equivalence=f"words/{member}"), 0, 0, completed=False,
+    )  # fmt: skip
+
+
+def ended(one: Occupant, age_ms: int, cpu_ms: int = 0, memory: int = 0) -> Occupant:
+    """It once it has ended."""
+    return replace(
+        one, state=TaskState.ENDED, pid=0, age_ms=age_ms, cpu_ms=cpu_ms, memory_bytes=memory, completed=True
+    )
+
+
+def board(*tasks: Occupant) -> BoardRows:
+    """A node's own board; it has so many processors that they bound nothing."""
+    return BoardRows(
+        1, 1, "n1", "", 1_000, 2**30, 16, (), draining=False, coordinated=True,
+        waiting=(), tasks=tasks, asked=(), reports=(), partial=False,
+    )  # fmt: skip
+
+
+class Site:
+    """A tracer, and the time that it is told."""
+
+    def __init__(self) -> None:
+        self.knowledge = KnowledgeBase("n1", 1)
+        self.tracer = Tracer(self.knowledge)
+
+    def at(self, ms: int, *tasks: Occupant, meters: tuple[Meter, ...] = ()) -> None:
+        """A board and a look, so long after the tasks began."""
+        self.tracer.heard(board(*tasks), BEGAN + ms * MS)
+        self.tracer.take_in(self.tracer.look(meters, BEGAN + ms * MS, WALL + ms * MS))
+
+    def members(self) -> list[Member]:
+        """What is known of the job."""
+        return self.knowledge.courses.members("uid:1", "words")
+
+
+@pytest.fixture
+def idle() -> Iterator[int]:
+    """A process that does nothing."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def worked(ms: int) -> int:
+    """So much processor time of this process has passed; how much it had before, in ns."""
+    before = time.process_time_ns()
+    while time.process_time_ns() < before + ms * MS:
+        sum(range(1_000))
+    return before
+
+
+def test_a_course_tells_when_processors_were_used() -> None:
+    """Work in the second second stands there, and in what it touches, and not in the fourth."""
+    site, one = Site(), row()
+    site.at(0, one)
+    site.at(1_000, replace(one, age_ms=1_000))
+    before = time.process_time_ns()
+    worked(200)
+    site.at(2_000, one)
+    used = (time.process_time_ns() - before) // MS
+    for ms in (3_000, 4_000):
+        site.at(ms, one)
+    site.at(4_200, ended(one, 4_200, cpu_ms=0))
+    (member,) = site.members()
+    cpu = member.highest.values[Channel.CPU_MILLI]
+    assert len(cpu) == 5
+    assert 200 <= cpu[1] <= used + 50, (cpu, used)
+    assert cpu[3] < 100, "what the test itself does"
+    assert member.highest.values[Channel.MEMORY][3] > 1_000_000
+    assert (member.name, member.runs, member.completed, member.length_s) == ("map.0", 1, 1, 4.2)
+
+
+def test_what_came_before_the_first_look_is_spread_over_it() -> None:
+    """A task that is first seen late took what it has used so far evenly since its start."""
+    worked(100)
+    site, one = Site(), row(age_ms=2_000)
+    site.at(2_000, one)
+    had = time.process_time_ns() // MS
+    site.at(2_500, ended(one, 2_500, cpu_ms=had))
+    cpu = site.members()[0].highest.values[Channel.CPU_MILLI]
+    assert cpu[0] == cpu[1]
+    assert abs(cpu[0] * 2 - had) <= 100, (cpu, had)
+
+
+def test_a_task_that_nobody_saw_run_has_a_course() -> None:
+    """Of a short task the board tells how long it ran, and what it used; it is taken in once."""
+    site, one = Site(), row()
+    for ms in (3_000, 4_000):
+        site.at(ms, ended(one, 2_000, cpu_ms=1_000, memory=5_000_000))
+        assert not site.tracer.busy
+    (member,) = site.members()
+    assert member.highest.values == {Channel.CPU_MILLI: [500, 500], Channel.MEMORY: [5_000_000] * 2}
+    assert site.knowledge.sequence == 1
+    later = Tracer(site.knowledge)
+    later.heard(board(ended(one, 2_000)), BEGAN)
+    assert later.busy
+    assert later.look((), BEGAN, WALL) == [], "an earlier coordinator of this node saw it end"
+
+
+def test_its_start_is_that_of_its_node_s_clock() -> None:
+    """A course begins when the task did, whenever it was first heard of, and was seen to have ended."""
+    site, one = Site(), row(age_ms=400)
+    site.at(400, one)
+    site.at(5_000, ended(one, 1_500))
+    site.at(9_000, ended(row(2, member="reduce"), 1_000))
+    began = {key.member: entries[0].what for key, entries in site.knowledge.courses.kept.items()}
+    assert getattr(began["map.0"], "began_ns", 0) == WALL
+    assert getattr(began["reduce"], "began_ns", 0) == WALL + 8_000 * MS
+    assert [member.start_s for member in site.members()] == [0, 8]
+
+
+def test_what_the_node_moved_for_it_is_on_its_meters(idle: int) -> None:
+    """Stored, sent and received bytes are those of the task's own meters, between two looks."""
+    site, one = Site(), replace(row(), pid=idle)
+
+    def meters(stored: int, sent: int) -> tuple[Meter, ...]:
+        others = [Meter("uid:1", Traffic.OUT, 10**9, 0), Meter("uid:1", Traffic.STORE, 10**9, 0, 2)]
+        return (
+            *others, Meter("uid:1", Traffic.STORE, stored, 0, 1), Meter("uid:1", Traffic.OUT, sent, 0, 1),
+        )  # fmt: skip
+
+    site.at(0, one, meters=meters(0, 0))
+    site.at(1_000, one, meters=meters(3_000_000, 0))
+    site.at(2_000, one, meters=meters(3_000_000, 500))
+    # A meter that runs back is of an account that was forgotten meanwhile.
+    site.at(3_000, one, meters=meters(3_000_000, 2))
+    site.at(4_000, ended(one, 4_000), meters=meters(7_000_000, 2))
+    values = site.members()[0].highest.values
+    assert values[Channel.DISK_WRITE] == [3_000_000, 0, 0, 4_000_000]
+    assert values[Channel.SENT] == [0, 500, 0, 0]
+    assert values[Channel.RECEIVED] == [0, 0, 0, 0]
+
+
+def test_without_a_meter_nothing_is_said_of_what_it_moved(idle: int) -> None:
+    """That a pure task wrote nothing itself is no measurement: its node may have written for it."""
+    site, one = Site(), replace(row(), pid=idle)
+    for ms in (0, 1_000, 2_000):
+        site.at(ms, one, meters=(Meter("uid:1", Traffic.OUT, ms, 0),))
+    site.at(2_100, ended(one, 2_100))
+    assert not {Channel.DISK_WRITE, Channel.SENT, Channel.RECEIVED} & set(site.members()[0].highest.values)
+
+
+def test_tasks_of_no_admitted_job_are_not_followed() -> None:
+    """Neither while they run nor when they have ended."""
+    site = Site()
+    for one in (replace(row(), work=Work(equivalence="words/map.0")), row(run=0), row(member="")):
+        site.at(0, one)
+        assert not site.tracer.busy
+        site.at(1_000, ended(one, 1_000))
+    assert site.members() == []
+
+
+@pytest.mark.parametrize(
+    ("equivalence", "label", "job"),
+    [
+        ("words/map.0", "x", "words"),
+        ("", "words/map.0", "words"),
+        ("a/b/map.0", "x", "a/b"),
+        ("odd", "x", "odd"),
+    ],
+)
+def test_the_job_s_name_comes_from_the_task_s(equivalence: str, label: str, job: str) -> None:
+    """The class, or else the label, less the member's name, is the job's; whatever it is, it is kept."""
+    site = Site()
+    one = replace(row(), label=label, work=replace(row().work, equivalence=equivalence))
+    site.at(0, ended(one, 10))
+    assert site.knowledge.courses.jobs("uid:1") == [job]
+
+
+def test_what_makes_no_sense_harms_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """A task whose job would have no name is told of once, and the others are taken in."""
+    site = Site()
+    nameless = replace(row(), principal="")
+    site.at(0, ended(nameless, 10), ended(replace(nameless, id=2), 10), ended(row(3), 10))
+    assert len(site.members()) == 1
+    assert capsys.readouterr().err.count("principal is ''") == 1
