@@ -21,7 +21,6 @@ import msgspec
 
 from dios import limits
 from dios.errors import DiosError, InvalidError, NotPermittedError
-from dios.firmament.coordinator.admissions import Admissions
 from dios.firmament.coordinator.books import Books, Entry, Phase
 from dios.firmament.coordinator.duty import Duty
 from dios.firmament.coordinator.learning import learned
@@ -47,9 +46,8 @@ class _Terms(msgspec.Struct):
 class Desk:
     """Answers about one scheduler and what its coordinator believes."""
 
-    def __init__(self, books: Books, node: str, set_up: str, ledger: Ledger, admissions: Admissions) -> None:
+    def __init__(self, books: Books, node: str, set_up: str, ledger: Ledger) -> None:
         self._books = books
-        self._admissions = admissions
         self._ledger = ledger
         self._node = node
         self._set_up = set_up
