@@ -266,7 +266,7 @@ def _tell(scene: Scene, found: list[tuple[int | None, list[Summary]]]) -> None:
     rows = []
     for each in zip(*(policies for _, policies in found), strict=True):
         parts = [(one.tasks, one.jobs, one.revenue, *one.used) for one in each]
-        times = [one.job_ms for one in each]
+        times = [one.job_ms[:2] for one in each]
         rows.append(
             [
                 each[0].policy,

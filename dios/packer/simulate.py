@@ -170,8 +170,8 @@ class Summary:
     """What tasks asked for of cpu, memory, disk_write, disk_read and bandwidth, in the mean of instants."""
     booked: tuple[float, ...]
     """What was set aside for them."""
-    job_ms: tuple[float, float]
-    """Median and 95th percentile of the CPU time for a job, of all jobs."""
+    job_ms: tuple[float, float, float]
+    """Median, 95th percentile and mean of the CPU time for a job, of all jobs."""
     refused_for: dict[str, int]
     """Jobs refused, from the first on, by what was short."""
 
@@ -189,7 +189,7 @@ def summarise(simulation: Simulation, begin: int) -> list[Summary]:
             Summary(
                 *(record.policy.name, jobs, tasks, revenue, got[2]),
                 *(_mean(record.used[span]), _mean(record.booked[span])),
-                (float(np.median(times)), float(np.percentile(times, 95))),
+                (float(np.median(times)), float(np.percentile(times, 95)), float(times.mean())),
                 dict(record.refused_for),
             )
         )
