@@ -361,6 +361,16 @@ NODE_LABELS_MAX: Final = 32
 RATES_MAX: Final = 1_024  # of one node
 GUARANTEES_MAX: Final = 512  # of one node
 GUARANTEE_STEPS_MAX: Final = 8  # of one: they need not reach beyond the lease
+GUARANTEE_TICK_MS: Final = 20  # so often a link is divided anew while guarantees hold
+GUARANTEE_GAP_MS: Final = 5  # and no more often, whatever happens
+GUARANTEE_LOOK_MS: Final = 100  # what a sender wants is told by what it sent since the look before the last
+GUARANTEE_IDLE_MS: Final = 25  # who had nothing to send for so long wants nothing
+GUARANTEE_BURST_MS: Final = 30
+GUARANTEE_PIECE_MS: Final = 20  # a piece is as many bytes as may go in this time
+GUARANTEE_PIECE_BYTES_MIN: Final = 16 * KIB
+GUARANTEE_BYTES_S_MIN: Final = 16 * KIB  # what goes at least where guarantees take all of a link
+GUARANTEE_WEIGHT_OTHERS: Final = 500  # of 1000: of a principal without a guarantee
+GUARANTEED_CONNECTIONS_MAX: Final = 64  # to one node, beside DATA_CONNECTIONS_MAX: one for each such task
 RATES_LEASE_MS_MAX: Final = 60_000
 RATES_METERED_MAX: Final = 3 * 1_024
 RATE_BYTES_S_MIN: Final = DATA_PIECE_BYTES  # a rate below is taken for this: calls must not wait for ever
@@ -371,6 +381,12 @@ RATE_PROBE_PERCENT: Final = 10  # over a rate where nobody said what link or sto
 RATE_LOOK_MS: Final = 500  # so often who is held up is looked after: it may have hung up
 RATE_IDLE_PERCENT: Final = 10  # idle: of what moved in a second one does not learn how much could
 SHARES_BYTES_MAX: Final = 64 * KIB
+PACKED_JOBS_MAX: Final = 256  # admitted over time, of one cluster
+PACKED_JOBS_BYTES_MAX: Final = 40 * KIB  # of all of them, as they are handed on
+PACKED_TEXT_BYTES_MAX: Final = 1 * MIB  # of one, in TOML
+PACKED_INSTANT_S: Final = 2.0  # a cluster's books count time in these
+PACKED_HORIZON: Final = 4_096  # so many of them ahead
+PACKED_LEASE_S: Final = 30.0  # whose user is not heard of for so long, and which no task runs of, is over
 GANG_TASKS_MAX: Final = 64  # of one `dios run`
 DELEGATION_MS: Final = 2_000  # a rack has its own runs so long, before those above it look for a place
 PROFILED_TASKS_MAX: Final = 256
@@ -423,6 +439,7 @@ assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  
 assert (  # noqa: S101
     RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX
 ), "rates, guarantees and shares travel in one frame"
+assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are handed on with shares"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101

@@ -19,6 +19,7 @@ import numpy as np
 from dios.firmament import scheduler_tables as tables
 from dios.firmament.columns import ABSENT
 from dios.firmament.descriptors import (
+    DIMENSIONS,
     BadDescriptorError,
     FinalReport,
     JobDescriptor,
@@ -98,6 +99,7 @@ class FlowScheduler:
         tasks = self.state.tasks
         rows = np.flatnonzero(tasks.alive & (tasks.status == RUNNING) & (tasks.machine == row))
         tables.stop(self.state, rows)
+        tables.withhold(self.state, row, np.zeros(DIMENSIONS))
         self._tell("remove_machine", lambda: self.model.remove_machine(self.state, row))
         self._restrictions.remove_machine(row)
         self._network.forget_resources(self.state.remove_machine(machine))
@@ -107,6 +109,20 @@ class FlowScheduler:
         """Whether a machine takes nothing new; what runs there stays."""
         self.state.resources.usable[self._machine(machine)] = not drained
         self._gangs.room_appeared()
+
+    def withhold(self, machine: int, amounts: Resources) -> None:
+        """Keep so much of a machine for jobs that were admitted over time, instead of what was kept before.
+
+        Tasks get what is left.
+        """
+        row = self._machine(machine)
+        if (self.state.resources.withheld[row] != amounts).any():
+            self._gangs.room_appeared()
+            tables.withhold(self.state, row, np.array(amounts))
+
+    def promise(self, principal: str, tasks: int, amounts: Resources) -> None:
+        """Count so much as held by a principal, beside its tasks, instead of what was counted before."""
+        tables.promise(self.state, self.state.principal(principal), np.array((tasks, *amounts)))
 
     # Tasks ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Ints
+from dios.firmament.columns import ABSENT, Floats, Ints
 from dios.firmament.descriptors import COUNT_MAX, JobDescriptor, TaskDescriptor
 from dios.firmament.state import RUNNING, WAITING, ClusterState
 
@@ -99,16 +99,17 @@ def stop_one(state: ClusterState, row: int) -> None:
     table.usage[row] = 0
     state.jobs.running[table.job[row]] -= 1
     demand = table.demand[row]
-    held = state.held[state.jobs.principal[table.job[row]]]
+    owner = state.jobs.principal[table.job[row]]
+    held, promised = state.held[owner], state.promised[owner]
     held[0] -= 1
     held[1:] -= demand
-    if held[0] == 0:
-        held[:] = 0
+    if held[0] == promised[0]:
+        held[:] = promised
     while at != ABSENT:
         tree.running[at] -= 1
         tree.reserved[at] -= demand
         if tree.running[at] == 0:
-            tree.reserved[at] = 0
+            tree.reserved[at] = tree.withheld[at]
         at = int(tree.parent[at])
 
 
@@ -150,7 +151,8 @@ def _hold(state: ClusterState, rows: Ints, sign: int) -> None:
     np.add.at(state.held[:, 0], owner, sign)
     np.add.at(state.held[:, 1:], owner, sign * state.tasks.demand[rows])
     # As below.
-    state.held[owner[state.held[owner, 0] == 0]] = 0
+    idle = owner[state.held[owner, 0] == state.promised[owner, 0]]
+    state.held[idle] = state.promised[idle]
 
 
 def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:
@@ -160,10 +162,29 @@ def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:
     while len(at):
         np.add.at(tree.running, at, sign)
         np.add.at(tree.reserved, at, sign * demand)
-        # Sums of floating-point numbers drift; where nothing runs, nothing is reserved.
-        tree.reserved[at[tree.running[at] == 0]] = 0
+        # Sums of floating-point numbers drift; where nothing runs, nothing is reserved but what is withheld.
+        idle = at[tree.running[at] == 0]
+        tree.reserved[idle] = tree.withheld[idle]
         above = tree.parent[at]
         demand, at = demand[above != ABSENT], above[above != ABSENT]
+
+
+def withhold(state: ClusterState, machine: int, amounts: Floats) -> None:
+    """Keep so much of a machine (DIMENSIONS,) from tasks, instead of what was kept before."""
+    tree = state.resources
+    more = amounts - tree.withheld[machine]
+    at = machine
+    while at != ABSENT:
+        tree.withheld[at] += more
+        tree.reserved[at] += more
+        at = int(tree.parent[at])
+    tree.withheld[machine] = amounts
+
+
+def promise(state: ClusterState, principal: int, amounts: Floats) -> None:
+    """Count so much (1 + DIMENSIONS,) as held by a principal beside its tasks, instead of what was before."""
+    state.held[principal] += amounts - state.promised[principal]
+    state.promised[principal] = amounts
 
 
 def emptiest_leaf(state: ClusterState, machine: int) -> int:

@@ -114,7 +114,9 @@ class ResourceTable(Rows):
         self.capacity: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
         """At machines, and summed at racks and the cluster; a share at leaves. 0: not known."""
         self.reserved: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
-        """The sum of the demands of the tasks that run there."""
+        """The sum of the demands of the tasks that run there, and what is withheld."""
+        self.withheld: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
+        """At machines, and summed above: kept for jobs that were admitted over time (Packer)."""
         self.machine_type: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         self.usable: Flags = np.zeros(FIRST_ROWS, np.bool_)
         """False while a machine is drained: what runs stays, nothing comes."""
@@ -143,7 +145,10 @@ class ClusterState:
     equivalences: Names = field(default_factory=Names)
     principals: Names = field(default_factory=Names)
     held: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
-    """By principal, at least as many rows as there are: its running tasks, and the sum of their demands."""
+    """By principal, at least as many rows as there are: its running tasks, the sum of their demands, and both
+    of its jobs that were admitted over time."""
+    promised: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
+    """The same of those jobs alone."""
     machine_types: Names = field(default_factory=Names)
     knowledge: KnowledgeBase | None = None
     """Profiles measured so far; None where nobody measures."""
@@ -213,6 +218,7 @@ class ClusterState:
         number = self.principals.number(name)
         if number >= len(self.held):
             self.held = np.concatenate([self.held, np.zeros_like(self.held)])
+            self.promised = np.concatenate([self.promised, np.zeros_like(self.promised)])
         return number
 
     def machine_row(self, machine: int) -> int:
@@ -239,7 +245,7 @@ class ClusterState:
         table = self.resources
         row = table.add(self._next_resource)
         self._next_resource += 1
-        for column in (table.slots, table.running, table.capacity, table.reserved):
+        for column in (table.slots, table.running, table.capacity, table.reserved, table.withheld):
             column[row] = 0
         table.parent[row], table.level[row], table.is_leaf[row] = parent, level, False
         table.machine[row] = table.rack[row] = table.machine_type[row] = ABSENT

@@ -264,9 +264,9 @@ class Datacenter:
             whole -= more
 
     def peak(self) -> Floats:
-        """(servers, 4): the most of each resource that jobs hold together at any instant from now on."""
-        held = (self._whole.free - self.site.free)[:, :4, : self.servers].max(axis=0)
-        return self.quanta.amount(held.T.astype(np.float64))
+        """(servers, 6): the most that jobs hold together at any instant from now on, as in ``set_aside``."""
+        held = (self._whole.free - self.site.free)[:, :, : self.servers].max(axis=0).T.astype(np.float64)
+        return np.concatenate([self.quanta.amount(held[:, :4]), self.band.amount(held[:, 4:])], axis=1)
 
     def utilisation(self, instants: int = 1) -> Floats:
         """(5,) the part in use, over the next instants: the four resources, and bandwidth of all links."""

@@ -19,6 +19,8 @@ from dios.packer.ti_mra import NODE_FIELDS, RESOURCES, Demand, Edge, Floats, Job
 JOB_KEYS: Final = ("name", "instants", "instant_s", "weight", "tasks", "services", "edges")
 EDGE_KEYS: Final = ("from", "to", "bandwidth", "depends", "pattern")
 NODE_KEYS: Final = (*NODE_FIELDS, "count")
+RUN_KEYS: Final = ("program", "args", "inputs")
+"""What of a task is for whoever runs it (`dios run JOB.toml`), and means nothing here."""
 PATTERNS: Final = ("all", "each")
 
 _HEADER: Final = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]")
@@ -53,8 +55,6 @@ def read(source: str | Path) -> TiMra:
 
 def _job(table: Mapping[str, object]) -> TiMra:
     _known("", table, JOB_KEYS)
-    if "instants" not in table:
-        raise JobError("instants", "is missing: say how many instants the job has")
     members: dict[str, list[str]] = {}
     nodes: list[Node] = []
     for kind in ("tasks", "services"):
@@ -75,7 +75,7 @@ def _job(table: Mapping[str, object]) -> TiMra:
         edges += _edges(f"edges[{at}]", _table(f"edges[{at}]", each), members, len(edges))
         written_at += [at] * (len(edges) - len(written_at))
     head = (
-        _whole("instants", table["instants"]),
+        _whole("instants", table.get("instants", 1)),
         _real("instant_s", table.get("instant_s", 1.0)),
         _real("weight", table.get("weight", 0.5)),
     )
@@ -100,7 +100,8 @@ def _as_written(field: str, members: Mapping[str, Sequence[str]], written_at: Se
 
 def _nodes(kind: str, name: str, given: Mapping[str, object], there: int) -> list[Node]:
     place = f"{kind}.{name}"
-    _known(place, given, NODE_KEYS if kind == "services" else [key for key in NODE_KEYS if key != "service"])
+    own = NODE_KEYS if kind == "services" else [key for key in (*NODE_KEYS, *RUN_KEYS) if key != "service"]
+    _known(place, given, own)
     count = _whole(f"{place}.count", given.get("count", 1))
     if not 1 <= count <= PACKER_NODES_MAX - there:
         raise JobError(
@@ -237,24 +238,24 @@ def _line_of(text: str, field: str) -> int:
 
 def written(job: TiMra) -> str:
     """The job as TOML, every copy by itself and every demand in steps."""
-    lines = [f"name = {_quoted(job.name)}", f"instants = {job.instants}", f"instant_s = {job.instant_s!r}"]
+    lines = [f"name = {quoted(job.name)}", f"instants = {job.instants}", f"instant_s = {job.instant_s!r}"]
     lines.append(f"weight = {float(job.weight)!r}")
     for at, node in enumerate(job.nodes):
         kind = "tasks" if node.service is None else "services"
-        lines += ["", f"[{kind}.{_quoted(node.name)}]"]
+        lines += ["", f"[{kind}.{quoted(node.name)}]"]
         if node.service is not None:
-            lines.append(f"service = {_quoted(node.service)}")
+            lines.append(f"service = {quoted(node.service)}")
         if node.start:
             lines.append(f"start = {node.start}")
         if node.end is not None:
             lines.append(f"end = {node.end}")
         if node.after:
-            lines.append(f"after = [{', '.join(_quoted(name) for name in node.after)}]")
+            lines.append(f"after = [{', '.join(quoted(name) for name in node.after)}]")
         for which, resource in enumerate(RESOURCES):
             if job.demand[at, :, which].any():
                 lines.append(f"{resource} = {_steps(job.demand[at, :, which])}")
     for at, edge in enumerate(job.edges):
-        lines += ["", "[[edges]]", f"from = {_quoted(edge.source)}", f"to = {_quoted(edge.target)}"]
+        lines += ["", "[[edges]]", f"from = {quoted(edge.source)}", f"to = {quoted(edge.target)}"]
         if job.bandwidth[at].any():
             lines.append(f"bandwidth = {_steps(job.bandwidth[at])}")
         if not edge.depends:
@@ -270,7 +271,8 @@ def _steps(values: Floats) -> str:
     return "{ " + ", ".join(f"{at} = {value!r}" for at, value in steps) + " }"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A text as TOML writes it."""
     # TOML's basic strings escape as JSON's do, but for what JSON lets stand.
     text = name.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", text) + '"'

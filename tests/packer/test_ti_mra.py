@@ -221,7 +221,6 @@ def test_toml_counts_copies_and_joins_each_with_each() -> None:
         ("start = 3", "start = 6", "tasks.reduce.start is 6"),
         ("count = 2", "count = 0", "tasks.reduce.count is 0"),
         ('["map"]', '"map"', "tasks.reduce.after is no list"),
-        ("instants = 6", "", "instants is missing"),
         ("instants = 6", "instants = ", "no valid TOML"),
         ("[services.input]", "[services.map]", "services.map is there twice"),
         ("bandwidth = 5", 'pattern = "some"', "edges.1..pattern is 'some'"),

@@ -21,6 +21,7 @@ import msgspec
 
 from dios import limits
 from dios.errors import DiosError, InvalidError, NotPermittedError
+from dios.firmament.coordinator.admissions import Admissions
 from dios.firmament.coordinator.books import Books, Entry, Phase
 from dios.firmament.coordinator.duty import Duty
 from dios.firmament.coordinator.learning import learned
@@ -46,8 +47,9 @@ class _Terms(msgspec.Struct):
 class Desk:
     """Answers about one scheduler and what its coordinator believes."""
 
-    def __init__(self, books: Books, node: str, set_up: str, ledger: Ledger) -> None:
+    def __init__(self, books: Books, node: str, set_up: str, ledger: Ledger, admissions: Admissions) -> None:
         self._books = books
+        self._admissions = admissions
         self._ledger = ledger
         self._node = node
         self._set_up = set_up
@@ -90,6 +92,7 @@ class Desk:
             "explain": self._explain,
             "shares": self._shares,
             "quota": self._quota,
+            "pack": lambda asked, question: self._admissions.answer(asked, question, self.now),
             "learn": partial(learned, self._scheduler.state.knowledge),
         }
 

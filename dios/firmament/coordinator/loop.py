@@ -27,9 +27,9 @@ from dios.firmament.knowledge import KnowledgeBase
 if TYPE_CHECKING:
     from dios.client.aio import AsyncNode
     from dios.client.cluster import Member
-    from dios.firmament.coordinator.office import Office
+    from dios.firmament.coordinator.office import Links, Office
     from dios.firmament.coordinator.orders import Orders
-    from dios.wire.messages import Asked, BoardRows, Rate
+    from dios.wire.messages import Asked, BoardRows
 
 KNOWLEDGE: Final = "knowledge"
 """The label of the durable object in which a node keeps what its coordinator has measured."""
@@ -88,6 +88,7 @@ class Coordinator:
         self._handing_on = trio.Lock()
         """Held from when weights and quotas may change until that is stored."""
         self._dirty = trio.Event()
+        self._links_changed = trio.Event()
         self._answered: set[tuple[str, int]] = set()
         """Questions that stand on boards and are, or are being, answered."""
         self._reported: dict[str, int] = {}
@@ -253,7 +254,8 @@ class Coordinator:
                 try:
                     await self._hand_on(office)
                 except DiosError as error:
-                    answer = office.not_kept(str(error))
+                    async with self._lock:
+                        answer = office.not_kept(str(error), trio.current_time())
         # Who asked may have given up meanwhile.
         with contextlib.suppress(DiosError):
             await self._node.advise(self._host(name), asked.number, answer)
@@ -267,11 +269,13 @@ class Coordinator:
             fresh = self._dirty.is_set()
             self._dirty = trio.Event()
             office = self._office
-            if office is None or not (fresh or office.waits):
+            if office is None or not (fresh or office.waits or office.admits):
                 continue
             async with self._lock:
                 now = trio.current_time()
                 orders = await trio.to_thread.run_sync(office.round, now)
+            if office.links_changed:
+                self._links_changed.set()
             for order in orders:
                 nursery.start_soon(self._send, office, order.host, order.placements, order.preempted)
             if orders and office.waits:
@@ -295,7 +299,9 @@ class Coordinator:
         """Hand on shares now and then; and, if this coordinator governs, rates in each control interval."""
         hand_on_at = trio.current_time() + _HAND_ON_S
         while True:
-            await trio.sleep(_CONTROL_S)
+            with trio.move_on_after(_CONTROL_S):
+                await self._links_changed.wait()
+            self._links_changed = trio.Event()
             office, duty = self._office, self._duty
             if office is None or not duty.governs:
                 continue
@@ -304,11 +310,12 @@ class Coordinator:
                 async with self._handing_on:
                     await self._tell("shares are not handed on", self._hand_on(office))
             async with self._lock:
-                rates = await trio.to_thread.run_sync(office.rates)
+                now = trio.current_time()
+                links = await trio.to_thread.run_sync(office.rates, now, 2 * _CONTROL_S)
             with trio.move_on_after(_CONTROL_S):
                 async with trio.open_nursery() as nursery:
                     for name in duty.governs:
-                        nursery.start_soon(self._govern, office, name, rates.get(name, ()))
+                        nursery.start_soon(self._govern, office, name, links.get(name))
 
     async def _hand_on(self, office: Office) -> None:
         async with self._lock:
@@ -317,9 +324,12 @@ class Coordinator:
             await self._sharing.hand_on(shares)
             office.handed_on()
 
-    async def _govern(self, office: Office, name: str, rates: tuple[Rate, ...]) -> None:
+    async def _govern(self, office: Office, name: str, links: Links | None) -> None:
+        rates, guarantees = ((), ()) if links is None else links
         try:
-            metered = await self._sharing.govern(name, self._host(name), rates, _RATES_LEASE_MS)
+            metered = await self._sharing.govern(
+                name, self._host(name), rates, guarantees, lease_ms=_RATES_LEASE_MS
+            )
         except DiosError as error:
             office.note(f"{name}: {error}")
             return

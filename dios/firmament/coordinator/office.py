@@ -9,7 +9,10 @@ import json
 from collections import deque
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from dios.errors import DiosError, InvalidError
+from dios.firmament.coordinator.admissions import Admissions
 from dios.firmament.coordinator.books import Books, Phase
 from dios.firmament.coordinator.desk import Desk
 from dios.firmament.coordinator.duty import Duty
@@ -20,10 +23,13 @@ from dios.firmament.coordinator.rehearsal import rehearse
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.policies.ledger import Ledger, Rule, decode, encode
+from dios.firmament.policies.packing import Packing
 from dios.firmament.rounds import Change, Delta
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.wire.messages import Asked, BoardRows, Metered, Placed, Rate
+from dios.limits import GUARANTEES_MAX
+from dios.wire.messages import Asked, BoardRows, Guarantee, Metered, Placed, Rate
+from dios.wire.types import Traffic
 
 _PROBLEMS_KEPT = 20
 _PATIENCE_S = 5.0
@@ -36,6 +42,13 @@ class _Guest(NamedTuple):
     task: int
     target: str
     until: float
+
+
+class Links(NamedTuple):
+    """What one node is told of who may move how much."""
+
+    rates: tuple[Rate, ...] = ()
+    guarantees: tuple[Guarantee, ...] = ()
 
 
 class Order(NamedTuple):
@@ -62,7 +75,10 @@ class Office:
         scheduler = FlowScheduler(chosen, SchedulerSettings(), knowledge=knowledge, ledger=self._ledger)
         self._books = Books(scheduler)
         self._rates = RateControl()
-        self._desk = Desk(self._books, node, str(orders.set_up), self._ledger)
+        self._packing = Packing(scheduler, wall=wall)
+        set_up = str(orders.set_up)
+        self._admissions = Admissions(self._books, self._packing, self._ledger, self._rates, set_up)
+        self._desk = Desk(self._books, node, set_up, self._ledger, self._admissions)
         self._knowledge = knowledge
         self._own = node
         self._duty = Duty()
@@ -72,6 +88,8 @@ class Office:
         """Tasks that were told to stop, and where they run."""
         self._outside: list[_Guest] = []
         """Placements that wait until there is room."""
+        self.links_changed = False
+        """Whether nodes are to be told of guarantees before the control interval is over."""
         self._holding = False
         """Whether anybody held anything when the shares were handed on last."""
 
@@ -81,6 +99,11 @@ class Office:
         return bool(self._outside) or any(
             entry.phase is Phase.WAITING for entry in self._books.tasks.values()
         )
+
+    @property
+    def admits(self) -> bool:
+        """Whether any job over time is there, which time alone may end."""
+        return bool(self._packing.jobs)
 
     def changed_duty(self, before: Duty, now_duty: Duty, now: float) -> None:
         """Other nodes are this coordinator's from now on."""
@@ -126,11 +149,15 @@ class Office:
         """One round; what has to be told to whom."""
         self._now = now
         self._books.expire(now)
+        orders: dict[str, Order] = {}
+        news, late = self._admissions.look(now)
+        self.links_changed |= news
+        for runner in late:
+            self._stop(runner.task, runner.node, orders, now)
         scheduler = self._books.scheduler
         found = scheduler.round(now)
         for fault in found.faults:
             self.note(f"{fault.where}: {fault.what}")
-        orders: dict[str, Order] = {}
         # Who has to go first: a node takes nobody in before there is room.
         for delta in sorted(found.deltas, key=lambda delta: delta.change is Change.PLACE):
             self._order(delta, orders, now)
@@ -148,9 +175,12 @@ class Office:
         if host is None or delta.task not in self._books.tasks:
             return
         # A task that moves is stopped, too.
-        self._books.leaves(delta.task, host, now)
-        orders.setdefault(host, Order(host, [], [])).preempted.append(delta.task)
-        self._leaving[delta.task] = host
+        self._stop(delta.task, host, orders, now)
+
+    def _stop(self, task: int, host: str, orders: dict[str, Order], now: float) -> None:
+        self._books.leaves(task, host, now)
+        orders.setdefault(host, Order(host, [], [])).preempted.append(task)
+        self._leaving[task] = host
 
     def _let_in(self, orders: dict[str, Order], now: float) -> None:
         """Send those whose node has no task left that was told to go."""
@@ -181,33 +211,42 @@ class Office:
     # Shares -------------------------------------------------------------------------------------------
 
     def terms_changed(self) -> bool:
-        """Whether a weight or a quota was set that nobody else knows yet."""
-        return self._ledger.changed
+        """Whether a weight or quota was set, or a job came or went, that nobody else knows of yet."""
+        return self._ledger.changed or self._packing.changed
 
-    def not_kept(self, why: str) -> bytes:
-        """What is answered where a weight or a quota was set and could not be stored; it is tried again."""
+    def not_kept(self, why: str, now: float) -> bytes:
+        """What is answered where that could not be stored.
+
+        A job is not admitted then; what was set holds, and storing it is tried again.
+        """
         told = f"it holds from now on, but could not be stored, so that it may be forgotten: {why}"
+        if self._admissions.unkept(now):
+            told = f"the job is not admitted: that it was could not be stored: {why}"
         return json.dumps({"ok": False, "error": told}).encode()
 
     def shares(self, now: float) -> bytes | None:
         """The shares as they are handed on; None where they only fade since they were handed on last."""
         state = self._books.scheduler.state
         state.now = now
-        if not (self._ledger.changed or self._holding or state.held.any()):
+        if not (self.terms_changed() or self._holding or state.held.any()):
             return None
         self._holding = bool(state.held.any())
-        return encode(self._ledger.keep(state))
+        return encode(replace(self._ledger.keep(state), jobs=self._packing.keep()))
 
     def handed_on(self) -> None:
-        """What was set is stored."""
+        """What was set, and who was admitted, is stored."""
         self._ledger.changed = False
+        self._admissions.kept()
 
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
         """Take in shares that another coordinator, or this one in an earlier life, has handed on."""
         state = self._books.scheduler.state
         state.now = now
         try:
-            self._ledger.take_over(state, decode(shares), commitments=commitments)
+            kept = decode(shares)
+            self._ledger.take_over(state, kept, commitments=commitments)
+            if commitments:
+                self._packing.take_over(kept.jobs, now)
         except InvalidError as error:
             self.note(str(error))
 
@@ -215,11 +254,23 @@ class Office:
         """Take in what a node has moved."""
         self._rates.take(host, metered, now)
 
-    def rates(self) -> dict[str, tuple[Rate, ...]]:
-        """The rates for the next control interval, by node."""
-        found = self._rates.rates(self._ledger.weights(self._books.scheduler.state))
-        self._desk.rates = found
-        return found
+    def rates(self, now: float, span_s: float) -> dict[str, Links]:
+        """By node: its rates and guarantees for the next control interval; told anew after ``span_s``."""
+        self.links_changed = False
+        promises = self._admissions.promises(now, span_s)
+        used: dict[str, dict[Traffic, float]] = {}
+        told: dict[str, list[Guarantee]] = {}
+        for one in promises:
+            told.setdefault(one.source, []).append(one.guarantee)
+            for node, traffic in ((one.source, Traffic.OUT), (one.target, Traffic.IN)):
+                sums = used.setdefault(node, {})
+                sums[traffic] = sums.get(traffic, 0.0) + one.bytes_s
+        rates = self._rates.rates(self._ledger.weights(self._books.scheduler.state), used)
+        self._desk.rates = rates
+        return {
+            node: Links(rates.get(node, ()), tuple(told.get(node, ())[:GUARANTEES_MAX]))
+            for node in rates.keys() | told.keys()
+        }
 
     def answer(self, asked: Asked) -> bytes:
         """The answer to a question."""

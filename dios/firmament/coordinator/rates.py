@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,6 +33,12 @@ class _Node:
     waits: dict[tuple[str, Traffic], float] = field(default_factory=dict)
     """The part of it that was not moved."""
     capacity: tuple[int, int, int] = (0, 0, 0)
+    tasks: dict[tuple[int, Traffic], int] = field(default_factory=dict)
+    """What was moved for tasks of which an edge has a guarantee; by task."""
+    goes: dict[tuple[int, Traffic], float] = field(default_factory=dict)
+    """The same in bytes per second, of the last interval."""
+    promised: dict[Traffic, float] = field(default_factory=dict)
+    """What those tasks wanted together, of the last interval."""
 
 
 class RateControl:
@@ -42,25 +49,50 @@ class RateControl:
 
     def take(self, host: str, metered: Metered, now: float) -> None:
         """Take in a node's meters; ``now`` in seconds of any clock that runs on."""
-        moved = {(one.principal, one.traffic): one.moved for one in metered.meters}
+        large = [one for one in metered.meters if not one.task]
+        fresh = _Node(
+            now, {(one.principal, one.traffic): one.moved for one in large}, capacity=metered.capacity
+        )
+        fresh.tasks = {(one.task, one.traffic): one.moved for one in metered.meters if one.task}
         before = self._nodes.get(host)
-        fresh = _Node(now, moved, capacity=metered.capacity)
         # A meter that has run back is of a node that was started anew.
-        if before is not None and now > before.at and all(_ran_on(one, before) for one in metered.meters):
+        if before is not None and now > before.at and all(_ran_on(one, before) for one in large):
             span = now - before.at
-            for one in metered.meters:
+            for one in large:
                 key = one.principal, one.traffic
                 wanted = (one.moved - before.moved.get(key, 0) + one.waiting) / span
                 if wanted > 0:
                     fresh.wanted[key], fresh.waits[key] = wanted, one.waiting / span
+            for one in metered.meters:
+                if one.task:
+                    goes = max(0, one.moved - before.tasks.get((one.task, one.traffic), 0))
+                    fresh.goes[one.task, one.traffic] = goes / span
+                    wanted = fresh.promised.get(one.traffic, 0.0) + (goes + one.waiting) / span
+                    fresh.promised[one.traffic] = wanted
         self._nodes[host] = fresh
+
+    def capacities(self) -> dict[str, tuple[int, int, int]]:
+        """By node: what link and store can do, in bytes per second for each ``Traffic``; 0: unknown."""
+        return {host: node.capacity for host, node in self._nodes.items()}
+
+    def moves(self, host: str, task: int) -> float:
+        """Bytes per second that a node sends for a task of which an edge has a guarantee."""
+        node = self._nodes.get(host)
+        return 0.0 if node is None else node.goes.get((task, Traffic.OUT), 0.0)
 
     def forget(self, host: str) -> None:
         """A node is gone."""
         self._nodes.pop(host, None)
 
-    def rates(self, weights: Mapping[str, float]) -> dict[str, tuple[Rate, ...]]:
-        """By node: whom it has to limit, and how; empty where there is enough for all."""
+    def rates(
+        self,
+        weights: Mapping[str, float],
+        guaranteed: Mapping[str, Mapping[Traffic, float]] = MappingProxyType({}),
+    ) -> dict[str, tuple[Rate, ...]]:
+        """By node: whom it has to limit, and how; empty where there is enough for all.
+
+        What is ``guaranteed`` to edges of jobs, by node in bytes per second, and used is nobody else's.
+        """
         columns = [
             (host, traffic)
             for host, node in sorted(self._nodes.items())
@@ -68,20 +100,21 @@ class RateControl:
             if node.capacity[traffic] > 0
         ]
         tenants = sorted({who for node in self._nodes.values() for who, _ in node.wanted})
-        if not columns or len(tenants) < 2:
+        if not columns or not tenants or (len(tenants) < 2 and not guaranteed):
             return {}
         row = {who: number for number, who in enumerate(tenants)}
         demands = np.zeros((len(tenants), len(columns)))
         sent = self._sent_part(tenants)
+        capacity = [self._left(host, traffic, guaranteed.get(host, {})) for host, traffic in columns]
         for at, (host, traffic) in enumerate(columns):
             node = self._nodes[host]
             for (who, kind), wanted in node.wanted.items():
                 if kind is Traffic.IN is traffic:
                     # What wants to come in waits at those that send it, and is to keep in step with that.
                     came = wanted - node.waits[who, kind]
-                    demands[row[who], at] = came / sent[who] / node.capacity[traffic]
+                    demands[row[who], at] = came / sent[who] / capacity[at]
                 elif kind is traffic:
-                    demands[row[who], at] = wanted / node.capacity[traffic]
+                    demands[row[who], at] = wanted / capacity[at]
         given = edrf(demands, weights=np.array([weights.get(who, 1.0) for who in tenants]), cap=True)
         stopped = given.bottleneck >= 0
         if not stopped.any():
@@ -94,7 +127,7 @@ class RateControl:
                 continue
             for number in np.flatnonzero(demands[:, at] > 0).tolist():
                 part = given.amounts[number, at] if limited[number] else most[at]
-                rate = max(RATE_BYTES_S_MIN, int(part * self._nodes[host].capacity[traffic]))
+                rate = max(RATE_BYTES_S_MIN, int(part * capacity[at]))
                 found[host].append(Rate(tenants[number], traffic, rate))
         # Where there are more than a node takes, the tightest count most.
         return {
@@ -102,6 +135,12 @@ class RateControl:
             for host, rates in found.items()
             if rates
         }
+
+    def _left(self, host: str, traffic: Traffic, guaranteed: Mapping[Traffic, float]) -> float:
+        """What a link or store has left for all who have no guarantee, in bytes per second, more than 0."""
+        node = self._nodes[host]
+        used = min(guaranteed.get(traffic, 0.0), node.promised.get(traffic, 0.0))
+        return max(float(node.capacity[traffic]) - used, 1.0)
 
     def _sent_part(self, tenants: list[str]) -> dict[str, float]:
         """By tenant: which part of what it wanted to send was sent, more than 0."""

@@ -13,8 +13,10 @@ from dios.firmament.coordinator.rates import RateControl
 from dios.firmament.descriptors import Constraint, JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.models import catalogue
+from dios.firmament.policies.bookings import POLICY
 from dios.firmament.policies.ledger import Ledger
 from dios.firmament.scheduler import FlowScheduler
+from dios.packer import Datacenter, Edge, Node, TiMra, allocate
 from dios.wire.messages import Meter, Metered
 from dios.wire.types import Affinity, Traffic
 
@@ -28,6 +30,7 @@ def rehearse(model: str) -> None:
     """Fill a cluster and empty it again and again under a cost model, while machines come and go."""
     _Play(model).run()
     _rates()
+    _job()
 
 
 def _rates() -> None:
@@ -37,6 +40,15 @@ def _rates() -> None:
         meters = tuple(Meter(who, Traffic.OUT, second, 10**9) for who in ("a", "b"))
         control.take("m0", Metered(0, meters, (10**6, 0, 0), 0, b""), float(second))
     control.rates({})
+
+
+def _job() -> None:
+    """A job over time that comes and goes."""
+    site = Datacenter.tree(2, horizon=2)
+    nodes = [Node("a", cpu=1), Node("b", cpu=1)]
+    found = allocate(site, TiMra("job", nodes, [Edge("a", "b", 1)], 2), policy=POLICY, pinned={"b": 1})
+    if found:
+        found.release()
 
 
 class _Play:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dios.client.aio import AsyncNode, AsyncReference
-    from dios.wire.messages import Metered, Rate
+    from dios.wire.messages import Guarantee, Metered, Rate
 
 SHARES: Final = "shares"
 """The label of the durable object in which a node keeps them."""
@@ -74,8 +74,16 @@ class Sharing:
         await self.learn(max(self.version + 1, time.time_ns() // 1_000_000), shares)
         await self._node.govern(shares_version=self.version, shares=self.shares)
 
-    async def govern(self, name: str, host: str, rates: Iterable[Rate], lease_ms: int) -> Metered:
-        """Tell a node its rates, and the shares where it does not have these; what it has moved.
+    async def govern(
+        self,
+        name: str,
+        host: str,
+        rates: Iterable[Rate],
+        guarantees: Iterable[Guarantee],
+        *,
+        lease_ms: int,
+    ) -> Metered:
+        """Tell a node its rates and guarantees, and shares that it does not have; what it has moved.
 
         ``host`` is the node as a call names it.
         """
@@ -86,6 +94,7 @@ class Sharing:
             lease_ms=lease_ms,
             shares_version=self.version,
             shares=self.shares if fresh else b"",
+            guarantees=guarantees,
         )
         self._told[name] = metered.shares_version
         return metered

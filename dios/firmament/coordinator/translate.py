@@ -73,7 +73,8 @@ def described_task(row: Submission | Occupant, nodes: Mapping[str, int], now: fl
         Interference(work.interference),
         tuple(Block(one.bytes, (nodes[one.node],)) for one in work.near if one.node in nodes),
         tuple(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
-        restartable=work.restartable,
+        # What was admitted over time is stopped when its time is over, and for nobody else.
+        restartable=work.restartable and not work.reservation,
     )
 
 

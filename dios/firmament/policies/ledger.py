@@ -10,6 +10,7 @@ commitments are kept in units of the mean principal's, in which everybody's righ
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -35,6 +36,8 @@ from dios.limits import (
 RESOURCES: Final = ("tasks", *Resources._fields)
 """What is shared: slots for tasks, and the dimensions of machines."""
 _FIRST: Final = 16
+_NOISE: Final = 1e-9
+"""Sums of fractions that fill a right exactly may miss it by rounding."""
 
 
 class Rule(StrEnum):
@@ -81,11 +84,25 @@ class KeptAccount(msgspec.Struct, frozen=True, array_like=True):
     commitments: tuple[float, ...]
 
 
+class KeptJob(msgspec.Struct, frozen=True, array_like=True):
+    """A job that was admitted over time (``policies.packing``), as it is handed on."""
+
+    number: int
+    principal: str
+    packed: bytes
+    """Its description in TOML, compressed."""
+    began: float
+    """In seconds since 1970."""
+    places: tuple[tuple[str, str], ...]
+    """Members and nodes."""
+
+
 class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A ledger as it is handed on; ``at`` in seconds since 1970."""
+    """A ledger as it is handed on, and the jobs that were admitted; ``at`` in seconds since 1970."""
 
     at: float
     accounts: tuple[KeptAccount, ...] = ()
+    jobs: tuple[KeptJob, ...] = ()
 
 
 @dataclass
@@ -239,6 +256,31 @@ class Ledger:
         terms.set_at = self._wall + state.now
         self.changed = True
 
+    def over(self, state: ClusterState, principal: str, wanted: Sequence[float], *, rightful: bool) -> str:
+        """Why a principal may not have so much more (R,) at once; empty where it may.
+
+        Its quota says so, or, where it is to have no more than what is rightful, its part by weight.
+        """
+        number = state.principal(principal)
+        self._grow(len(state.principals))
+        # Who asks is one of those who share.
+        self._terms[number].seen_at = self._wall + state.now
+        self.sync(state)
+        held = state.held[number] + np.array(wanted)
+        for name, has, most in zip(RESOURCES, held.tolist(), self._terms[number].quota.tolist(), strict=True):
+            if has > most:
+                return f"it would hold {has:g} of {name}, and its quota is {most:g}: `dios quota` shows it"
+        if rightful:
+            parts = held * self.scale[number] / self.books.capacity
+            at = int(np.argmax(parts))
+            if parts[at] > self.fair * (1 + _NOISE):
+                right = self.fair / float(self.scale[number])
+                return (
+                    f"others wait, and it would hold {held[at] / self.books.capacity[at]:.0%} of "
+                    f"{RESOURCES[at]}, more than its right to {right:.0%}: `dios shares` shows who holds what"
+                )
+        return ""
+
     # Handing on ---------------------------------------------------------------------------------------
 
     def keep(self, state: ClusterState) -> Kept:
@@ -306,7 +348,7 @@ def encode(kept: Kept) -> bytes:
         data = msgspec.msgpack.encode(kept)
         if len(data) <= SHARES_BYTES_MAX:
             return data
-        kept = Kept(kept.at, kept.accounts[: len(kept.accounts) // 2])
+        kept = Kept(kept.at, kept.accounts[: len(kept.accounts) // 2], kept.jobs)
 
 
 def decode(data: bytes) -> Kept:

@@ -1,0 +1,342 @@
+"""Jobs that say what they need over time, admitted as a whole beside the flow network (Packer paper, III).
+
+For: the coordinator, which asks when somebody brings such a job, and tells what nodes have and who runs.
+Not for: finding places, which is Packer's (``dios.packer.allocate``), nor for starting tasks.
+
+What runs by the flow network holds what it holds until it ends, nobody knows when: it is set aside in
+Packer's books at all instants. What Packer has promised of a machine, at the worst coming instant, is
+withheld from the flow network. So neither gives away what the other has given.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dios.errors import InvalidError, LimitError, NotPermittedError
+from dios.firmament.columns import ABSENT, Floats
+from dios.firmament.descriptors import Resources
+from dios.firmament.policies.bookings import (
+    POLICY,
+    Booking,
+    Machine,
+    booking_of,
+    placed,
+    site_of,
+    units_of,
+)
+from dios.firmament.policies.ledger import KeptJob
+from dios.firmament.scheduler import FlowScheduler
+from dios.limits import (
+    PACKED_INSTANT_S,
+    PACKED_JOBS_BYTES_MAX,
+    PACKED_JOBS_MAX,
+    PACKED_LEASE_S,
+)
+from dios.packer import Datacenter, JobError, Placement, Refusal, TiMra, allocate
+
+_INSTANT: Final = re.compile(r"at instant \d+ ")
+_SERVER: Final = re.compile(r"server (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A task that is a member of an admitted job, and where it runs."""
+
+    task: int
+    node: str
+
+
+@dataclass
+class Admitted:
+    """A job that has its places."""
+
+    number: int
+    principal: str
+    booking: Booking
+    renewed: float
+    """When its user was heard of last, or one of its tasks ran; in seconds of the scheduler's clock."""
+    running: dict[str, Runner] = field(default_factory=dict)
+    """By member."""
+    placement: Placement | None = None
+    """What it holds in Packer's books; None for one without an end, which is set aside there instead."""
+
+
+class Packing:
+    """The admitted jobs of one cluster, and Packer's books of it.
+
+    Args:
+        scheduler: whose machines and tasks they share.
+        wall: seconds since 1970 at time 0 of the scheduler's clock.
+    """
+
+    def __init__(self, scheduler: FlowScheduler, *, wall: float) -> None:
+        self._scheduler = scheduler
+        self._wall = wall
+        self.jobs: dict[int, Admitted] = {}
+        self.problems: dict[int, str] = {}
+        """Jobs that hold less than they were promised, and why."""
+        self._machines: tuple[Machine, ...] = ()
+        self._datacenter: Datacenter | None = None
+        self._drawn: tuple[int, int] | None = None
+        """Version and instant for which ``_promised`` was reckoned."""
+        self._promised: Floats = np.zeros((0, 6))
+        """By machine: what is withheld, in Packer's units."""
+        self._version = 0
+        self._gone: set[int] = set()
+        self._owners: set[str] = set()
+        self.changed = False
+        """Whether a job came or went that nobody else knows of yet."""
+
+    # Admission ------------------------------------------------------------------------------------------
+
+    def admit(self, principal: str, text: str, machines: Iterable[Machine], now: float) -> Admitted:
+        """Give a job its places, all or none; ``text`` is its description in TOML.
+
+        Raises:
+            InvalidError: the description makes no sense.
+            NotPermittedError: it has no place, with what is short and when.
+            LimitError: more jobs are admitted than can be kept.
+        """
+        booking = self._placed(text, tuple(machines), now)
+        number = 1 + secrets.randbelow(2**62)
+        admitted = Admitted(number, principal, booking, now)
+        kept = sum(one.booking.kept_bytes for one in self.jobs.values()) + booking.kept_bytes
+        if len(self.jobs) >= PACKED_JOBS_MAX or kept > PACKED_JOBS_BYTES_MAX:
+            raise LimitError(
+                f"{len(self.jobs)} jobs are admitted, and no more can be kept; try again when one has ended"
+            )
+        self.jobs[number] = admitted
+        self._hold(admitted)
+        self._touched()
+        self.update(now)
+        return admitted
+
+    def check(self, text: str, machines: Iterable[Machine], now: float) -> Booking:
+        """Where a job would go now; nothing is held. Raises like ``admit``."""
+        return self._placed(text, tuple(machines), now)
+
+    def peak(self, booking: Booking) -> Resources:
+        """The most that a job holds of all machines together at any of its instants."""
+        return units_of(booking.job.demand.sum(axis=0).max(axis=0))
+
+    def release(self, number: int, now: float) -> None:
+        """A job is over; what it held is free."""
+        admitted = self.jobs.pop(number)
+        self._gone.add(number)
+        if admitted.placement is not None and admitted.placement.end > self._instant(now):
+            admitted.placement.release(self._instant(now))
+        self.problems.pop(number, None)
+        self._touched()
+        self.update(now)
+
+    def _placed(self, text: str, machines: tuple[Machine, ...], now: float) -> Booking:
+        if machines != self._machines:
+            self._rebuild(machines, now)
+        try:
+            # A text of one line would be taken for a file's name.
+            job = TiMra.from_toml(f"{text}\n")
+            booking = booking_of(job, self._wall + now, self._names())
+        except JobError as error:
+            raise InvalidError(str(error)) from None
+        found = placed(booking, self._room(now, endless=booking.endless), self._names())
+        if isinstance(found, Refusal):
+            raise NotPermittedError(self._refused(found, booking, now))
+        return found
+
+    def _refused(self, refusal: Refusal, booking: Booking, now: float) -> str:
+        """Why a job has no place, with nodes by their names and times from its beginning."""
+        after = max(0.0, refusal.instant * PACKED_INSTANT_S - self._wall - now)
+        when = "" if booking.endless else f"{after:.0f} s after its beginning "
+        told = _INSTANT.sub(when, str(refusal), count=1)
+        told = _SERVER.sub(lambda found: self._machines[int(found[1])].name, told)
+        return ". ".join(one for one in (told, self._blind(refusal.resource)) if one)
+
+    def _blind(self, resource: str) -> str:
+        """What nobody told of nodes, if a job was refused for that."""
+        setting = {"bandwidth": "link_rate", "disk_write": "store_rate", "disk_read": "store_rate"}
+        if resource not in setting:
+            return ""
+        nothing = [
+            one.name for one in self._machines if not (one.link if resource == "bandwidth" else one.disk)
+        ]
+        if not nothing:
+            return ""
+        some = ", ".join(nothing[:5]) + (", ..." if len(nothing) > 5 else "")
+        return f"What {some} can do is not known: give them the setting {setting[resource]}"
+
+    # Time, and who runs -----------------------------------------------------------------------------------
+
+    def seen(self, running: Mapping[int, Mapping[str, Runner]], now: float) -> bool:
+        """Who runs of which job, by job and member; whether that is news."""
+        news = False
+        for number, admitted in self.jobs.items():
+            found = dict(running.get(number, {}))
+            news |= found != admitted.running
+            admitted.running = found
+            if found:
+                admitted.renewed = now
+        return news
+
+    def elapsed(self, admitted: Admitted, now: float) -> float:
+        """How long a job has been there, in seconds."""
+        return self._wall + now - admitted.booking.began
+
+    def renew(self, number: int, now: float) -> None:
+        """The user of a job is still there."""
+        self.jobs[number].renewed = now
+
+    def overdue(self, now: float) -> list[Runner]:
+        """Let jobs go whose time is over, or whose user is gone; who of them has to be stopped."""
+        late: list[Runner] = []
+        for number, admitted in list(self.jobs.items()):
+            over = self._wall + now >= admitted.booking.ends
+            left = not admitted.running and now - admitted.renewed > PACKED_LEASE_S
+            if over:
+                late += admitted.running.values()
+            if over or left:
+                self.release(number, now)
+        return late
+
+    def update(self, now: float) -> None:
+        """Tell the scheduler what is withheld of each machine, and what principals hold, at this time."""
+        if self._datacenter is None:
+            return
+        drawn = self._version, self._instant(now)
+        if drawn != self._drawn:
+            self._drawn = drawn
+            self._datacenter.advance(drawn[1])
+            self._promised = self._datacenter.peak() + self._endless()
+            self._tell_holdings()
+        for machine, row in zip(self._machines, self._promised, strict=True):
+            # One that was away and is back knows nothing of what is withheld.
+            if self._scheduler.state.machine_row(machine.node) != ABSENT:
+                self._scheduler.withhold(machine.node, units_of(row))
+
+    def _tell_holdings(self) -> None:
+        """Count what jobs hold as held by their principals."""
+        held: dict[str, Floats] = {owner: np.zeros(len(Resources._fields)) for owner in self._owners}
+        for admitted in self.jobs.values():
+            sum_of = held.setdefault(admitted.principal, np.zeros(len(Resources._fields)))
+            sum_of += np.array(self.peak(admitted.booking))
+        for principal, amount in held.items():
+            self._scheduler.promise(principal, 0, Resources(*amount.tolist()))
+        self._owners = {one.principal for one in self.jobs.values()}
+
+    def machines_are(self, machines: Iterable[Machine], now: float) -> None:
+        """Nodes have come or gone: jobs hold their places on those that are there."""
+        there = tuple(machines)
+        if self.jobs and [one.node for one in there] != [one.node for one in self._machines]:
+            self._rebuild(there, now)
+        self.update(now)
+
+    # Handing on ---------------------------------------------------------------------------------------------
+
+    def keep(self) -> tuple[KeptJob, ...]:
+        """The jobs as they are handed on."""
+        return tuple(
+            KeptJob(
+                one.number,
+                one.principal,
+                one.booking.packed,
+                one.booking.began,
+                tuple(one.booking.places.items()),
+            )
+            for one in self.jobs.values()
+        )
+
+    def take_over(self, kept: Iterable[KeptJob], now: float) -> None:
+        """Take in jobs that another coordinator has admitted; those that are over are left out.
+
+        Raises:
+            InvalidError: a job makes no sense.
+        """
+        for row in kept:
+            if row.number in self.jobs or row.number in self._gone:
+                continue
+            booking = Booking.unpacked(row.packed, row.began, dict(row.places))
+            if self._wall + now < booking.ends:
+                self.jobs[row.number] = Admitted(row.number, row.principal, booking, now)
+                # Their machines may not have been heard of yet.
+                self._machines, self._datacenter = (), None
+        self._version += 1
+
+    # Packer's books -----------------------------------------------------------------------------------------
+
+    def _books(self) -> Datacenter:
+        if self._datacenter is None:
+            raise NotPermittedError("no node of the cluster takes tasks now; `dios node ls` shows them")
+        return self._datacenter
+
+    def _instant(self, now: float) -> int:
+        return int((self._wall + now) // PACKED_INSTANT_S)
+
+    def _names(self) -> dict[str, int]:
+        return {machine.name: number for number, machine in enumerate(self._machines)}
+
+    def _touched(self) -> None:
+        self._version += 1
+        self.changed = True
+
+    def _rebuild(self, machines: tuple[Machine, ...], now: float) -> None:
+        """Make the books anew of the machines that are there, with all jobs in their places."""
+        self._machines = machines
+        self._datacenter = site_of(machines, self._instant(now)) if machines else None
+        self._version += 1
+        self.problems.clear()
+        if self._datacenter is not None:
+            for admitted in self.jobs.values():
+                self._hold(admitted, at=now)
+
+    def _hold(self, admitted: Admitted, *, at: float | None = None) -> None:
+        """Enter a job into the books, in its places; those on machines that are not there are left out."""
+        admitted.placement = None
+        booking = admitted.booking
+        if booking.endless:
+            return
+        names = self._names()
+        pinned = {member: names[node] for member, node in booking.places.items() if node in names}
+        elapsed = 0.0 if at is None else self._wall + at - booking.began
+        rest = booking.rest(elapsed, set(pinned))
+        if rest is None:
+            return
+        books = self._books()
+        found = allocate(books, rest, policy=POLICY, pinned=pinned)
+        if isinstance(found, Placement):
+            admitted.placement = found
+        else:
+            self.problems[admitted.number] = f"{booking.job.name}: {found}"
+
+    def _endless(self) -> Floats:
+        """(machines, 6): what jobs without an end hold, in Packer's units."""
+        names = self._names()
+        held = np.zeros((len(self._machines), 6))
+        for admitted in self.jobs.values():
+            if admitted.booking.endless:
+                admitted.booking.add_to(held, names)
+        return held
+
+    def _room(self, now: float, *, endless: bool) -> Datacenter:
+        """The books, with what others have been given set aside; for a job without an end, at their worst."""
+        books = self._books()
+        books.advance(self._instant(now))
+        state = self._scheduler.state
+        amounts = self._endless()
+        for number, machine in enumerate(self._machines):
+            row = state.machine_row(machine.node)
+            if row == ABSENT or not state.resources.usable[row]:
+                amounts[number] = machine.all_of_it()
+                continue
+            taken = state.resources.reserved[row] - state.resources.withheld[row]
+            amounts[number] += machine.taken(Resources(*np.maximum(taken, 0.0).tolist()))
+        books.set_aside(amounts)
+        if not endless:
+            return books
+        worst = site_of(self._machines, books.now, 1)
+        worst.set_aside(amounts + books.peak())
+        return worst
