@@ -21,23 +21,24 @@ class Bucket:
     is over the rate by a burst and one piece at most. It begins empty.
     """
 
-    __slots__ = ("_bytes_s", "_level", "_then")
+    __slots__ = ("_burst_ns", "_level", "_then", "bytes_s")
 
-    def __init__(self, bytes_s: int, now: int) -> None:
-        self._bytes_s = bytes_s
+    def __init__(self, bytes_s: int, now: int, burst_ns: int = _BURST_NS) -> None:
+        self.bytes_s = bytes_s
+        self._burst_ns = burst_ns
         self._then = now
         self._level = 0  # in bytes times nanoseconds per second: exact
 
     def set_rate(self, bytes_s: int, now: int) -> None:
         """Go on at another rate."""
         self._fill(now)
-        self._bytes_s = bytes_s
+        self.bytes_s = bytes_s
         self._fill(now)
 
     def wait_ns(self, now: int) -> int:
         """So long until something may go; 0 for now."""
         self._fill(now)
-        return -(self._level // self._bytes_s) if self._level < 0 else 0
+        return -(self._level // self.bytes_s) if self._level < 0 else 0
 
     def take(self, size: int, now: int) -> None:
         """So many bytes go, whether there were so many or not."""
@@ -45,6 +46,6 @@ class Bucket:
         self._level -= size * _S
 
     def _fill(self, now: int) -> None:
-        came = max(0, now - self._then) * self._bytes_s
+        came = max(0, now - self._then) * self.bytes_s
         self._then = max(now, self._then)
-        self._level = min(self._level + came, self._bytes_s * _BURST_NS)
+        self._level = min(self._level + came, self.bytes_s * self._burst_ns)

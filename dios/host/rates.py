@@ -16,85 +16,51 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import SetRates
+from dios.host.accounts import Account, TaskAccount
 from dios.host.buckets import Bucket
+from dios.host.guarantees import LocalController
+from dios.host.meters import Flow, Total
 from dios.ids import TaskId
-from dios.wire.messages import Meter, Metered
+from dios.wire.messages import Guarantee, Meter, Metered
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import Traffic
 
 _S: Final = 1_000_000_000
 _MS: Final = 1_000_000
-
-
-class Flow:
-    """What one principal moved of one kind of traffic, and wants to; ``last`` as many as it began last."""
-
-    __slots__ = ("last", "moved", "waiting")
-
-    def __init__(self) -> None:
-        self.moved = 0
-        self.waiting = 0
-        self.last = 1
-
-
-class _Total:
-    """All flows of one kind of traffic, and the highest rate that was seen while somebody waited.
-
-    A sample is of a second or more in which, but for moments, something always waited: then what moved is
-    what could be moved. ``now`` in nanoseconds.
-    """
-
-    __slots__ = ("_idle", "_idle_since", "_moved", "_then", "best", "moved", "waiting")
-
-    def __init__(self, now: int) -> None:
-        self.moved = 0
-        self.waiting = 0
-        self.best = 0
-        self._moved = 0
-        self._then = now
-        self._idle = 0
-        self._idle_since = now
-
-    def change(self, moved: int, waiting: int, now: Callable[[], int]) -> None:
-        """Something moved, or waits."""
-        before = self.waiting
-        self.moved += moved
-        self.waiting += waiting
-        if not before and waiting:
-            self._idle += now() - self._idle_since
-        elif before and not self.waiting:
-            self._idle_since = now()
-
-    def sample(self, now: int) -> None:
-        """Look at what moved since the last look, if that was a second ago."""
-        passed = now - self._then
-        if passed < _S:
-            return
-        if not self.waiting:
-            self._idle += now - self._idle_since
-        if self._idle * 100 <= passed * limits.RATE_IDLE_PERCENT:
-            self.best = max(self.best, (self.moved - self._moved) * _S // passed)
-        self._moved, self._then, self._idle, self._idle_since = self.moved, now, 0, now
+_NO_TASK: Final = TaskId(0)
 
 
 class Charge:
-    """Some bytes of a principal's that want to move, and do piece by piece; for any thread."""
+    """Some bytes of a principal's that want to move, and do piece by piece; for any thread.
 
-    __slots__ = ("_flow", "_left", "_rates", "principal", "traffic")
+    They are on the account of ``task`` while it has one of its own.
+    """
 
-    def __init__(self, rates: Rates, principal: str, traffic: Traffic, size: int) -> None:
+    __slots__ = ("_account", "_flow", "_left", "_rates", "principal", "task", "traffic")
+
+    def __init__(
+        self, rates: Rates, principal: str, traffic: Traffic, size: int, task: TaskId = _NO_TASK
+    ) -> None:
         self._rates: Final = rates
         self.principal: Final = principal
+        self.task: Final = task
         self.traffic: Final = traffic
         self._left = size
-        self._flow: Final = rates.begin(principal, traffic, size)
+        self._account = rates.account(task, principal)
+        self._flow = rates.begin(self._account, traffic, size)
+
+    def piece(self) -> int:
+        """So many bytes are best taken at once."""
+        self._look_whose()
+        return self._rates.piece(self._account, self.traffic)
 
     def take(self, size: int, ended: Callable[[], bool]) -> bool:
         """Wait until ``size`` bytes may go; False when ``ended`` says meanwhile that they need not."""
-        return self._rates.take(self.principal, self.traffic, size, ended)
+        return self._rates.take(self._account, self.traffic, size, ended)
 
     def went(self, size: int) -> None:
         """So many of them have moved."""
+        self._look_whose()
         size = min(size, self._left)
         self._left -= size
         self._rates.change(self._flow, self.traffic, size, -size)
@@ -104,6 +70,14 @@ class Charge:
         left, self._left = self._left, 0
         if left:
             self._rates.change(self._flow, self.traffic, 0, -left)
+
+    def _look_whose(self) -> None:
+        """Guarantees come and go while bytes move: what is left goes on the account that it has now."""
+        account = self._rates.account(self.task, self.principal)
+        if account != self._account:
+            self._rates.change(self._flow, self.traffic, 0, -self._left)
+            self._account = account
+            self._flow = self._rates.begin(account, self.traffic, self._left)
 
 
 class Rates:
@@ -120,9 +94,10 @@ class Rates:
         self._capacity: Final = capacity
         self._now: Final = now
         self._changed: Final = threading.Condition(threading.Lock())
-        self._flows: Final[dict[tuple[str, Traffic], Flow]] = {}
-        self._totals: Final = {traffic: _Total(now()) for traffic in Traffic}
-        self._buckets: dict[tuple[str, Traffic], Bucket] = {}
+        self._flows: Final[dict[tuple[Account, Traffic], Flow]] = {}
+        self._totals: Final = {traffic: Total(now()) for traffic in Traffic}
+        self._buckets: dict[tuple[Account, Traffic], Bucket] = {}
+        self._control: Final = LocalController(self._link)
         self._until = 0
         self._told = trio.Event()
         self.hold = False
@@ -150,7 +125,12 @@ class Rates:
                     bucket.set_rate(bytes_s, now)
                 self._buckets[key] = bucket
             self._until = now + effect.lease_ms * _MS
-            self.hold = bool(self._buckets)
+            self._forget_tasks(effect.guarantees)
+            self._control.caps = {
+                rate.principal: rate.bytes_s for rate in effect.rates if rate.traffic is Traffic.OUT
+            }
+            self._control.set(effect.guarantees, self._until, now)
+            self.hold = bool(self._buckets) or self._control.on
             self._changed.notify_all()
         self._told.set()
         self._told = trio.Event()
@@ -165,18 +145,34 @@ class Rates:
         with self._changed:
             for total in self._totals.values():
                 total.sample(now)
-            meters = tuple(
-                Meter(principal, traffic, flow.moved, flow.waiting)
-                for (principal, traffic), flow in self._flows.items()
-            )
+            meters = tuple(_meter(account, traffic, flow) for (account, traffic), flow in self._flows.items())
             seen = [total.best for total in self._totals.values()]
         out, into, store = (said or best for said, best in zip(self._capacity, seen, strict=True))
         return replace(answer, meters=meters, capacity=(out, into, store))
 
     # -- who has a rate -------------------------------------------------------------------------------
-    def paced(self, principal: str, traffic: Traffic) -> bool:
-        """Whether a principal has a rate now."""
-        return bool(self._buckets) and (principal, traffic) in self._holding(self._now())
+    def account(self, task: TaskId, principal: str) -> Account:
+        """On whose account bytes go that move for a task of a principal's."""
+        found = self._control.accounts.get(task)
+        return principal if found is None or found.principal != principal else found
+
+    def paced(self, account: Account, traffic: Traffic) -> bool:
+        """Whether an account has a rate now."""
+        if not self.hold or self._now() >= self._until:
+            return False
+        return (traffic is Traffic.OUT and self._control.on) or (account, traffic) in self._buckets
+
+    def piece(self, account: Account, traffic: Traffic) -> int:
+        """So many bytes are best taken at once."""
+        if traffic is Traffic.OUT and self._control.on:
+            with self._changed:
+                return self._control.piece(account)
+        return limits.DATA_PIECE_BYTES
+
+    @property
+    def inline_bytes_max(self) -> int:
+        """More bytes than these do not go inside a message to another node."""
+        return limits.INLINE_BYTES_MAX if self._control.on else limits.DCP_INLINE_BYTES_MAX
 
     def in_debt(self, principal: str, traffic: Traffic) -> bool:
         """Whether a principal has moved more than its rate gives."""
@@ -185,20 +181,29 @@ class Rates:
             bucket = self._holding(now).get((principal, traffic))
             return bucket is not None and bucket.wait_ns(now) > 0
 
-    def _holding(self, now: int) -> dict[tuple[str, Traffic], Bucket]:
-        if self._buckets and now >= self._until:
+    def _holding(self, now: int) -> dict[tuple[Account, Traffic], Bucket]:
+        if self.hold and now >= self._until:
             self._buckets, self.hold = {}, False
+            self._control.set((), 0, now)
         return self._buckets
 
+    def _link(self) -> tuple[int, bool]:
+        """What the link carries in a second, and whether somebody said so."""
+        said, seen = self._capacity[Traffic.OUT], self._totals[Traffic.OUT].best
+        probed = seen + seen * limits.RATE_PROBE_PERCENT // 100
+        return said or probed or limits.RATE_BYTES_S_MAX, bool(said)
+
     # -- moving ---------------------------------------------------------------------------------------
-    def take(self, principal: str, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:
+    def take(self, account: Account, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:
         """Wait in this thread until so many bytes may go; False when ``ended`` says so meanwhile."""
-        if not self._buckets:
+        if not self.hold:
             return True
+        if traffic is Traffic.OUT and self._control.on:
+            return self._take_guarded(account, size, ended)
         with self._changed:
             while not ended():
                 now = self._now()
-                bucket = self._holding(now).get((principal, traffic))
+                bucket = self._holding(now).get((account, traffic))
                 wait_ns = 0 if bucket is None else bucket.wait_ns(now)
                 if not wait_ns:
                     if bucket is not None:
@@ -207,12 +212,41 @@ class Rates:
                 self._changed.wait(min(wait_ns, self._until - now) / _S)
             return False
 
-    def pass_on(self, principal: str, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:
+    def _take_guarded(self, account: Account, size: int, ended: Callable[[], bool]) -> bool:
+        """The same while guarantees hold; what goes when they end needs no more than a rate's look."""
+        control = self._control
+        with self._changed:
+            while not ended():
+                now = self._now()
+                self._holding(now)
+                if not control.on:
+                    break
+                sender = control.sender(account, self._flow_of(account, Traffic.OUT), now)
+                wait_ns = sender.bucket.wait_ns(now)
+                if not wait_ns:
+                    sender.take(size, now)
+                    return True
+                wait_ns = min(wait_ns, control.hold_up(sender, now))
+                sender.asleep += 1
+                self._changed.wait(wait_ns / _S)
+                sender.asleep -= 1
+            else:
+                return False
+        return self.take(account, Traffic.OUT, size, ended)
+
+    def pass_on(
+        self,
+        principal: str,
+        traffic: Traffic,
+        size: int,
+        ended: Callable[[], bool],
+        task: TaskId = _NO_TASK,
+    ) -> bool:
         """Wait in this thread until so many bytes may go, and count them; False as ``take``."""
         if not self.hold:
             self.count(principal, traffic, size)
             return True
-        charge = Charge(self, principal, traffic, size)
+        charge = Charge(self, principal, traffic, size, task)
         try:
             if not charge.take(size, ended):
                 return False
@@ -259,22 +293,26 @@ class Rates:
                 charge.close()
 
     # -- meters ---------------------------------------------------------------------------------------
-    def begin(self, principal: str, traffic: Traffic, size: int) -> Flow:
-        """So many bytes of a principal's want to move."""
+    def begin(self, account: Account, traffic: Traffic, size: int) -> Flow:
+        """So many bytes want to move."""
         with self._changed:
-            flow = self._flows.get((principal, traffic))
-            if flow is None:
-                if len(self._flows) >= limits.RATES_METERED_MAX:
-                    self._forget_one()
-                flow = self._flows[principal, traffic] = Flow()
+            flow = self._flow_of(account, traffic)
             flow.waiting += size
             flow.last = size or flow.last
             self._totals[traffic].change(0, size, self._now)
             return flow
 
-    def count(self, principal: str, traffic: Traffic, size: int) -> None:
+    def _flow_of(self, account: Account, traffic: Traffic) -> Flow:
+        flow = self._flows.get((account, traffic))
+        if flow is None:
+            if len(self._flows) >= limits.RATES_METERED_MAX:
+                self._forget_one()
+            flow = self._flows[account, traffic] = Flow()
+        return flow
+
+    def count(self, account: Account, traffic: Traffic, size: int) -> None:
         """So many bytes have moved that had not waited."""
-        self.change(self.begin(principal, traffic, 0), traffic, size, 0)
+        self.change(self.begin(account, traffic, 0), traffic, size, 0)
 
     def change(self, flow: Flow, traffic: Traffic, moved: int, waiting: int) -> None:
         """Some of it moved, or waits no longer."""
@@ -292,3 +330,16 @@ class Rates:
         del self._flows[
             min(self._flows, key=lambda key: (self._flows[key].waiting > 0, self._flows[key].moved))
         ]
+
+    def _forget_tasks(self, told: tuple[Guarantee, ...]) -> None:
+        """Whom neither these guarantees name nor those before has ended, or counts with its principal."""
+        named = {end for one in told for end in (one.source, one.target)} | self._control.accounts.keys()
+        for (account, traffic), flow in list(self._flows.items()):
+            if isinstance(account, TaskAccount) and account.task not in named and not flow.waiting:
+                del self._flows[account, traffic]
+
+
+def _meter(account: Account, traffic: Traffic, flow: Flow) -> Meter:
+    if isinstance(account, TaskAccount):
+        return Meter(account.principal, traffic, flow.moved, flow.waiting, account.task)
+    return Meter(account, traffic, flow.moved, flow.waiting)

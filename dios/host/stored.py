@@ -12,7 +12,8 @@ from typing import Final
 
 from dios.core.effects import AppendLog, Outcome, PutObject, StoreOperation
 from dios.core.events import Event, Received
-from dios.host.rates import Flow, Rates
+from dios.host.meters import Flow
+from dios.host.rates import Rates
 from dios.host.turns import Owners
 from dios.ids import TaskId, Ticket
 from dios.transport.unix_server import TaskChannel

@@ -7,23 +7,33 @@ them. So a task has one at a time, turns go around among principals, and among t
 
 A principal that has a rate takes as long as its rate is low, and however few turns it had, it would have
 them for so long that others, with rates or without, waited for it. So it has one at a time, beside those that
-the others have.
+the others have. To whom something is promised, it has one beside all of those.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from dios import limits
 from dios.core.effects import Outcome, Spawn
 from dios.core.events import Called, Disconnected, Event, SessionOpened, TaskEnded
+from dios.host.accounts import Account
 from dios.ids import Principal, TaskId
 from dios.wire import messages
 
 Begin: TypeAlias = Callable[[], None]
-IsPaced: TypeAlias = Callable[[Principal], bool]
+Is: TypeAlias = Callable[[Account], bool]
+
+
+class Whose(Protocol):
+    """Tells for whom a task acts."""
+
+    def of(self, task: TaskId) -> Account:
+        """The account among whose like turns go around."""
+        ...
+
 
 _NOBODY: Final = Principal("")
 _STARTS: Final[frozenset[type]] = frozenset({messages.Run, messages.Vector})
@@ -70,26 +80,31 @@ class Owners:
 class Turns:
     """Who waits for a turn. ``begin`` of each is called when it is its turn; then ``ended`` must be.
 
-    Of principals that are not ``paced`` there are ``at_once`` turns at a time, of all together ``at_most``.
+    Of accounts that are not ``paced`` there are ``at_once`` turns at a time, of these and the paced ones
+    together ``at_most``; beside them ``promised_most`` of the paced ones that are ``promised`` theirs.
     """
 
     def __init__(
         self,
-        owners: Owners,
+        owners: Whose,
         at_once: int = limits.COPIES_AT_ONCE_MAX,
         *,
         at_most: int = 0,
-        paced: IsPaced | None = None,
+        paced: Is | None = None,
+        promised: Is = lambda _: False,
+        promised_most: int = 0,
     ) -> None:
         self._owners: Final = owners
         self._at_once: Final = at_once
         self._at_most: Final = max(at_once, at_most)
         self._paced: Final = paced
+        self._promised: Final = promised
+        self._promised_most: Final = promised_most
         self._waiting: Final[dict[TaskId, deque[Begin]]] = {}
         self._running: Final[set[TaskId]] = set()
         # When each had a turn last, as the number of that turn; who had none comes first.
         self._turn = 0
-        self._turns_of: Final[dict[Principal, int]] = {}
+        self._turns_of: Final[dict[Account, int]] = {}
         self._turns_of_tasks: Final[dict[TaskId, int]] = {}
 
     def ask(self, task: TaskId, begin: Begin) -> None:
@@ -106,7 +121,7 @@ class Turns:
 
     def go_on(self) -> None:
         """Somebody has a turn now, perhaps: another one's is over, or rates have changed."""
-        while len(self._running) < self._at_most:
+        while self._waiting:
             able = self._able()
             if not able:
                 return
@@ -125,11 +140,18 @@ class Turns:
         if self._paced is None:
             return able if len(self._running) < self._at_once else []
         busy = [self._owners.of(task) for task in self._running]
-        room = sum(not self._paced(principal) for principal in busy) < self._at_once
+        promised = sum(map(self._promised, busy))
+        room = len(busy) - promised < self._at_most
+        room_for_promised = promised < self._promised_most
+        at_once = room and sum(not self._paced(account) for account in busy) < self._at_once
         found: list[TaskId] = []
         for task in able:
-            principal = self._owners.of(task)
-            if principal not in busy if self._paced(principal) else room:
+            account = self._owners.of(task)
+            if not self._paced(account):
+                free = at_once
+            else:
+                free = (room_for_promised if self._promised(account) else room) and account not in busy
+            if free:
                 found.append(task)
         return found
 

@@ -16,9 +16,9 @@ import pytest
 import trio
 
 import dios
-from dios import limits
 from dios.errors import DiosError
 from dios.host import audit_reader
+from dios.host.peers.standing import CONNECTIONS_MAX
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster, LocalNode
 from dios.transport import identity
@@ -185,7 +185,7 @@ def test_a_storm_of_lies_harms_nobody_else(cluster: tuple[LocalCluster, Identity
         received = session.info().counts["peer_messages_received"]
         assert received >= FRAMES, "the storm reached the core"
         assert own_memory_mib(near) - before <= GROWN_MIB_MAX
-        assert descriptors(near) - open_before <= 2 * limits.DATA_CONNECTIONS_MAX
+        assert descriptors(near) - open_before <= 2 * CONNECTIONS_MAX
         assert served > 1
         assert log_lines(near) - lines <= LOG_LINES_MAX * (storm.connections - connections + 10)
         assert {row.name for row in session.nodes() if row.usable} >= {"n1", "n2"}

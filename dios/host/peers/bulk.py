@@ -241,7 +241,8 @@ class DataSender(_Threaded):
         for fd, start, length in transfer.pieces:
             done = 0
             while done < length:
-                count = os.preadv(fd, [self._block[: length - done]], start + done)
+                most = length - done if charge is None else min(length - done, charge.piece())
+                count = os.preadv(fd, [self._block[:most]], start + done)
                 if not count:
                     raise DamagedError(f"{length - done} bytes less are there than were promised to a node")
                 part = self._block[:count]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from dios import limits
 from dios.core import effects as fx
 from dios.errors import UnreachableError
 from dios.host.buffers import Buffers, Work
@@ -19,6 +18,7 @@ from dios.host.elsewhere import Do
 from dios.host.peers.bulk import Piece
 from dios.host.peers.links import Links
 from dios.host.peers.outlets import Outlet, for_deputy
+from dios.host.peers.pumping import Taker
 from dios.host.peers.streams import StreamsBetween
 from dios.host.received import answer_received
 from dios.host.streams import Streams
@@ -85,7 +85,7 @@ class Peers:
         def attach_away(effect: fx.AnswerAttachAway) -> None:
             if not self._links.is_up(effect.node):
                 raise UnreachableError("the node that has the stream is out of reach")
-            result, fds = self._between.fetch(effect, self._owners.of(effect.task))
+            result, fds = self._between.fetch(effect, self._taker(effect.task))
             self._outbox.hand_over(effect.task, effect.seq, result, fds)
 
         found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
@@ -135,8 +135,11 @@ class Peers:
         ring_bytes = end.ring_bytes
         if effect.mode is Mode.WRITE:
             self._written_away.add((effect.object, effect.mode))
-        self._between.keep(node, effect.seq, effect.mode, end, self._owners.of(effect.task))
+        self._between.keep(node, effect.seq, effect.mode, end, self._taker(effect.task))
         self._links.send(node, dcp.Reply(effect.seq, Attached(ring_bytes)))
+
+    def _taker(self, task: TaskId) -> Taker:
+        return Taker(task, self._owners.of(task))
 
     # -- sending --------------------------------------------------------------------------------------
     def send(self, effect: fx.Send, payload: Content | None) -> Work | None:
@@ -170,7 +173,7 @@ class Peers:
 
     def _send_bytes(self, effect: fx.Send, source: Source) -> None:
         node, message, content = effect.node, effect.message, source.content
-        if isinstance(content, bytes) or source.length <= limits.DCP_INLINE_BYTES_MAX:
+        if isinstance(content, bytes) or source.length <= self._links.inline_bytes_max:
             self._links.send(node, message, source.read() or None)
             return
         held = keep(content)

@@ -67,6 +67,11 @@ class Links:
         self._reading: Final = Reading(around, guard, nursery, self.counts, self.tell_revoked)
         self.streamer: Streamer
 
+    @property
+    def inline_bytes_max(self) -> int:
+        """More bytes than these go beside a message, and not inside."""
+        return self._around.rates.inline_bytes_max
+
     # -- what the core asks ---------------------------------------------------------------------------
     def contact(self, node: NodeId, name: str, address: str) -> None:
         """Have a connection with this node from now on."""

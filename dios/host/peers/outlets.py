@@ -66,7 +66,7 @@ class Outlet:
         size = sum(piece.length for piece in pieces)
         if size > limits.DCP_RECEIVING_BYTES_MAX:
             self._send(seq, _too_many(size))
-        elif size <= limits.DCP_INLINE_BYTES_MAX:
+        elif size <= self._links.inline_bytes_max:
             self._send(seq, result, b"".join([_bytes_of(piece) for piece in pieces]) or None)
         else:
             copies = copies_of(fds)

@@ -17,13 +17,15 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
 from dios import limits
 from dios.errors import ClosedError, DiosError, EndOfStreamError, ProtocolError
+from dios.host.accounts import Account
 from dios.host.rates import Rates
+from dios.ids import TaskId
 from dios.transport.ring_end import RingEnd
 from dios.transport.ring_reader import RingReader
 from dios.transport.ring_writer import RingWriter
@@ -34,19 +36,27 @@ _LENGTH: Final = struct.Struct("<I")
 _END: Final = _LENGTH.pack(0)
 
 
-class Pump:
-    """One stream on its way, with a ring and a socket of its own; its bytes are those of ``principal``.
+class Taker(NamedTuple):
+    """The task that took an end of a stream from afar, and its principal."""
 
-    ``ended`` is called in the loop when it is over.
+    task: TaskId
+    principal: str
+
+
+class Pump:
+    """One stream on its way, with a ring and a socket of its own.
+
+    Its bytes are those of ``taker``, the task that took an end from afar, and its principal. ``ended`` is
+    called in the loop when it is over.
     """
 
     def __init__(
-        self, ring: RingEnd, sock: socket.socket, rates: Rates, principal: str, ended: Callable[[], None]
+        self, ring: RingEnd, sock: socket.socket, rates: Rates, taker: Taker, ended: Callable[[], None]
     ) -> None:
         self._ring: Final = ring
         self._sock: Final = sock
         self._rates: Final = rates
-        self._principal: Final = principal
+        self._taker: Final = taker
         self._ended: Final = ended
         self._token: Final = trio.lowlevel.current_trio_token()
         self._lock: Final = threading.Lock()
@@ -85,8 +95,9 @@ class Pump:
                 ready, heard = wait_any((ring,), None, (self._sock.fileno(),))
                 if heard and not ready:
                     return  # nobody reads there any more: closing tells the writer
-                data = ring.read(limits.STREAM_PIECE_BYTES)
-                if not self._rates.pass_on(self._principal, Traffic.OUT, len(data), self._is_broken_off):
+                data = ring.read(self._rates.piece(self._account(), Traffic.OUT))
+                task, principal = self._taker
+                if not self._rates.pass_on(principal, Traffic.OUT, len(data), self._is_broken_off, task):
                     return
                 self._sock.sendall(_LENGTH.pack(len(data)) + data)
         except EndOfStreamError:
@@ -94,6 +105,9 @@ class Pump:
                 self._sock.sendall(_END)
         except (DiosError, OSError, ValueError):
             return
+
+    def _account(self) -> Account:
+        return self._rates.account(self._taker.task, self._taker.principal)
 
     def _is_broken_off(self) -> bool:
         return self._broken_off
@@ -111,7 +125,7 @@ class Pump:
                 if size > len(block):
                     raise ProtocolError(f"a piece of {size} bytes of a stream")
                 self._fill(ring, block[:size])
-                self._rates.count(self._principal, Traffic.IN, size)
+                self._rates.count(self._account(), Traffic.IN, size)
                 ring.write(block[:size])
         except ClosedError:
             return  # nobody reads any more: the end of the connection tells the other node

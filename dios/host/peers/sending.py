@@ -14,10 +14,11 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, WouldBlockError
+from dios.host.accounts import Account, TaskAccount
 from dios.host.peers.bulk import DataSender, Transfer
 from dios.host.rates import Charge, Rates
 from dios.host.turns import Owners, Turns
-from dios.ids import Principal, TaskId
+from dios.ids import TaskId
 from dios.wire.types import Traffic
 
 _log: Final = logging.getLogger(__name__)
@@ -37,7 +38,12 @@ class Sending:
         self._rates: Final = rates
         self._open_one: Final = open_one
         self._turns: Final = Turns(
-            owners, limits.DATA_CONNECTIONS, at_most=limits.DATA_CONNECTIONS_MAX, paced=self._is_paced
+            self,
+            limits.DATA_CONNECTIONS,
+            at_most=limits.DATA_CONNECTIONS_MAX,
+            paced=self._is_paced,
+            promised=_is_promised,
+            promised_most=limits.GUARANTEED_CONNECTIONS_MAX,
         )
         rates.listeners.add(self._turns.go_on)
         self._free: Final[list[DataSender]] = []
@@ -67,7 +73,7 @@ class Sending:
             self._empty = trio.Event()
         self._queued += 1
         if transfer.size:
-            charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size)
+            charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size, task)
             transfer = transfer._replace(charge=charge)
         self._turns.ask(task, lambda: self._begin(task, transfer))
 
@@ -83,8 +89,12 @@ class Sending:
             sender.close()
         self._rates.wake()
 
-    def _is_paced(self, principal: Principal) -> bool:
-        return self._rates.paced(principal, Traffic.OUT)
+    def of(self, task: TaskId) -> Account:
+        """On whose account its bytes go: turns go around among those."""
+        return self._rates.account(task, self._owners.of(task))
+
+    def _is_paced(self, account: Account) -> bool:
+        return self._rates.paced(account, Traffic.OUT)
 
     def _begin(self, task: TaskId, transfer: Transfer) -> None:
         self._task_of[id(transfer)] = task
@@ -117,7 +127,10 @@ class Sending:
 
     def _sent(self, sender: DataSender, transfer: Transfer, whole: bool) -> None:  # noqa: FBT001 - as told
         if whole and not self._closed:
-            self._free.append(sender)
+            if len(self._free) < limits.DATA_CONNECTIONS_MAX:
+                self._free.append(sender)
+            else:
+                sender.close()
         self._over(transfer)
 
     def _over(self, transfer: Transfer) -> None:
@@ -139,3 +152,8 @@ class Sending:
         self._look_whether_empty()
         if reason is not None and not self._closed:
             _log.warning("a data connection to a node ended", extra={"why": str(reason)})
+
+
+def _is_promised(account: Account) -> bool:
+    """Whether guarantees name it: then it waits for no other's turn."""
+    return isinstance(account, TaskAccount)

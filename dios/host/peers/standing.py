@@ -28,8 +28,9 @@ from dios.wire.types import Traffic
 _log: Final = logging.getLogger(__name__)
 _FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
 _SMALL: Final = limits.DCP_SMALL_BYTES_MAX
+CONNECTIONS_MAX: Final = limits.DATA_CONNECTIONS_MAX + limits.GUARANTEED_CONNECTIONS_MAX
 _NOBODY: Final = TaskId(0)
-_NO_PRINCIPAL: Final = ""
+_UNKNOWN: Final = ("", _NOBODY)
 
 
 class Standing:
@@ -63,7 +64,7 @@ class Standing:
         self._counts = counts
         self._rates = rates
         self._under_way_told = under_way
-        self._askers: dict[int, str] = {}
+        self._askers: dict[int, tuple[str, TaskId]] = {}
         self._under_way: set[tuple[type, int]] = set()
         self._quiet = trio.Event()
         self._quiet.set()
@@ -131,7 +132,7 @@ class Standing:
         """For whom a call is made there: the bytes of the answer are its."""
         if type(asked.body) is dcp.Forward:
             askers = self._askers
-            askers[asked.number] = asked.body.caller.principal
+            askers[asked.number] = _whose(asked.body)
             if len(askers) > limits.DCP_REQUESTS_MAX:
                 del askers[next(iter(askers))]
 
@@ -143,9 +144,9 @@ class Standing:
         ended: Callable[[Exception | None], None],
     ) -> None:
         """Take transfers from this socket; raises ProtocolError over the number of data connections."""
-        if len(self.receivers) >= limits.DATA_CONNECTIONS_MAX:
+        if len(self.receivers) >= CONNECTIONS_MAX:
             sock.close()
-            raise ProtocolError(f"over {limits.DATA_CONNECTIONS_MAX} data connections from one node")
+            raise ProtocolError(f"over {CONNECTIONS_MAX} data connections from one node")
 
         def over(reason: Exception | None) -> None:
             self.receivers.discard(receiver)
@@ -174,15 +175,16 @@ class Standing:
             message, _ = decode_frame(body)
         except ProtocolError:
             message = None  # it is refused where it is taken
-        principal, tell = _NO_PRINCIPAL, _nothing
+        whose, tell = _UNKNOWN, _nothing
         if isinstance(message, dcp.Reply):
-            principal = self._askers.get(message.number, _NO_PRINCIPAL)
+            whose = self._askers.get(message.number, _UNKNOWN)
             tell = partial(self._under_way_told, message.number)
         elif isinstance(message, dcp.Ask):
-            principal = _whose(message.body)
+            whose = _whose(message.body)
             tell = partial(self._tell_working, message.number)
+        principal, task = whose
         return Arrival(
-            Charge(self._rates, principal, Traffic.IN, size), size, partial(receiver.in_loop, tell)
+            Charge(self._rates, principal, Traffic.IN, size, task), size, partial(receiver.in_loop, tell)
         )
 
     def end(self, fault: Exception | None = None) -> None:
@@ -205,12 +207,12 @@ class Standing:
         await self._quiet.wait()
 
 
-def _whose(body: dcp.RequestBody) -> str:
-    """For whom a node asks this."""
+def _whose(body: dcp.RequestBody) -> tuple[str, TaskId]:
+    """For whom a node asks this: a principal, and its task if it is one's."""
     if isinstance(body, dcp.Keep):
-        return body.principal
+        return body.principal, _NOBODY
     caller: dcp.Caller | None = getattr(body, "caller", None)
-    return _NO_PRINCIPAL if caller is None else caller.principal
+    return _UNKNOWN if caller is None else (caller.principal, caller.task)
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ from dios import limits
 from dios.core.effects import AnswerAttachAway
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.host.peers.links import Links
-from dios.host.peers.pumping import Pump
+from dios.host.peers.pumping import Pump, Taker
 from dios.host.peers.standing import Standing
 from dios.host.rates import Rates
 from dios.ids import NodeId, ObjectId
@@ -38,7 +38,7 @@ class _Kept(NamedTuple):
 
     end: RingEnd
     mode: Mode
-    principal: str
+    taker: Taker
     scope: trio.CancelScope
 
 
@@ -57,10 +57,10 @@ class StreamsBetween:
         return len(self._pumps) + len(self._kept)
 
     # -- the node that has the stream -----------------------------------------------------------------
-    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, principal: str) -> None:
+    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, taker: Taker) -> None:
         """Take over one end of a ring, until the node connects for it, or does not in time.
 
-        ``principal`` is the one of the task there that took it.
+        ``taker`` is the task there that took it.
 
         Raises LimitError over PEER_STREAMS_MAX streams; the end is closed then.
         """
@@ -72,7 +72,7 @@ class StreamsBetween:
             end.close()
             return
         scope = trio.CancelScope()
-        self._kept[node, number] = _Kept(end, mode, principal, scope)
+        self._kept[node, number] = _Kept(end, mode, taker, scope)
         standing.ends.add(scope.cancel)
         self._nursery.start_soon(self._forget_later, node, number, standing, scope, name="keep an end")
 
@@ -99,11 +99,11 @@ class StreamsBetween:
             raise ProtocolError(f"stream {channel.stream} goes the other way")
         del self._kept[node, channel.stream]
         kept.scope.cancel()
-        self._pump(kept.end, sock, standing, kept.principal)
+        self._pump(kept.end, sock, standing, kept.taker)
 
     # -- the node whose task took an end ---------------------------------------------------------------
-    def fetch(self, effect: AnswerAttachAway, principal: str) -> tuple[Attached, tuple[int, ...]]:
-        """Make a ring for a task here, which is ``principal``'s, and connect for its bytes.
+    def fetch(self, effect: AnswerAttachAway, taker: Taker) -> tuple[Attached, tuple[int, ...]]:
+        """Make a ring for the task here that is ``taker``, and connect for its bytes.
 
         Returns the task's end of it: four descriptors that the caller closes. Raises LimitError,
         OutOfMemoryError or OSError.
@@ -121,9 +121,7 @@ class StreamsBetween:
         self._rings[effect.object, mode] = ring
         end = (RingWriter if mode is Mode.READ else RingReader)(opposite, ring.ring_bytes)
         channel = Channel(effect.number, writes=mode is Mode.WRITE)
-        self._nursery.start_soon(
-            self._connect, effect.node, channel, end, principal, name="connect for a stream"
-        )
+        self._nursery.start_soon(self._connect, effect.node, channel, end, taker, name="connect for a stream")
         return Attached(ring.ring_bytes), theirs
 
     def close_end(self, target: ObjectId, mode: Mode) -> bool:
@@ -135,7 +133,7 @@ class StreamsBetween:
         ring.close()
         return True
 
-    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd, principal: str) -> None:
+    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd, taker: Taker) -> None:
         standing = self._links.standing_of(node)
         try:
             sock = await self._links.open_data(node, channel)
@@ -149,7 +147,7 @@ class StreamsBetween:
             sock.close()
             break_off(end)
             return
-        self._pump(end, sock, standing, principal)
+        self._pump(end, sock, standing, taker)
 
     async def run(self) -> None:
         """Be there until cancelled, and then let everything go."""
@@ -166,12 +164,12 @@ class StreamsBetween:
         self._rings.clear()
 
     # -- both -----------------------------------------------------------------------------------------
-    def _pump(self, end: RingEnd, sock: socket.socket, standing: Standing, principal: str) -> None:
+    def _pump(self, end: RingEnd, sock: socket.socket, standing: Standing, taker: Taker) -> None:
         def ended() -> None:
             self._pumps.discard(pump)
             standing.ends.discard(pump.close)
 
-        pump = Pump(end, sock, self._rates, principal, ended)
+        pump = Pump(end, sock, self._rates, taker, ended)
         self._pumps.add(pump)
         # A stream does not outlive the connection it was taken over: its far end may be another's then.
         standing.ends.add(pump.close)

@@ -17,6 +17,7 @@ from peer_rig import CALLER, PeerHost, connected, identities, peer_host, until, 
 from dios import limits
 from dios.core.events import PeerDown, Received
 from dios.errors import ProtocolError
+from dios.host.peers.standing import CONNECTIONS_MAX
 from dios.ids import NodeId
 from dios.transport import identity
 from dios.transport.identity import Identity
@@ -264,7 +265,7 @@ async def test_data_connections_are_bounded(tmp_path: Path) -> None:
     """A node that opens more data connections than it may loses them all."""
     async with stage(tmp_path) as (villain, target, _):
         line = await villain.control()
-        socks = [await villain.data() for _ in range(limits.DATA_CONNECTIONS_MAX + 1)]
+        socks = [await villain.data() for _ in range(CONNECTIONS_MAX + 1)]
         await villain.is_cut(line)
         for sock in socks:
             sock.close()
