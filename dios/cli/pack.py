@@ -10,7 +10,7 @@ from typing import Final
 
 import typer
 
-from dios.cli import pack_simulate
+from dios.cli import pack_learn, pack_simulate
 
 app: Final = typer.Typer(
     help="Jobs that say what they need and when, and where they would fit.",
@@ -24,4 +24,5 @@ def family() -> None:
     """Jobs that say what they need and when, and where they would fit."""
 
 
+app.command("learn", epilog=pack_learn.EXAMPLES)(pack_learn.learn)
 app.command("simulate", epilog=pack_simulate.EXAMPLES)(pack_simulate.simulate)

@@ -139,35 +139,80 @@ def test_its_start_is_that_of_its_node_s_clock() -> None:
     assert [member.start_s for member in site.members()] == [0, 8]
 
 
+OTHER = 2
+"""A second task of the same user."""
+
+
+def meter(traffic: Traffic, moved: int, task: int = 0, principal: str = "uid:1") -> Meter:
+    """What was moved for a task, or for all else of a user."""
+    return Meter(principal, traffic, moved, 0, task)
+
+
 def test_what_the_node_moved_for_it_is_on_its_meters(idle: int) -> None:
-    """Stored, sent and received bytes are those of the task's own meters, between two looks."""
-    site, one = Site(), replace(row(), pid=idle)
+    """Stored, sent and received bytes are those of the task's own account, between two looks."""
+    site = Site()
+    one, other = replace(row(), pid=idle), replace(row(OTHER, member="map.1"), pid=idle)
 
     def meters(stored: int, sent: int) -> tuple[Meter, ...]:
-        others = [Meter("uid:1", Traffic.OUT, 10**9, 0), Meter("uid:1", Traffic.STORE, 10**9, 0, 2)]
-        return (
-            *others, Meter("uid:1", Traffic.STORE, stored, 0, 1), Meter("uid:1", Traffic.OUT, sent, 0, 1),
-        )  # fmt: skip
+        others = [
+            meter(Traffic.OUT, 10**9),
+            meter(Traffic.IN, 10**9 * sent),
+            meter(Traffic.STORE, 10**9, OTHER),
+        ]
+        return (*others, meter(Traffic.STORE, stored, 1), meter(Traffic.OUT, sent, 1))
 
-    site.at(0, one, meters=meters(0, 0))
-    site.at(1_000, one, meters=meters(3_000_000, 0))
-    site.at(2_000, one, meters=meters(3_000_000, 500))
-    # A meter that runs back is of an account that was forgotten meanwhile.
-    site.at(3_000, one, meters=meters(3_000_000, 2))
-    site.at(4_000, ended(one, 4_000), meters=meters(7_000_000, 2))
+    site.at(0, one, other, meters=meters(0, 0))
+    site.at(1_000, one, other, meters=meters(3_000_000, 0))
+    site.at(2_000, one, other, meters=meters(3_000_000, 500))
+    # Its account was closed, and opened again.
+    site.at(2_500, one, other, meters=())
+    site.at(3_000, one, other, meters=meters(3_000_000, 500))
+    site.at(4_000, ended(one, 4_000), other, meters=meters(7_000_000, 20))
     values = site.members()[0].highest.values
     assert values[Channel.DISK_WRITE] == [3_000_000, 0, 0, 4_000_000]
-    assert values[Channel.SENT] == [0, 500, 0, 0]
+    assert values[Channel.SENT] == [0, 500, 0, 20]
     assert values[Channel.RECEIVED] == [0, 0, 0, 0]
 
 
-def test_without_a_meter_nothing_is_said_of_what_it_moved(idle: int) -> None:
-    """That a pure task wrote nothing itself is no measurement: its node may have written for it."""
+def test_of_a_user_s_only_task_all_is_known_that_was_stored_and_received(idle: int) -> None:
+    """While no other task is there, what is new on the user's account is its own."""
     site, one = Site(), replace(row(), pid=idle)
-    for ms in (0, 1_000, 2_000):
-        site.at(ms, one, meters=(Meter("uid:1", Traffic.OUT, ms, 0),))
-    site.at(2_100, ended(one, 2_100))
-    assert not {Channel.DISK_WRITE, Channel.SENT, Channel.RECEIVED} & set(site.members()[0].highest.values)
+    elsewhere = replace(row(9), principal="uid:2")
+
+    def meters(stored: int, came: int) -> tuple[Meter, ...]:
+        others = [meter(Traffic.OUT, 10**6 * came), meter(Traffic.STORE, 10**8 * came, principal="uid:2")]
+        return (*others, meter(Traffic.STORE, 10**9 + stored), meter(Traffic.IN, came))
+
+    site.at(0, one, elsewhere, meters=meters(0, 0))
+    site.at(1_000, one, elsewhere, meters=meters(0, 3_000))
+    site.at(2_000, one, elsewhere, meters=meters(4_000, 3_000))
+    site.at(2_500, ended(one, 2_500), elsewhere, meters=(*meters(4_000, 3_000), meter(Traffic.IN, 600, 1)))
+    values = site.members()[0].highest.values
+    assert values[Channel.DISK_WRITE] == [0, 4_000, 0]
+    assert values[Channel.RECEIVED] == [3_000, 0, 1_200]
+    assert values[Channel.SENT] == [0, 0, 0], "it had an account at last"
+
+
+def test_what_may_be_another_task_s_is_not_told(idle: int) -> None:
+    """Without an account of its own nothing is known of what a task moved beside another."""
+    for crowded in range(3):
+        site, one = Site(), replace(row(), pid=idle)
+        other = replace(row(OTHER), pid=idle, work=Work())
+        for at in range(3):
+            some = (one, other) if at == crowded else (one,)
+            site.at(at * 1_000, *some, meters=(meter(Traffic.STORE, at * 10**6),))
+        site.at(2_100, ended(one, 2_100))
+        known = set(site.members()[0].highest.values)
+        assert known == {Channel.CPU_MILLI, Channel.MEMORY, Channel.DISK_READ}
+
+
+def test_meters_that_were_not_told_are_no_zeros(idle: int) -> None:
+    """Where the node did not answer once, what it moved for the task is not known."""
+    site, one = Site(), replace(row(), pid=idle)
+    site.at(0, one)
+    site.tracer.take_in(site.tracer.look(None, BEGAN + 1_000 * MS, WALL))
+    site.at(1_100, ended(one, 1_100))
+    assert Channel.DISK_WRITE not in site.members()[0].highest.values
 
 
 def test_tasks_of_no_admitted_job_are_not_followed() -> None:

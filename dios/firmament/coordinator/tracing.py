@@ -4,14 +4,18 @@ For: ``coordinator.loop``, which asks it to look once a second while there is an
 which the observer samples now and then, and not for what is made of courses (``courses``).
 
 Of processors, memory and disks it sees what the task's processes do. What a task stores durably is written
-by its node, and what it moves to and from others is moved by its node: that stands on the node's meters,
-which keep an account of its own for each task that is at an end of a guarantee. Of others neither is known.
+by its node, and what it moves to and from others is moved by its node: that stands on the node's meters. They
+have an account for a task while it is at an end of a guarantee, and one for all else of its principal. So of
+a task that was the only one of its principal on the node at each look all is known that it stored and
+received; of others what is on their own account, and no more is told of them.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -35,11 +39,6 @@ _SPAN_MS: Final = 500
 """What was taken in less is averaged over this: moments tell nothing about a second."""
 _UNREAD: Final = "bytes read and written"
 """How a reading's complaint begins where the system does not tell."""
-_CHANNEL_OF: Final = {
-    Traffic.OUT: Channel.SENT,
-    Traffic.IN: Channel.RECEIVED,
-    Traffic.STORE: Channel.DISK_WRITE,
-}
 
 
 def job_of(row: Occupant) -> str:
@@ -53,6 +52,25 @@ def is_followed(row: Occupant) -> bool:
     return bool(row.work.reservation and row.work.member)
 
 
+def _counts(row: Occupant) -> bool:
+    """Whether a task may be behind what its principal's account moves; the coordinator itself is not."""
+    return row.state is not TaskState.ENDED and row.pid != os.getpid()
+
+
+class _Meters:
+    """A node's meters at one moment."""
+
+    def __init__(self, meters: Iterable[Meter]) -> None:
+        self.tasks: dict[int, dict[Traffic, int]] = {}
+        self.others: dict[str, dict[Traffic, int]] = {}
+        """By principal: what is on no task's account."""
+        for meter in meters:
+            kept = self.tasks.setdefault(meter.task, {}) if meter.task else None
+            if kept is None:
+                kept = self.others.setdefault(meter.principal, {})
+            kept[meter.traffic] = meter.moved
+
+
 class _Task:
     """One task, and how it was at the last look."""
 
@@ -60,17 +78,35 @@ class _Task:
         self.began_ns = began_ns
         """By the clock of looks."""
         self.recording = Recording()
+        self.alone: Recording | None = Recording()
+        """What it moved if its principal's account is its own; None once another task may be behind that."""
         self.probe = TaskProbe()
         self.looked_ms = 0
         self.reading: TaskReading | None = None
-        self.moved: dict[Traffic, int] = {}
         self.peak = 0
-        self.metered = False
+        self._own: dict[Traffic, int] = {}
+        self._others: dict[Traffic, int] | None = None
 
     def span_to(self, age_ms: int) -> tuple[int, int]:
         """From the last look to now; and as what it counts."""
         begin, self.looked_ms = self.looked_ms, max(self.looked_ms, age_ms)
         return begin, max(_SPAN_MS, self.looked_ms - begin)
+
+    def moved(self, own: dict[Traffic, int], others: dict[Traffic, int]) -> tuple[dict[Traffic, int], ...]:
+        """Since the last look: on its own account, and on the one of all else of its principal."""
+        mine: dict[Traffic, int] = {}
+        for traffic, now in own.items():
+            before = self._own.get(traffic, 0)
+            # One that runs back is of an account that was closed meanwhile, and opened again.
+            mine[traffic] = now - before if now >= before else now
+        theirs = {
+            traffic: max(0, now - self._others.get(traffic, 0)) if self._others is not None else 0
+            for traffic, now in others.items()
+        }
+        # An account that is not there now may come again.
+        self._own |= own
+        self._others = {**(self._others or {}), **others}
+        return mine, theirs
 
 
 class Tracer:
@@ -80,6 +116,8 @@ class Tracer:
         self._knowledge = knowledge
         self._rows: dict[int, Occupant] = {}
         self._cpus = 1
+        self._crowded: set[str] = set()
+        """Principals of which more than one task runs here, or ran at the last board."""
         self._tasks: dict[int, _Task] = {}
         self._done: set[int] = set()
         self._problem = ""
@@ -95,7 +133,7 @@ class Tracer:
             await trio.sleep(_LOOK_S)
             if not self.busy:
                 continue
-            meters: tuple[Meter, ...] = ()
+            meters: tuple[Meter, ...] | None = None
             try:
                 meters = (await node.govern()).meters
             except DiosError as error:
@@ -128,24 +166,23 @@ class Tracer:
         rows = [row for row in board.tasks if is_followed(row)]
         self._rows = {row.id: row for row in rows}
         self._cpus = max(1, board.cpus)
+        running = Counter(row.principal for row in board.tasks if _counts(row))
+        self._crowded = {principal for principal, count in running.items() if count > 1}
         self._done &= self._rows.keys()
         self._tasks = {task: one for task, one in self._tasks.items() if task in self._rows}
         for row in rows:
             if row.state is TaskState.RUNNING and len(self._tasks) < limits.COURSES_FOLLOWED_MAX:
                 self._tasks.setdefault(row.id, _Task(now_ns - row.age_ms * _MS))
 
-    def look(self, meters: Iterable[Meter], now_ns: int, wall_ns: int) -> list[Course]:
+    def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[Course]:
         """Look at each task that runs; the courses of those that have ended.
 
         Args:
-            meters: the node's own, of this moment.
+            meters: the node's own, of this moment; None where it did not tell.
             now_ns: by the same clock as ``heard``.
             wall_ns: the same moment in nanoseconds since 1970.
         """
-        moved: dict[int, dict[Traffic, int]] = {}
-        for meter in meters:
-            if meter.task:
-                moved.setdefault(meter.task, {})[meter.traffic] = meter.moved
+        moved = None if meters is None else _Meters(meters)
         found: list[Course] = []
         for number, row in self._rows.items():
             if number in self._done:
@@ -157,44 +194,48 @@ class Tracer:
                     # Of one that nobody saw run, the board alone tells: it has ended just now.
                     task = self._tasks.pop(number, None) or _Task(now_ns - row.age_ms * _MS)
                     began_ns = max(0, wall_ns - (now_ns - task.began_ns))
-                    found.append(self._end(row, task, moved.get(number), began_ns))
+                    found.append(self._end(row, task, moved, began_ns))
             elif row.pid and (running := self._tasks.get(number)) is not None:
-                self._sample(running, row, moved.get(number), now_ns)
+                self._sample(running, row, moved, now_ns)
         return found
 
     def _is_known(self, row: Occupant) -> bool:
         return self._knowledge.courses.knows(row.principal, job_of(row), row.work.member, row.id)
 
-    def _sample(self, task: _Task, row: Occupant, moved: dict[Traffic, int] | None, now_ns: int) -> None:
+    def _sample(self, task: _Task, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
         reading = task.probe.look(now_ns, (row.pid,))
         if not reading.processes:
             return
         begin, span = task.span_to((now_ns - task.began_ns) // _MS)
         before, task.reading = task.reading, reading
-        values = self._moved(task, moved, span)
         memory = reading.resident if before is None else max(reading.resident, before.resident)
-        # Between two looks it may have had more than at any of them: the kernel keeps the most.
-        values[Channel.MEMORY] = max(memory, reading.peak if reading.peak > task.peak else 0)
+        values = {
+            Channel.CPU_MILLI: self._cpu(reading.cpu_ns - (before.cpu_ns if before else 0), span),
+            # Between two looks it may have had more than at any of them: the kernel keeps the most.
+            Channel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
+        }
         task.peak = max(task.peak, reading.peak)
-        values[Channel.CPU_MILLI] = self._cpu(reading.cpu_ns - (before.cpu_ns if before else 0), span)
+        written = 0
         if not any(why.startswith(_UNREAD) for why in reading.missing):
             values[Channel.DISK_READ] = _rate(reading.read - (before.read if before else 0), span)
-            written = _rate(reading.written - (before.written if before else 0), span)
-            # That nothing was written by a pure task itself says nothing: its node writes for it.
-            if written or task.metered:
-                values[Channel.DISK_WRITE] = values.get(Channel.DISK_WRITE, 0) + written
-        task.recording.span(begin, task.looked_ms, values)
+            written = max(0, reading.written - (before.written if before else 0))
+        self._record(task, row, moved, written, (begin, task.looked_ms, span), values)
 
-    def _end(self, row: Occupant, task: _Task, moved: dict[Traffic, int] | None, began_ns: int) -> Course:
+    def _end(self, row: Occupant, task: _Task, moved: _Meters | None, began_ns: int) -> Course:
+        if task.reading is None:
+            # Nobody looked: what its principal moved meanwhile is not known.
+            task.alone = None
         begin, span = task.span_to(row.age_ms)
-        begin = min(begin, row.age_ms)
-        values = self._moved(task, moved, span)
         cpu_ns = task.reading.cpu_ns if task.reading else 0
-        values[Channel.CPU_MILLI] = self._cpu(row.cpu_ms * _MS - cpu_ns, span)
         memory = task.reading.resident if task.reading else 0
-        values[Channel.MEMORY] = max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0)
-        task.recording.span(begin, row.age_ms, values)
+        values = {
+            Channel.CPU_MILLI: self._cpu(row.cpu_ms * _MS - cpu_ns, span),
+            Channel.MEMORY: max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0),
+        }
+        self._record(task, row, moved, 0, (min(begin, row.age_ms), row.age_ms, span), values)
         instant_s, told = task.recording.values(row.age_ms)
+        if task.alone is not None:
+            told |= task.alone.values(row.age_ms)[1]
         return Course(
             row.principal,
             job_of(row),
@@ -209,18 +250,35 @@ class Tracer:
             row.completed,
         )
 
-    def _moved(self, task: _Task, moved: dict[Traffic, int] | None, span: int) -> dict[Channel, int]:
-        """What the node's meters say of the task since the last look; nothing where they do not know it."""
-        if moved is None and not task.metered:
-            return {}
-        task.metered = True
-        found: dict[Channel, int] = {}
-        for traffic, channel in _CHANNEL_OF.items():
-            # Who moved nothing has no meter, which is no other than one that stands at 0.
-            now, before = (moved or {}).get(traffic, 0), task.moved.get(traffic, 0)
-            found[channel] = _rate(now - before, span) if now >= before else 0
-            task.moved[traffic] = now
-        return found
+    def _record(
+        self,
+        task: _Task,
+        row: Occupant,
+        moved: _Meters | None,
+        written: int,
+        span: tuple[int, int, int],
+        values: dict[Channel, int],
+    ) -> None:
+        """Take in a span: begin, end, and how long it counts; ``written`` by the task's processes."""
+        begin, end, length = span
+        if moved is None or row.principal in self._crowded:
+            task.alone = None
+        own = moved.tasks.get(row.id, {}) if moved else {}
+        mine, others = task.moved(own, moved.others.get(row.principal, {}) if moved else {})
+        stored, received = mine.get(Traffic.STORE, 0), mine.get(Traffic.IN, 0)
+        if own:
+            values[Channel.SENT] = _rate(mine.get(Traffic.OUT, 0), length)
+            values[Channel.RECEIVED] = _rate(received, length)
+        # That nothing was written by a pure task itself says nothing: its node writes for it.
+        if written or Traffic.STORE in own:
+            values[Channel.DISK_WRITE] = _rate(written + stored, length)
+        task.recording.span(begin, end, values)
+        if task.alone is not None:
+            alone = {
+                Channel.DISK_WRITE: _rate(written + stored + others.get(Traffic.STORE, 0), length),
+                Channel.RECEIVED: _rate(received + others.get(Traffic.IN, 0), length),
+            }
+            task.alone.span(begin, end, alone)
 
     def _cpu(self, ran_ns: int, span_ms: int) -> int:
         """Thousandths of a processor; never more than there are."""
