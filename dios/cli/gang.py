@@ -1,6 +1,7 @@
-"""A gang of `dios run`: several tasks of one job, each with a connection and a thread of its own.
+"""Several tasks of one job in one command, each with a connection and a thread of its own.
 
-Not for: what makes them a gang, which the scheduler sees to (thesis §6.3.3).
+For: `dios run --gang` and `dios run JOB.toml`. Not for: what makes them one job, which the scheduler sees to
+(thesis §6.3.3; Packer paper, section III).
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from dios.cli.endings import cause_text
-from dios.cli.output import INTERRUPTED, err, say, table, write_json
+from dios.cli.output import INTERRUPTED, err, plain, say, table, write_json
 from dios.cli.stopping import Stopped, stopped_by_signals
 from dios.cli.tasks import described
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
@@ -27,20 +30,29 @@ if TYPE_CHECKING:
 
 _FAILED: Final = 125
 
+OpenPlace = Callable[[], AbstractContextManager["Place"]]
 
-class _Member:
-    """One task of the gang, and the thread that waits for it."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.task: Task | None = None
-        self.status: Status | None = None
-        self.error: DiosError | None = None
-        self.placed = threading.Event()
+@dataclass
+class Member:
+    """One task of the job, and the thread that waits for it.
+
+    ``mark`` stands before its lines; it is begun ``after_s`` seconds from now, and once more when it is
+    preempted, if it is ``restartable``.
+    """
+
+    mark: str
+    begin: Callable[[Place], Task]
+    after_s: float = 0.0
+    restartable: bool = False
+    task: Task | None = None
+    status: Status | None = None
+    error: DiosError | None = None
+    placed: threading.Event = field(default_factory=threading.Event)
 
 
 def run_gang(
-    open_place: Callable[[], AbstractContextManager[Place]],
+    open_place: OpenPlace,
     begin: Callable[[Place], Task],
     needs: Needs,
     gang: Gang,
@@ -48,28 +60,47 @@ def run_gang(
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Run the tasks of a gang, and return the largest of their exit statuses.
+    """Run the tasks of a gang, and return the largest of their exit statuses."""
+    members = [Member(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
+    waits = f"waiting until at least {gang.least} of {gang.tasks} tasks have their places"
+    return run_members(open_place, members, waits, least=gang.least, detach=detach, as_json=as_json)
 
-    Their output comes line by line with the task's number before it; with JSON the result alone goes to the
-    standard output. Ctrl-C ends all that run, and withdraws those that wait.
+
+def run_members(
+    open_place: OpenPlace,
+    members: Sequence[Member],
+    waits: str = "",
+    *,
+    least: int = 0,
+    detach: bool,
+    as_json: bool,
+    keep: Callable[[], None] | None = None,
+    keep_s: float = 1.0,
+) -> int:
+    """Run tasks, and return the largest of their exit statuses.
+
+    Their output comes line by line with the task's mark before it; with JSON the result alone goes to the
+    standard output. Ctrl-C ends all that run, and withdraws those that wait. Until ``least`` have their
+    places, it shows what ``waits``. ``keep`` is called every ``keep_s`` seconds.
     """
     output = sys.stderr.buffer if as_json else sys.stdout.buffer
-    members = [_Member(number) for number in range(gang.tasks)]
-    lock = threading.Lock()
+    lock, stopping = threading.Lock(), threading.Event()
 
-    def work(member: _Member) -> None:
+    def work(member: Member) -> None:
         try:
+            if stopping.wait(member.after_s):
+                return
             with open_place() as place:
-                member.task = begin(place)
+                member.task = member.begin(place)
                 member.placed.set()
                 while not detach:
-                    _stream(member.task, member.number, output, lock)
+                    _stream(member.task, member.mark, output, lock)
                     ended = member.task.wait()
-                    if not (needs.restartable and ended.cause is Cause.PREEMPTED):
+                    if not (member.restartable and ended.cause is Cause.PREEMPTED):
                         member.status = ended
                         break
                     say(f"task {ended.fingerprint} was preempted; it is run again")
-                    member.task = begin(place)
+                    member.task = member.begin(place)
         except DiosError as error:
             member.error = error
         finally:
@@ -80,20 +111,35 @@ def run_gang(
         thread.start()
     try:
         with stopped_by_signals():
-            with err().status(f"waiting until at least {gang.least} of {gang.tasks} tasks have their places"):
-                for member in members[: gang.least]:
-                    member.placed.wait()
-            for thread in threads:
-                thread.join()
+            if least:
+                with err().status(waits):
+                    for member in members[:least]:
+                        member.placed.wait()
+            _join(threads, keep, keep_s)
     except (KeyboardInterrupt, Stopped) as stopped:
+        stopping.set()
         _kill(open_place, members)
         return stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
     return _told(members, as_json=as_json)
 
 
-def _stream(task: Task, number: int, output: BinaryIO, lock: threading.Lock) -> None:
-    """What a task prints, whole lines with its number before them, until it has ended."""
-    rest, mark = b"", f"[{number}] ".encode()
+def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, keep_s: float) -> None:
+    if keep is None:
+        for thread in threads:
+            thread.join()
+        return
+    due = time.monotonic() + keep_s
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(max(0.0, due - time.monotonic()))
+            if time.monotonic() >= due:
+                due = time.monotonic() + keep_s
+                keep()
+
+
+def _stream(task: Task, name: str, output: BinaryIO, lock: threading.Lock) -> None:
+    """What a task prints, whole lines with its mark before them, until it has ended."""
+    rest, mark = b"", f"[{name}] ".encode()
     with contextlib.suppress(EndOfStreamError, UnreachableError):
         console = task.console()
         while True:
@@ -107,45 +153,52 @@ def _stream(task: Task, number: int, output: BinaryIO, lock: threading.Lock) -> 
             output.flush()
 
 
-def _kill(open_place: Callable[[], AbstractContextManager[Place]], members: list[_Member]) -> None:
+def _kill(open_place: OpenPlace, members: Sequence[Member]) -> None:
     running = [member.task for member in members if member.task is not None and member.status is None]
-    say(f"killing the gang's {len(running)} tasks that run")
+    say(f"killing the {len(running)} tasks that run")
     with contextlib.suppress(DiosError), open_place() as place:
         for task in running:
             with contextlib.suppress(DiosError):
                 place.task(task.fingerprint)[0].kill()
 
 
-def _told(members: list[_Member], *, as_json: bool) -> int:
+def _told(members: Sequence[Member], *, as_json: bool) -> int:
     """Say how each ended."""
     if as_json:
         write_json([_row(member) for member in members])
     else:
         rows = [
             (
-                str(member.number),
+                member.mark,
                 member.task.fingerprint if member.task is not None else "-",
                 member.task.node if member.task is not None else "-",
-                cause_text(member.status) if member.status is not None else _why(member),
+                _end(member.status) if member.status is not None else _why(member),
             )
             for member in members
         ]
-        table(("#", "TASK", "NODE", "END"), rows, right=("#",))
+        table(("#", "TASK", "NODE", "END"), rows)
     return max(_status(member) for member in members)
 
 
-def _why(member: _Member) -> str:
+def _end(status: Status) -> str:
+    text = cause_text(status)
+    return f"{text}: {plain(status.detail)}" if status.cause is Cause.PREEMPTED and status.detail else text
+
+
+def _why(member: Member) -> str:
     return "runs" if member.error is None else member.error.message
 
 
-def _status(member: _Member) -> int:
+def _status(member: Member) -> int:
     if member.error is not None:
         return _FAILED
     return 0 if member.status is None else member.status.exit_status
 
 
-def _row(member: _Member) -> dict[str, object]:
-    found: dict[str, object] = {"number": member.number}
+def _row(member: Member) -> dict[str, object]:
+    found: dict[str, object] = (
+        {"number": int(member.mark)} if member.mark.isdigit() else {"member": member.mark}
+    )
     if member.status is not None:
         found |= described(member.status)
     elif member.task is not None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import typer
 
-from dios.cli import pack_learn, pack_simulate
+from dios.cli import pack_learn, pack_live, pack_simulate
 
 app: Final = typer.Typer(
     help="Jobs that say what they need and when, and where they would fit.",
@@ -24,5 +24,8 @@ def family() -> None:
     """Jobs that say what they need and when, and where they would fit."""
 
 
+app.command("check", epilog=pack_live.CHECK)(pack_live.check)
+app.command("ls", epilog=pack_live.LS)(pack_live.ls)
+app.command("release", epilog=pack_live.RELEASE)(pack_live.release)
 app.command("learn", epilog=pack_learn.EXAMPLES)(pack_learn.learn)
 app.command("simulate", epilog=pack_simulate.EXAMPLES)(pack_simulate.simulate)

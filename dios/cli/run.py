@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 import typer
 
 from dios import limits
+from dios.cli import job as jobs
 from dios.cli.endings import explain
 from dios.cli.gang import run_gang
 from dios.cli.output import (
@@ -33,7 +34,7 @@ from dios.cli.output import (
 from dios.cli.place import Place, opened
 from dios.cli.stopping import Stopped, stopped_by_signals
 from dios.cli.tasks import described, pour
-from dios.cli.work import Needs, with_needs
+from dios.cli.work import Needs, needs_of, with_needs
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.node.budgets import limits_of_run, parse_size
 from dios.wire.nametext import format_name
@@ -74,13 +75,17 @@ HostOption = Annotated[
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
     "  dios run job.py --host n2         (--local: on the node that is asked)\n"
     "  dios run job.py --cpus 2 --mem 1GiB --constraint gpu=yes   (then: dios explain)\n"
-    "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n\n"
+    "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n"
+    "  dios run job.toml --group analytics   (a job over time; first: dios pack check job.toml)\n\n"
     "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
     "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
 )
 @with_needs
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program in one file.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A Python program in one file, or a job's description (.toml)."),
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
     ] = None,
@@ -112,12 +117,22 @@ def run(
     this command by SIGTERM or a closed terminal; one started with --detach goes on.
 
     In a cluster the scheduler says where it runs, unless you do; it waits until what it needs is free there.
+
+    A description (FILE.toml) tells of several tasks, what they need and when. All of them have their places,
+    now and until the job's end, or the job is refused.
     """
     with (
         reporting("dios run", as_json=as_json, status=RUN_FAILED),
         contextlib.nullcontext(needs()) as wanted,
         opened(node, group or ()) as place,
     ):
+        opening = partial(opened, node, group or ())
+        if file.suffix == jobs.SUFFIX:
+            said = {"--label": label, "--memory": memory, "--cpu-seconds": cpu_seconds, "--limit": limit}
+            said |= {"--host": host, "--local": local, "--cpus and the like": wanted != needs_of()}
+            _refuse_for_jobs(said)
+            options = jobs.Options(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
+            raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
         _check(wanted, host, local=local, detach=detach)
         name = label or file.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
@@ -137,8 +152,13 @@ def run(
                 work=work,
             )
 
-        opening = partial(opened, node, group or ())
         _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
+
+
+def _refuse_for_jobs(said: Mapping[str, object]) -> None:
+    named = ", ".join(option for option, value in said.items() if value)
+    if named:
+        raise InvalidError(f"what a job needs stands in its file: leave out {named}")
 
 
 def _check(needs: Needs, host: str, *, local: bool, detach: bool) -> None:

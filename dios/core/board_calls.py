@@ -162,7 +162,8 @@ def _preempt(step: Step, task: Task, victim: TaskId) -> None:
     if found.recipe is None or not found.recipe.work.restartable:
         raise NotPermittedError("it was not said to be restartable; it runs to its end")
     found.cause = Cause.PREEMPTED
-    found.detail = "its place was given to another task"
+    late = found.recipe.work.reservation
+    found.detail = "the time of its job is over" if late else "its place was given to another task"
     lifecycle.end_task_by(step, found, task, "preempted")
 
 

@@ -5,80 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from person import Person
 from running_node import wait_until
-
-CPUS = len(os.sched_getaffinity(0))
-NODES = ["n1", "n2", "n3"]
-LOADED_S = 300
-"""The first time its kernels are compiled, a coordinator takes a minute of processor time to begin."""
+from scheduled_site import CPUS, LOADED_S, NODES, Site
 
 # The first test waits for the cluster.
 pytestmark = pytest.mark.timeout(LOADED_S + 100)
-
-
-class Site:
-    """A person, and a cluster with a coordinator on each node."""
-
-    def __init__(self, person: Person) -> None:
-        self.person = person
-        person.writes("short.py", "print('ran')\n")
-        person.writes("long.py", "import time\nprint('begins', flush=True)\ntime.sleep(600)\n")
-
-    def ask(self, line: str) -> dict[str, object]:
-        """A command's JSON, once it answers."""
-        found: list[dict[str, object]] = []
-
-        def answers() -> bool:
-            done = subprocess.run(
-                self.person.command(f"{line} --json"),
-                cwd=self.person.home,
-                env=self.person.environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                return False
-            told: dict[str, object] = json.loads(done.stdout)
-            found.append(told)
-            return True
-
-        wait_until(answers, f"`{line}` answers", LOADED_S)
-        return found[-1]
-
-    def is_whole(self) -> bool:
-        """Whether one coordinator attends to every node, and has read what each has."""
-        told = self.ask("dios sched status")
-        rows = told["nodes"]
-        assert isinstance(rows, list)
-        return told["attends"] == NODES and [row["node"] for row in rows if row["coordinator"]] == NODES
-
-    def tasks(self, label: str) -> list[dict[str, object]]:
-        """The person's tasks with this label that have not ended."""
-        rows = json.loads(self.person.types("dios ps --json").stdout)
-        return [row for row in rows if row["label"] == label]
-
-    def until(self, label: str, state: str, count: int = 1) -> list[dict[str, object]]:
-        """So many tasks of this label once they are in this state."""
-
-        def there() -> bool:
-            return [row["state"] for row in self.tasks(label)].count(state) == count
-
-        wait_until(there, f"{count} tasks {label} are {state}", 60)
-        return self.tasks(label)
-
-    def clear(self) -> None:
-        """End everything but the coordinators."""
-        for row in json.loads(self.person.types("dios ps --json").stdout):
-            if row["label"] != "coordinator" and row["state"] != "waiting":
-                self.person.types(f"dios kill {row['fingerprint']}")
-        wait_until(lambda: self.ask("dios sched status")["running"] == len(NODES), "all tasks have ended", 60)
 
 
 @pytest.fixture(scope="module")
