@@ -131,6 +131,8 @@ class Near(NamedTuple):
     """(N,) of each place: its score, and the least that is left of anything; below 0: no room."""
     tight: Singles
     """(N,) the least that is left of a place's link, if all of a node's edges had to pass it."""
+    sums: Singles
+    """(N,) a sum over instants, while it is reckoned."""
     count_fit: Ints
     """(T, 4) how many places have room by themselves; filled when there is none for all."""
 
@@ -196,5 +198,6 @@ def notes_for(site: Site, load: Load) -> Near:
         score=np.empty(places, np.float32),
         worst=np.empty(places, np.float32),
         tight=np.empty(places, np.float32),
+        sums=np.empty(places, np.float32),
         count_fit=np.zeros((instants, 4), np.int64),
     )
