@@ -92,8 +92,8 @@ demo-evil: setup ## Run a word count that tries to break out, and see what stops
 test: setup ## Run the whole test suite (TESTS=path for a part of it).
 	$(BIN)/python -m pytest $(TESTS)
 
-lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1: a thin link, PLAY=1: a prompt).
-	@PYTHONPATH=.:tests/support $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,-m pytest tests/lab)))
+lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
+	@PYTHONPATH=.:tests/support $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
 
 docker: setup ## Run cluster/compose.yaml for real, where an engine is (BASE=image, WHEELS=1 without a registry).
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels)
