@@ -30,6 +30,12 @@ EXAMPLES: Final = (
 _STDOUT: Final = "-"
 _MARGIN: Final = "Ask for so many times what was measured; 1 or more."
 _INSTANT: Final = "The length of one instant of the job, in seconds."
+_SPARE: Final = (
+    "How much longer than it was measured a task may take: a job is stopped when its time is over. "
+    "Default: a tenth of the longest run, and 2 at least."
+)
+_SPARE_PART: Final = 0.1
+_SPARE_S_MIN: Final = 2.0
 _FROM: Final = "Keep this job's graph, programs and weight, and replace its demands."
 _OF: Final = "Whose runs, as uid:1000 or a user's name; for whoever runs the nodes. Default: your own."
 
@@ -39,6 +45,9 @@ def learn(
     *,
     margin: Annotated[float, typer.Option("--margin", min=1.0, metavar="TIMES", help=_MARGIN)] = 1.1,
     instant_s: Annotated[float, typer.Option("--instant-s", metavar="SECONDS", help=_INSTANT)] = 1.0,
+    spare_s: Annotated[
+        float | None, typer.Option("--spare-s", min=0.0, metavar="SECONDS", help=_SPARE)
+    ] = None,
     source: Annotated[Path | None, typer.Option("--from", metavar="JOB.toml", help=_FROM)] = None,
     out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where to; - is the output.")] = _STDOUT,
     principal: Annotated[str, typer.Option("--principal", metavar="WHO", help=_OF)] = "",
@@ -57,12 +66,14 @@ def learn(
 
         found = measured(job, principal, node)
         try:
-            text = described(found, margin=margin, instant_s=instant_s, source=source)
+            text = described(found, margin=margin, instant_s=instant_s, spare_s=spare_s, source=source)
         except JobError as error:
             raise InvalidError(str(error)) from None
         if out != _STDOUT:
             Path(out).write_text(text, encoding="utf-8")
             say(f"written: {out}; `dios pack check {out}` says whether it fits")
+            if source is not None and source.resolve().parent != Path(out).resolve().parent:
+                say("its programs are looked for beside it, not where they were: put it there, or change it")
         if as_json:
             write_json({**found, "margin": margin, "toml": text})
         elif out == _STDOUT:
@@ -90,7 +101,12 @@ def measured(job: str, principal: str, node: str | None) -> dict[str, object]:
 
 
 def described(
-    found: dict[str, object], *, margin: float = 1.1, instant_s: float = 1.0, source: Path | None = None
+    found: dict[str, object],
+    *,
+    margin: float = 1.1,
+    instant_s: float = 1.0,
+    spare_s: float | None = None,
+    source: Path | None = None,
 ) -> str:
     """The text of the job, with comments that say where its numbers come from.
 
@@ -98,22 +114,26 @@ def described(
         JobError: the job in ``source`` makes no sense, or there would be too many instants.
     """
     # It loads numpy, which only this command needs.
-    from dios.packer.learned import fresh_job, job_from, measured_in  # noqa: PLC0415 - see above
+    from dios.packer.learned import fresh_job, job_from  # noqa: PLC0415 - see above
     from dios.packer.ti_mra import TiMra  # noqa: PLC0415 - see above
+    from dios.packer.timeline import measured_in  # noqa: PLC0415 - see above
 
     members = measured_in(found["members"])
     name = str(found["job"])
+    if spare_s is None:
+        length_s = max((one.start_s + one.length_s for one in members), default=0.0)
+        spare_s = max(_SPARE_S_MIN, _SPARE_PART * length_s)
     if source is None:
-        text = fresh_job(name, members, instant_s=instant_s, margin=margin)
+        text = fresh_job(name, members, instant_s=instant_s, margin=margin, spare_s=spare_s)
     else:
-        text = job_from(source, members, instant_s=instant_s, margin=margin)
-    whole = "\n".join([*_head(found, margin, source), text])
+        text = job_from(source, members, instant_s=instant_s, margin=margin, spare_s=spare_s)
+    whole = "\n".join([*_head(found, margin, spare_s, source), text])
     # What cannot be read back is told here, and not when it is run.
     TiMra.from_toml(whole)
     return whole
 
 
-def _head(found: dict[str, object], margin: float, source: Path | None) -> list[str]:
+def _head(found: dict[str, object], margin: float, spare_s: float, source: Path | None) -> list[str]:
     runs = int(str(found["runs"]))
     counted = "its last run" if runs == 1 else f"its last {runs} runs"
     # A name may hold what would end the comment.
@@ -121,6 +141,7 @@ def _head(found: dict[str, object], margin: float, source: Path | None) -> list[
     head = [
         f"# What the tasks of {name} took in {counted}, times {margin:g}; from `{DOING}`.",
         "# cpu in cores, memory in MiB, disks in MB/s, bandwidth in Mbit/s; the most of all runs counts.",
+        f"# Each task may take {spare_s:g} s longer than it did.",
     ]
     if source is None:
         head += [

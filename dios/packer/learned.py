@@ -5,6 +5,8 @@ do; what comes here are plain numbers, and what goes is the text of a job (``ti_
 
 Demands are those measured, at each instant the most of all that touches it, with a margin, neighbours that
 are nearly equal made equal, and everything rounded up: what is reserved is never less than what was taken.
+A job is stopped when its time is over, so tasks may have some time to spare: for so long they go on asking
+for the most of as long a time before.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 
-from dios.limits import PACKER_INSTANTS_MAX, PACKER_NODES_MAX
+from dios.limits import PACKER_NODES_MAX
 from dios.packer.ti_mra import RESOURCES, Floats, JobError, TiMra
 from dios.packer.ti_mra_toml import quoted
+from dios.packer.timeline import Measured, Timeline
 
 MIB: Final = 2**20
 MB: Final = 1e6
@@ -40,98 +42,18 @@ _NEAR: Final = 1.1
 """Instants of which the most is no more than so many times the least are told as one."""
 _TINY: Final = 0.02
 """And those that differ by less than this part of the most at any time."""
-_MOMENT: Final = 0.1
-"""A start so small a part of an instant after its beginning is at its beginning."""
 _COPY: Final = re.compile(r"(.+)\.(\d+)")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """What one task of a job took in its runs, as a cluster's coordinator tells it."""
-
-    member: str
-    runs: int
-    completed: int
-    start_s: float
-    """After the job's first task, at the latest in any run."""
-    length_s: float
-    instant_s: int
-    values: dict[str, list[tuple[int, int]]]
-    """Where it changes, and to what: ``cpu_milli``, ``memory``, ``disk_write``, ``disk_read`` (bytes per
-    second, as the next two), ``sent``, ``received``. What was not measured is not there."""
-
-
-def measured_in(rows: object) -> list[Measured]:
-    """What a coordinator told of a job's members.
-
-    Raises:
-        JobError: it makes no sense.
-    """
-    try:
-        return msgspec.convert(rows, type=list[Measured])
-    except msgspec.ValidationError as error:
-        raise JobError("what was measured", f"makes no sense: {error}") from None
-
-
-class _Timeline:
-    """A job's instants, and what was measured on them."""
-
-    def __init__(self, members: Iterable[Measured], instant_s: float) -> None:
-        if not (math.isfinite(instant_s) and instant_s > 0):
-            raise JobError("instant_s", f"is {instant_s}: a time above 0 is needed")
-        self.members = {one.member: one for one in members}
-        self.instant_s = instant_s
-        # A task is never as quick as the job: a moment must not make each of its seconds two.
-        self._starts = {name: self._start(one.start_s) for name, one in self.members.items()}
-        end_s = max((self._end(one) for one in self.members.values()), default=0.0)
-        wanted = end_s / instant_s
-        if wanted > PACKER_INSTANTS_MAX:
-            least = math.ceil(end_s / PACKER_INSTANTS_MAX)
-            raise JobError(
-                "instant_s",
-                f"is {instant_s:g}: in {end_s:.0f} s there are more than the {PACKER_INSTANTS_MAX} instants "
-                f"that are possible; take {least} or more",
-            )
-        self.instants = max(1, _up(wanted))
-
-    def _start(self, start_s: float) -> float:
-        whole = int(start_s / self.instant_s) * self.instant_s
-        return whole if start_s - whole < _MOMENT * self.instant_s else start_s
-
-    def _end(self, one: Measured) -> float:
-        return self._starts[one.member] + one.length_s
-
-    def life(self, names: Iterable[str]) -> tuple[int, int]:
-        """From the first instant of any of them to the last; all of the job's where none was measured."""
-        found = [self.members[name] for name in names if name in self.members]
-        if not found:
-            return 0, self.instants
-        first = min(int(self._starts[one.member] / self.instant_s + 1e-9) for one in found)
-        return first, max(first + 1, *(_up(self._end(one) / self.instant_s) for one in found))
-
-    def taken(self, name: str, channel: str) -> Floats | None:
-        """(instants,): what a member took, in the channel's unit; None where nobody measured it."""
-        one = self.members.get(name)
-        if one is None or channel not in one.values:
-            return None
-        found = np.zeros(self.instants + 1)
-        steps = one.values[channel]
-        ends = [at for at, _ in steps[1:]] + [max(1, _up(one.length_s / one.instant_s))]
-        for (at, value), after in zip(steps, ends, strict=True):
-            begin_s = self._starts[name] + at * one.instant_s
-            end_s = min(self._starts[name] + after * one.instant_s, self._end(one))
-            first = int(begin_s / self.instant_s + 1e-9)
-            span = slice(first, max(first + 1, _up(end_s / self.instant_s)))
-            found[span] = np.maximum(found[span], value)
-        return found[: self.instants]
-
-    def most(self, names: Iterable[str], channel: str) -> Floats | None:
-        """(instants,): the most that any of these took; None where it was measured of none."""
-        found = [taken for name in names if (taken := self.taken(name, channel)) is not None]
-        return np.max(found, axis=0) if found else None
-
-
-def fresh_job(name: str, members: Sequence[Measured], *, instant_s: float = 1.0, margin: float = 1.1) -> str:
+def fresh_job(
+    name: str,
+    members: Sequence[Measured],
+    *,
+    instant_s: float = 1.0,
+    margin: float = 1.1,
+    spare_s: float = 0.0,
+) -> str:
     """The text of a job of these tasks, without edges: nobody measures who waits for whom.
 
     Copies (``map.0``, ``map.1``, ...) become one task with a count, which asks for the most of all of them.
@@ -139,7 +61,7 @@ def fresh_job(name: str, members: Sequence[Measured], *, instant_s: float = 1.0,
     Raises:
         JobError: there are too many instants, or tasks; the message says what to do.
     """
-    time = _Timeline(members, instant_s)
+    time = Timeline(members, instant_s, spare_s)
     if len(members) > PACKER_NODES_MAX:
         raise JobError("tasks", f"are {len(members)}: {PACKER_NODES_MAX} at most are possible")
     lines = [
@@ -156,7 +78,12 @@ def fresh_job(name: str, members: Sequence[Measured], *, instant_s: float = 1.0,
 
 
 def job_from(
-    source: str | Path, members: Sequence[Measured], *, instant_s: float = 1.0, margin: float = 1.1
+    source: str | Path,
+    members: Sequence[Measured],
+    *,
+    instant_s: float = 1.0,
+    margin: float = 1.1,
+    spare_s: float = 0.0,
 ) -> str:
     """The text of a job, from a file (a ``Path``) or a text, with the demands that were measured.
 
@@ -169,7 +96,7 @@ def job_from(
         OSError: there is no such file.
     """
     table, before = _read(source)
-    time = _Timeline(members, instant_s)
+    time = Timeline(members, instant_s, spare_s)
     names = {kind: _names(table.get(kind)) for kind in ("tasks", "services")}
     lines = [f"name = {quoted(before.name)}", f"instants = {time.instants}"]
     lines.append(f"instant_s = {float(instant_s)!r}")
@@ -193,7 +120,7 @@ def job_from(
 
 
 # -- tasks ----------------------------------------------------------------------------------------------
-def _task(time: _Timeline, names: Sequence[str], said: Mapping[str, float], margin: float) -> list[str]:
+def _task(time: Timeline, names: Sequence[str], said: Mapping[str, float], margin: float) -> list[str]:
     """Start, end and demands of some copies of a task; ``said`` is what to ask for where nobody measured."""
     first, end = time.life(names)
     lines: list[str] = []
@@ -249,7 +176,7 @@ def _groups(members: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 # -- edges ----------------------------------------------------------------------------------------------
 def _edges(
-    time: _Timeline,
+    time: Timeline,
     table: Mapping[str, object],
     before: TiMra,
     names: Mapping[str, Sequence[str]],
@@ -281,7 +208,7 @@ def _edges(
     return lines
 
 
-def _flows(time: _Timeline, before: TiMra) -> Floats:
+def _flows(time: Timeline, before: TiMra) -> Floats:
     """(edges, instants): its part of what each edge's target received and of what its source sent.
 
     Parts are those of the bandwidths that were asked for before, or equal ones where none was.
@@ -364,11 +291,6 @@ def _merged(values: Sequence[float]) -> list[float]:
 def _rounded(values: Floats, parts: int) -> Floats:
     """Rounded up to such parts of one; but not for what binary fractions add."""
     return np.asarray(np.ceil((values * parts).round(6)) / parts)
-
-
-def _up(value: float) -> int:
-    """To the next whole number, if it is more than a moment above the last."""
-    return math.ceil(value - 1e-9)
 
 
 def _number(value: float) -> str:

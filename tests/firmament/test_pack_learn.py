@@ -84,7 +84,7 @@ def run(*words: str, status: int = 0) -> tuple[str, str]:
 @pytest.mark.usefixtures("cluster")
 def test_what_is_written_can_be_run_and_reserves_what_was_taken() -> None:
     """The output alone is a job, with comments that say where it comes from."""
-    text, _ = run("words", "--margin", "1")
+    text, _ = run("words", "--margin", "1", "--spare-s", "0")
     job = TiMra.from_toml(text)
     assert [node.name for node in job.nodes] == ["map.0", "map.1", "reduce"]
     assert job.demand[0, :, 0].tolist() == [0.9, 0.15, 0.15, 0.15, 0, 0]
@@ -101,17 +101,25 @@ def test_a_job_s_file_gets_the_demands_that_were_measured(tmp_path: Path) -> Non
     """--from keeps graph and programs, --out writes a file, and --json tells both numbers and text."""
     source, out = tmp_path / "words.toml", tmp_path / "tighter.toml"
     source.write_text(JOB)
-    shown, said = run("words", "--from", str(source), "--out", str(out), "--instant-s", "2")
+    shown, said = run("words", "--from", str(source), "--out", str(out), "--instant-s", "2", "--spare-s", "0")
     assert shown == ""
     assert f"written: {out}" in said
     job = TiMra.from_toml(out)
     assert job.demand[:, :, 0].tolist() == [[0.99, 0.17, 0], [0.99, 0.17, 0], [0, 0, 2.2]]
     assert job.nodes[2].after == ("map.0", "map.1")
     assert 'program = "reduce.py"' in out.read_text()
-    told = json.loads(run("words", "--from", str(source), "--instant-s", "2", "--json")[0])
+    told = json.loads(run("words", "--from", str(source), "--instant-s", "2", "--spare-s", "0", "--json")[0])
     assert told["toml"] == out.read_text()
     assert (told["runs"], told["margin"], len(told["members"])) == (2, 1.1, 3)
     assert "next" not in told
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_job_has_time_to_spare() -> None:
+    """Without --spare-s a job may take two seconds longer, or a tenth, before its time is over."""
+    text, _ = run("words", "--margin", "1")
+    assert TiMra.from_toml(text).instants == 6 + 2
+    assert "# Each task may take 2 s longer than it did." in text
 
 
 def test_errors_say_what_to_do(cluster: Cluster, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from dios import limits
 from dios.packer import JobError, TiMra
-from dios.packer.learned import Measured, fresh_job, job_from, measured_in
+from dios.packer.learned import fresh_job, job_from
+from dios.packer.timeline import Measured, measured_in
 
 MIB = 2**20
 CHANNELS = ("cpu_milli", "memory", "disk_write", "disk_read")
@@ -153,6 +154,27 @@ def test_a_task_has_its_time() -> None:
     job, index = read(text)
     assert job.demand[:, :, 1].tolist() == [[1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 2, 2, 2]]
     assert [job.nodes[index[name]].start for name in ("a", "b")] == [0, 4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_late_task_has_its_time(seed: int) -> None:
+    """After its measured end a task goes on asking for the most of as long before."""
+    rng = Random(seed)  # noqa: S311 - a seed, not a secret
+    length_s, spare_s, start_s = rng.randrange(1, 20), rng.choice([1, 2, 5]), rng.randrange(5)
+    steps = [(at, rng.randrange(1, 4_000)) for at in range(length_s)]
+    text = fresh_job("t", [measured("t", start_s, length_s, cpu_milli=steps)], margin=1.0, spare_s=spare_s)
+    asked = TiMra.from_toml(text).demand[0, :, 0].tolist()
+    assert len(asked) == start_s + length_s + spare_s, seed
+    last = [value / 1000 for _, value in steps[-spare_s:]]
+    assert min(asked[-spare_s:]) >= max(last), seed
+    assert asked[:start_s] == [0] * start_s, seed
+
+
+def test_a_task_that_ended_at_once_asks_for_an_instant() -> None:
+    """A task without any length, late in a job, has what it took at its start."""
+    members = [measured("a", 0, 7), measured("b", 5, 0, cpu_milli=[(0, 500)])]
+    job, index = read(fresh_job("t", members, margin=1.0, spare_s=1.0))
+    assert job.demand[index["b"], :, 0].tolist() == [0, 0, 0, 0, 0, 0.5, 0, 0]
 
 
 def test_comments_say_what_is_not_known() -> None:
