@@ -127,14 +127,7 @@ def allocate(
     """
     chosen = _policy(policy)
     fitting = job.resampled(datacenter.instant_s)
-    if fitting.instants > datacenter.horizon:
-        raise JobError("instants", f"is {fitting.instants}: the data centre looks {datacenter.horizon} ahead")
-    for node in job.nodes:
-        if node.service is not None and node.service not in datacenter.services:
-            known = ", ".join(datacenter.services) or "none"
-            raise JobError(
-                f"{node.field}.service", f"is {node.service!r}, which nobody offers; known: {known}"
-            )
+    _check(datacenter, fitting)
     places = _pins(datacenter, job, pinned or {})
     if now is not None:
         datacenter.advance(now)
@@ -169,6 +162,18 @@ def allocate(
         datacenter,
         load,
     )
+
+
+def _check(datacenter: Datacenter, job: TiMra) -> None:
+    """``JobError``: a job that this data centre can never hold, whatever is free."""
+    if job.instants > datacenter.horizon:
+        raise JobError("instants", f"is {job.instants}: the data centre looks {datacenter.horizon} ahead")
+    for node in job.nodes:
+        if node.service is not None and node.service not in datacenter.services:
+            known = ", ".join(datacenter.services) or "none"
+            raise JobError(
+                f"{node.field}.service", f"is {node.service!r}, which nobody offers; known: {known}"
+            )
 
 
 def _policy(policy: Policy | str) -> Policy:
@@ -219,8 +224,9 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[in
     for at, server in pinned.items():
         span[at] = server, server + 1
     hose = np.zeros((2, nodes, job.instants))
-    for side, total in enumerate(hose):
-        np.add.at(total, job.ends[:, side], flow)
+    if policy.ahead > 0.0:
+        for side, total in enumerate(hose):
+            np.add.at(total, job.ends[:, side], flow)
     degrees = np.bincount(job.ends.ravel(), minlength=nodes)
     return Load(
         demand=np.ascontiguousarray(demand, np.float32),
@@ -282,7 +288,8 @@ def _refusal(
     load = _load(datacenter, job, policy, pinned)
     low, high = load.span[node].tolist()
     if resource == 4:
-        units = load.hose[node, instant].sum(keepdims=True).astype(np.float64)
+        edges = (load.ends == node).any(axis=1)
+        units = load.flow[edges, instant].sum(keepdims=True).astype(np.float64)
         needed = float(datacenter.band.amount(units)[0])
     else:
         units = load.demand[node, instant].astype(np.float64)

@@ -58,7 +58,10 @@ class Quanta:
 
     def up(self, amounts: Floats) -> Floats:
         """(..., k) as whole numbers, rounded up; what no server can have is ``TOO_MUCH``."""
-        return np.minimum(np.ceil(amounts * self._times / self._over * (1.0 - _NOISE)), TOO_MUCH)
+        found = amounts * self._times
+        found /= self._over
+        found *= 1.0 - _NOISE
+        return np.minimum(np.ceil(found, out=found), TOO_MUCH, out=found)
 
     def down(self, amounts: Floats) -> Floats:
         """(..., k) as whole numbers, rounded down."""

@@ -66,7 +66,7 @@ class Load(NamedTuple):
     flow: Ints
     """(E, T)"""
     hose: Singles
-    """(V, T, 2) what a node sends and is sent over all of its edges."""
+    """(V, T, 2) what a node sends and is sent over all of its edges; 0 for who does not look ahead."""
     ends: Ints
     """(E, 2)"""
     order: Ints
