@@ -27,7 +27,7 @@ class Channel(IntEnum):
     """What a course may hold. Numbers never change; one that is not there was not measured."""
 
     CPU_MILLI = 1
-    """Thousandths of a hardware thread in use."""
+    """Thousandths of a hardware thread in use, or waited for: what others had is no less needed."""
     MEMORY = 2
     """Bytes of real memory."""
     DISK_WRITE = 3

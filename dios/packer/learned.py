@@ -37,6 +37,10 @@ _OF: Final = {
     "disk_read": ("disk_read", MB, 100),
 }
 """By resource: what it is measured as, how many of that are one, and in which parts of one it is told."""
+_DISKS: Final = frozenset({"disk_write", "disk_read"})
+_NOTHING_S: Final = 1e5
+"""Fewer bytes a second of a disk or a link are not asked for: everybody writes a line now and then, and who
+asks for anything finds no place where nobody knows what a disk can do."""
 _BANDWIDTH_PARTS: Final = 100
 _NEAR: Final = 1.1
 """Instants of which the most is no more than so many times the least are told as one."""
@@ -133,7 +137,10 @@ def _task(time: Timeline, names: Sequence[str], said: Mapping[str, float], margi
         lines += _remarks(known, names)
     for resource, (channel, unit, parts) in _OF.items():
         taken = time.most(names, channel)
-        if taken is not None:
+        if taken is not None and resource in _DISKS and taken.max() < _NOTHING_S:
+            if taken.any():
+                lines.append(f"# {resource}: less than {_NOTHING_S / MB:g} MB/s, which is not asked for")
+        elif taken is not None:
             lines += _demand(resource, _rounded(taken[first:end] * (margin / unit), parts), first)
         elif said.get(resource):
             lines.append(f"{resource} = {_number(said[resource])}" + ("  # not measured" if names else ""))
@@ -149,7 +156,7 @@ def _remarks(known: Sequence[Measured], names: Sequence[str]) -> list[str]:
     every = sum(max(one.runs, one.completed) for one in known)
     failed = every - sum(one.completed for one in known)
     some = "" if len(known) == len(names) else f"; {len(known)} of {len(names)} copies were"
-    lost = f"; {failed} of {_count(every, 'task')} failed or were stopped" if failed else ""
+    lost = f"; failed or stopped: {failed} of {every}" if failed else ""
     moved = [
         f"{word} up to {_number(float(_rounded(np.array([most / MBIT]), _BANDWIDTH_PARTS)[0]))} Mbit/s"
         for word in ("sent", "received")
@@ -194,7 +201,7 @@ def _edges(
         lines += [f"{_key(key)} = {_value(value)}" for key, value in given.items() if key != "bandwidth"]
         most = flows[chosen].max(axis=0, initial=0.0)
         said = float(before.bandwidth[chosen].max(initial=0.0))
-        if most.any():
+        if most.max() >= _NOTHING_S:
             lines += _demand("bandwidth", _rounded(most * (margin / MBIT), _BANDWIDTH_PARTS), 0)
         elif said:
             target = names.get(str(given.get("to")), [])

@@ -182,7 +182,7 @@ def test_comments_say_what_is_not_known() -> None:
     one = measured("map.0", 0, 2, completed=2, cpu_milli=[(0, 1)], received=[(0, 0), (1, 125_000)])
     other = measured("map.1", 0, 2, runs=2, completed=2, cpu_milli=[(0, 1)])
     text = fresh_job("made", [one, other])
-    assert "# measured in 3 runs; 1 of 5 tasks failed or were stopped; each received up to 1 Mbit/s" in text
+    assert "# measured in 3 runs; failed or stopped: 1 of 5; each received up to 1 Mbit/s" in text
     for resource in ("memory", "disk_write", "disk_read"):
         assert f"# {resource} was not measured" in text
 
@@ -235,6 +235,21 @@ def test_edges_ask_for_what_went_from_node_to_node() -> None:
     job, _ = read(text)
     assert job.bandwidth[0].tolist() == [0] * 4 + [25] * 3
     assert text.count("# nothing went over it from node to node while it was measured") == 2
+
+
+def test_a_little_is_nothing() -> None:
+    """What a line in a log costs a disk, or a link, is not asked for; that is told."""
+    members = [
+        measured("map.0", 0, 2, disk_write=[(0, 99_999)], disk_read=[(0, 0)], sent=[(0, 12_000)]),
+        measured("reduce", 0, 2, disk_read=[(0, 100_000)]),
+    ]
+    text = job_from(WORDS, members, margin=1.0)
+    job, index = read(text)
+    assert not job.demand[index["map.0"], :, 2:].any()
+    assert job.demand[index["reduce"], :, 3].tolist() == [0.1, 0.1]
+    assert text.count("# disk_write: less than 0.1 MB/s, which is not asked for") == 1
+    assert text.count("less than") == 1
+    assert job.bandwidth[0].tolist() == [25, 25], "as it was before"
 
 
 def test_edges_without_numbers_share_alike() -> None:

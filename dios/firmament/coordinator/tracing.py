@@ -210,7 +210,7 @@ class Tracer:
         before, task.reading = task.reading, reading
         memory = reading.resident if before is None else max(reading.resident, before.resident)
         values = {
-            Channel.CPU_MILLI: self._cpu(reading.cpu_ns - (before.cpu_ns if before else 0), span),
+            Channel.CPU_MILLI: self._cpu(_wanted_ns(reading) - _wanted_ns(before), span),
             # Between two looks it may have had more than at any of them: the kernel keeps the most.
             Channel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
         }
@@ -283,6 +283,11 @@ class Tracer:
     def _cpu(self, ran_ns: int, span_ms: int) -> int:
         """Thousandths of a processor; never more than there are."""
         return min(max(0, ran_ns) * 1000 // (span_ms * _MS), self._cpus * 1000)
+
+
+def _wanted_ns(reading: TaskReading | None) -> int:
+    """For how long it was on a processor or waited for one."""
+    return 0 if reading is None else reading.cpu_ns + reading.wait_ns
 
 
 def _rate(amount: int, span_ms: int) -> int:
