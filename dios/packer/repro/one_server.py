@@ -186,21 +186,22 @@ def as_printed(capacity: float, guarantees: Floats, demands: Floats, weights: Fl
     return rates
 
 
+def _moments(link: Link) -> tuple[Cell, ...]:
+    """How many moments there are in which a task is there, and what it gets in them."""
+    there = link.guarantees > 0.0
+    above = link.demands > link.guarantees
+    below = (link.rates < link.floors - CLOSE * link.capacity)[there]
+    more = (link.rates > link.guarantees + CLOSE * link.capacity)[there & above]
+    return (
+        *(link.seed, len(link.names), int(there.sum()), int(below.sum())),
+        *(100 * float(above[there].mean()), 100 * float(more.mean()) if more.size else 0.0),
+        100 * float(link.hungry[there].mean()),
+    )
+
+
 def figure_7(watch: Watch) -> Figure:
     """A task's rate beside its guarantee and its demand."""
-    rows: list[tuple[Cell, ...]] = []
-    for link in watch.links():
-        there = link.guarantees > 0.0
-        above = link.demands > link.guarantees
-        below = (link.rates < link.floors - CLOSE * link.capacity)[there]
-        more = (link.rates > link.guarantees + CLOSE * link.capacity)[there & above]
-        rows.append(
-            (
-                *(link.seed, len(link.names), int(there.sum()), int(below.sum())),
-                *(100 * float(above[there].mean()), 100 * float(more.mean()) if more.size else 0.0),
-                100 * float(link.hungry[there].mean()),
-            )
-        )
+    rows = [_moments(link) for link in watch.links()]
     columns = (
         *("seed", "tasks", "moments", "below min(demand, guarantee)"),
         *("demand above guarantee, %", "of these more than the guarantee, %", "hungry, %"),
@@ -282,22 +283,22 @@ def _equals(watch: Watch) -> str:
     )
 
 
+def _steps(link: Link) -> tuple[Cell, ...]:
+    """How full the link is, with and without lending, and the steps at which a promise was broken."""
+    total, wanted = link.rates.sum(axis=0), link.demands.sum(axis=0)
+    room = total < link.capacity * (1 - CLOSE)
+    idle = int((room & link.hungry.any(axis=0)).sum())
+    over = int((total > link.capacity * (1 + CLOSE)).sum())
+    parts = (total.mean(), link.floors.sum(axis=0).mean(), link.guarantees.sum(axis=0).max(), wanted.max())
+    return (
+        *(link.seed, *(100 * float(part) / link.capacity for part in parts)),
+        *(int((~room).sum()), idle, over),
+    )
+
+
 def figure_8(watch: Watch) -> Figure:
     """All rates of the link together."""
-    rows: list[tuple[Cell, ...]] = []
-    for link in watch.links():
-        total, wanted = link.rates.sum(axis=0), link.demands.sum(axis=0)
-        room = total < link.capacity * (1 - CLOSE)
-        idle = int((room & link.hungry.any(axis=0)).sum())
-        over = int((total > link.capacity * (1 + CLOSE)).sum())
-        rows.append(
-            (
-                *(link.seed, 100 * float(total.mean()) / link.capacity),
-                *(100 * float(link.floors.sum(axis=0).mean()) / link.capacity,),
-                *(100 * float(link.guarantees.sum(axis=0).max()) / link.capacity,),
-                *(100 * float(wanted.max()) / link.capacity, int((~room).sum()), idle, over),
-            )
-        )
+    rows = [_steps(link) for link in watch.links()]
     columns = (
         *("seed", "used, %", "used without lending, %", "guaranteed at the most, %", "wanted at the most, %"),
         *("steps with a full link", "room left while one is hungry", "more than the link"),
