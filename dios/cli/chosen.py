@@ -35,6 +35,7 @@ SHOWN: Final = {
     "announce": "         find other nodes by UDP on this network",
     "link-rate": "RATE     bytes/s the network carries, like '110 MiB'",
     "store-rate": "RATE     bytes/s the store's disk carries",
+    "shape": "NAME     hold this interface to link-rate (root)",
     "coordinator": "WHEN     auto, on or off: run a scheduler's process",
     "scheduling": "HOW      centralised, hierarchical or distributed",
     "cost-model": "NAME     the scheduler's policy to begin with",

@@ -271,6 +271,7 @@ def run(settings: Settings, started: Callable[[], None]) -> None:
         import trio  # noqa: PLC0415 - the same; the probe runs meanwhile
 
         from dios.client.locate import default_socket  # noqa: PLC0415 - the same
+        from dios.host.network.shaping import shaped  # noqa: PLC0415 - the same
         from dios.node.serve import serve  # noqa: PLC0415 - the same
 
         link = default_socket()
@@ -284,7 +285,8 @@ def run(settings: Settings, started: Callable[[], None]) -> None:
             await serve(settings, started=announce, probed=probed)
 
         try:
-            trio.run(main)
+            with shaped(settings.data, settings.shape, settings.link_rate):
+                trio.run(main)
         finally:
             drop_link(link, settings.socket)
 

@@ -92,7 +92,8 @@ class Settings:
     ``name`` and ``rack`` are what people call this node and the fault domain it stands in; ``listen`` is
     where other nodes reach it ("HOST:PORT"; empty: it has no network), ``advertise`` what it tells them
     when that is not the same, ``announce`` whether it looks for its peers by UDP on the local network.
-    ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 for what is seen.
+    ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 for what is seen;
+    ``shape`` is the interface that is held to the first ("": none).
     ``coordinator``, ``scheduling`` and ``cost_model`` say who schedules and by which policy, ``fairness``
     whose tasks go first, and ``fairness_memory`` for how many ms the past counts there; ``labels`` are what
     constraints of tasks look at.
@@ -123,6 +124,7 @@ class Settings:
     announce: bool = False
     link_rate: int = 0
     store_rate: int = 0
+    shape: str = ""
     coordinator: Coordinator = Coordinator.AUTO
     scheduling: Scheduling = Scheduling.CENTRALISED
     cost_model: str = COST_MODEL_DEFAULT
@@ -299,6 +301,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "announce": _truth,
     "link_rate": _rate,
     "store_rate": _rate,
+    "shape": _label_or_none,
     "coordinator": _one_of(Coordinator),
     "scheduling": _one_of(Scheduling),
     "cost_model": _label,
