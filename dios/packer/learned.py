@@ -5,8 +5,8 @@ do; what comes here are plain numbers, and what goes is the text of a job (``ti_
 
 Demands are those measured, at each instant the most of all that touches it, with a margin, neighbours that
 are nearly equal made equal, and everything rounded up: what is reserved is never less than what was taken.
-A job is stopped when its time is over, so tasks may have some time to spare: for so long they go on asking
-for the most of as long a time before.
+A job is stopped when its time is over, so tasks may have some time to spare. In that they ask for what they
+took last, however late they are.
 """
 
 from __future__ import annotations

@@ -112,9 +112,11 @@ class Timeline:
             found[span] = np.maximum(found[span], value)
         last_s = self._starts[name] + one.length_s
         own = int(self._starts[name] / self.instant_s + 1e-9)
-        late = slice(max(own + 1, _up(last_s / self.instant_s)), _up(self._end(one) / self.instant_s))
-        before = slice(int((last_s - min(self._spare_s, one.length_s)) / self.instant_s), late.start)
-        found[late] = found[before].max(initial=0.0)
+        end = max(own + 1, _up(last_s / self.instant_s))
+        spare = _up(self._spare_s / self.instant_s)
+        # Who is late is at any of these points of its course.
+        for at in range(end, min(self.instants, _up(self._end(one) / self.instant_s))):
+            found[at] = found[max(own, min(at - spare, end - 1)) : end].max()
         return found[: self.instants]
 
     def most(self, names: Iterable[str], channel: str) -> Floats | None:

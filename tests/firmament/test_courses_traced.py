@@ -199,6 +199,30 @@ def test_of_a_user_s_only_task_all_is_known_that_was_stored_and_received(idle: i
     assert values[Channel.SENT] == [0, 0, 0], "it had an account at last"
 
 
+def test_a_task_that_was_over_before_it_was_seen_to_run(idle: int) -> None:
+    """What was on the meters while it was being started is the account of all that came later."""
+    site, one = Site(), replace(row(), pid=idle)
+    starting = replace(one, state=TaskState.STARTING, pid=0)
+    site.at(0, starting, meters=(meter(Traffic.STORE, 10**9),))
+    site.at(1_000, ended(one, 400), meters=(meter(Traffic.STORE, 10**9 + 3_000), meter(Traffic.IN, 50)))
+    values = site.members()[0].highest.values
+    assert values[Channel.DISK_WRITE] == [6_000], "in half a second"
+    assert values[Channel.RECEIVED] == [100]
+    began = next(iter(site.knowledge.courses.entries())).what
+    assert getattr(began, "began_ns", 0) == WALL
+
+
+def test_a_task_begins_when_it_runs(idle: int) -> None:
+    """What it took to start it is no part of its course."""
+    site, one = Site(), replace(row(), pid=idle)
+    site.at(0, replace(one, state=TaskState.STARTING, pid=0))
+    site.at(1_500, replace(one, age_ms=200))
+    site.at(3_000, ended(one, 1_200))
+    began = next(iter(site.knowledge.courses.entries())).what
+    assert getattr(began, "began_ns", 0) == WALL + 1_300 * MS
+    assert site.members()[0].length_s == 1.2
+
+
 def test_what_may_be_another_task_s_is_not_told(idle: int) -> None:
     """Without an account of its own nothing is known of what a task moved beside another."""
     for crowded in range(3):

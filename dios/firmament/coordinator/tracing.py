@@ -76,7 +76,8 @@ class _Task:
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
-        """By the clock of looks."""
+        """By the clock of looks; what is known of it until it is known to run."""
+        self.runs = False
         self.recording = Recording()
         self.alone: Recording | None = Recording()
         """What it moved if its principal's account is its own; None once another task may be behind that."""
@@ -91,6 +92,11 @@ class _Task:
         """From the last look to now; and as what it counts."""
         begin, self.looked_ms = self.looked_ms, max(self.looked_ms, age_ms)
         return begin, max(_SPAN_MS, self.looked_ms - begin)
+
+    @property
+    def followed(self) -> bool:
+        """Whether its node's meters were read before it ended."""
+        return self._others is not None
 
     def moved(self, own: dict[Traffic, int], others: dict[Traffic, int]) -> tuple[dict[Traffic, int], ...]:
         """Since the last look: on its own account, and on the one of all else of its principal."""
@@ -121,6 +127,7 @@ class Tracer:
         self._tasks: dict[int, _Task] = {}
         self._done: set[int] = set()
         self._problem = ""
+        self._news = trio.Event()
 
     async def run(self, node: AsyncNode, lock: trio.Lock) -> None:
         """Look each second while there is anything to look at; until cancelled.
@@ -130,7 +137,10 @@ class Tracer:
             lock: held while the knowledge is changed.
         """
         while True:
-            await trio.sleep(_LOOK_S)
+            # What was on the meters before a task began is known the better the sooner it is looked at.
+            with trio.move_on_after(_LOOK_S):
+                await self._news.wait()
+            self._news = trio.Event()
             if not self.busy:
                 continue
             meters: tuple[Meter, ...] | None = None
@@ -171,8 +181,14 @@ class Tracer:
         self._done &= self._rows.keys()
         self._tasks = {task: one for task, one in self._tasks.items() if task in self._rows}
         for row in rows:
-            if row.state is TaskState.RUNNING and len(self._tasks) < limits.COURSES_FOLLOWED_MAX:
-                self._tasks.setdefault(row.id, _Task(now_ns - row.age_ms * _MS))
+            if row.state is TaskState.ENDED:
+                continue
+            task = self._tasks.get(row.id)
+            if task is None and len(self._tasks) < limits.COURSES_FOLLOWED_MAX:
+                task = self._tasks[row.id] = _Task(now_ns)
+                self._news.set()
+            if task is not None and not task.runs and row.state is not TaskState.STARTING:
+                task.runs, task.began_ns = True, now_ns - row.age_ms * _MS
 
     def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[Course]:
         """Look at each task that runs; the courses of those that have ended.
@@ -195,8 +211,12 @@ class Tracer:
                     task = self._tasks.pop(number, None) or _Task(now_ns - row.age_ms * _MS)
                     began_ns = max(0, wall_ns - (now_ns - task.began_ns))
                     found.append(self._end(row, task, moved, began_ns))
-            elif row.pid and (running := self._tasks.get(number)) is not None:
-                self._sample(running, row, moved, now_ns)
+            elif (running := self._tasks.get(number)) is not None:
+                if row.pid:
+                    self._sample(running, row, moved, now_ns)
+                elif moved is not None:
+                    # What is on its principal's account now is not its own.
+                    running.moved({}, moved.others.get(row.principal, {}))
         return found
 
     def _is_known(self, row: Occupant) -> bool:
@@ -222,7 +242,7 @@ class Tracer:
         self._record(task, row, moved, written, (begin, task.looked_ms, span), values)
 
     def _end(self, row: Occupant, task: _Task, moved: _Meters | None, began_ns: int) -> Course:
-        if task.reading is None:
+        if not task.followed:
             # Nobody looked: what its principal moved meanwhile is not known.
             task.alone = None
         begin, span = task.span_to(row.age_ms)
