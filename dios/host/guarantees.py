@@ -187,9 +187,12 @@ class LocalController:
             # What was seen may be too little; what is guaranteed was decided by who knows the link.
             capacity = max(capacity, sum(min(one.guarantee, one.demand) for one in claims))
         rates = shared(capacity, claims)
-        for sender, claim, rate in zip(self._senders.values(), claims, rates, strict=True):
+        # What nobody wants now is there for whoever wants more before it is divided anew.
+        spare = max(0, capacity - sum(rates)) // max(1, len(rates))
+        for (account, sender), claim, rate in zip(self._senders.items(), claims, rates, strict=True):
             sender.hungry = claim.demand > rate
-            sender.bucket.set_rate(max(rate, limits.GUARANTEE_BYTES_S_MIN), now)
+            most = min(rate + spare, self.caps.get(account, limits.RATE_BYTES_S_MAX))
+            sender.bucket.set_rate(max(most, limits.GUARANTEE_BYTES_S_MIN), now)
         self._divided = now
         self._due = min(now + _TICK, self._next_step)
 
