@@ -45,6 +45,7 @@ SECONDS_MAX: Final = {
     "firmament_solvers": 900,
     "firmament_round": 600,
     "fairness": 900,
+    "packer": 600,
     "guarantees": 300,
 }
 """The sections in their order, and the time after which one is killed."""
@@ -53,12 +54,13 @@ PAGES: Final = {
     "one-machine": tuple(
         name
         for name in SECONDS_MAX
-        if not name.startswith(("cluster_", "firmament_", "fairness", "guarantees"))
+        if not name.startswith(("cluster_", "firmament_", "fairness", "packer", "guarantees"))
     ),
     "many-machines": tuple(name for name in SECONDS_MAX if name.startswith("cluster_")),
     "firmament-solvers": ("firmament_solvers",),
     "firmament-rounds": ("firmament_round",),
     "fairness": ("fairness",),
+    "packer": ("packer",),
     "guarantees-path": ("guarantees",),
 }
 """The files of results, and whose figures stand in each."""

@@ -1,0 +1,176 @@
+"""Packing jobs: the time for one, how many tasks are admitted beside other rules, and shares of a link.
+
+Processor time, and both sides of a ratio under the same jobs in one run. Jobs are made up
+(``dios.packer.generate_jobs``), by seeds that chose no policy.
+
+Not for: rates that are enforced on real sockets, or the paper's figures (``dios repro packer``).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+
+from benchmarks.measure import median
+from benchmarks.report import Row, Section, judge, number, times
+from dios.packer import Datacenter, share_bandwidth
+from dios.packer.generate_jobs import Workload
+from dios.packer.simulate import JOBS_EACH, Simulation, Steady, rehearse, summarise
+
+SEEDS: Final = (16, 17, 18)
+SERVERS: Final = 1200
+PRESSURE: Final = 30.0
+"""Mbit/s of an edge in the median at which links are short."""
+CALM: Final = 5.0
+"""The same where they are not."""
+FILLED: Final = 30
+"""Instants until the first jobs have ended."""
+INSTANTS: Final = 100
+
+ACCEPTED: Final = (
+    ("literal", "tetris", PRESSURE, 1.20, 1.30, "Tetris with peaks; the paper: 1.30"),
+    ("literal", "slots", PRESSURE, 1.50, 1.67, "slots; the paper: 1.67"),
+    ("ahead", "tetris-time", CALM, 0.97, 1.02, "Tetris that knows demands over time"),
+    ("ahead", "tetris-time", PRESSURE, 1.20, 1.50, "Tetris that knows demands over time"),
+)
+"""Ours, the other, Mbit/s of an edge in the median, at least and wanted, and who the other is."""
+
+TASKS: Final = 10_000
+TURNS: Final = 50
+
+
+def run(section: Section) -> None:
+    """Measure and judge."""
+    rehearse()
+    _decisions(section)
+    _many_servers(section)
+    _accepted(section)
+    _shares(section)
+
+
+def _played(servers: int, instants: int, seed: int, mbps: float, policies: tuple[str, ...]) -> Simulation:
+    source = Steady(Workload(mbps=mbps), seed, servers * JOBS_EACH)
+    simulation = Simulation(lambda: Datacenter.tree(servers), source, policies, instants)
+    for _ in range(instants):
+        simulation.step()
+    return simulation
+
+
+def _late_ms(simulation: Simulation, which: int, begin: int) -> list[float]:
+    """Milliseconds for each job from an instant on, under one of the policies."""
+    before = int(simulation.came.jobs[:begin].sum())
+    return [1e3 * each for each in simulation.records[which].job_s[before:]]
+
+
+def _decisions(section: Section) -> None:
+    """One job in a data centre that is full: the rules of ours, and Tetris' for comparison."""
+    names = ("fixed", "literal", "ahead", "tetris")
+    simulation = _played(SERVERS, FILLED + 20, SEEDS[0], PRESSURE, names)
+    found = {name: _late_ms(simulation, at, FILLED) for at, name in enumerate(names)}
+    for name, spans in found.items():
+        section.figure(f"1,200 servers, {name}, a job, median", median(spans), "ms")
+        section.figure(
+            f"1,200 servers, {name}, a job, 95th percentile", float(np.percentile(spans, 95)), "ms"
+        )
+    others = "; ".join(
+        f"{name} {number(median(spans))} and {number(float(np.percentile(spans, 95)))}"
+        for name, spans in found.items()
+        if name != names[0]
+    )
+    for what, percent, least, wanted in (("median", 50, 5.0, 0.5), ("95th percentile", 95, 25.0, 5.0)):
+        own = float(np.percentile(found[names[0]], percent))
+        peer = float(np.percentile(found["tetris"], percent))
+        section.rows.append(
+            Row(
+                f"one job on 1,200 servers, {names[0]}, {what}",
+                f"{number(own)} ms",
+                f"Tetris {number(peer)} ms",
+                times(own / peer),
+                judge(f"{least:g} ms", own, least),
+                judge(f"{wanted:g} ms", own, wanted),
+                f"{len(found[names[0]])} jobs, admitted or not, in a full data centre; the paper's median is "
+                f"15.4 s, and Tetris' 3.5 s; median and 95th percentile of {others} ms",
+            )
+        )
+
+
+def _many_servers(section: Section) -> None:
+    """The same with ten times the servers."""
+    instants = 22
+    spans = _late_ms(_played(10 * SERVERS, instants, SEEDS[0], PRESSURE, ("fixed",)), 0, instants - 2)
+    own = section.figure("12,000 servers, fixed, a job, median", median(spans), "ms")
+    late = section.figure(
+        "12,000 servers, fixed, a job, 95th percentile", float(np.percentile(spans, 95)), "ms"
+    )
+    section.rows.append(
+        Row(
+            "one job on 12,000 servers, fixed, median",
+            f"{number(own)} ms",
+            "",
+            "",
+            judge("50 ms", own, 50.0),
+            judge("5 ms", own, 5.0),
+            f"{len(spans)} jobs after {instants - 2} instants of 350; 95th percentile {number(late)} ms",
+        )
+    )
+
+
+def _accepted(section: Section) -> None:
+    """Parts of all tasks that are admitted, by seed."""
+    found: dict[tuple[str, float], list[float]] = {}
+    for mbps in (PRESSURE, CALM):
+        names = tuple(dict.fromkeys(name for row in ACCEPTED if row[2] == mbps for name in row[:2]))
+        for seed in SEEDS:
+            for played in summarise(_played(SERVERS, INSTANTS, seed, mbps, names), FILLED):
+                found.setdefault((played.policy, mbps), []).append(played.tasks)
+                what = f"{played.policy}, {mbps:g} Mbit/s, seed {seed}, tasks admitted"
+                section.figure(what, played.tasks, "of all")
+    for ours, other, mbps, least, wanted, peer in ACCEPTED:
+        pairs = list(zip(found[ours, mbps], found[other, mbps], strict=True))
+        ratios = [one / two for one, two in pairs]
+        # The worst seed decides.
+        worst = min(ratios)
+        each = ", ".join(f"{ratio:.2f} ({seed})" for ratio, seed in zip(ratios, SEEDS, strict=True))
+        section.rows.append(
+            Row(
+                f"tasks admitted, {ours} beside {other}, edges of {mbps:g} Mbit/s",
+                f"{median(found[ours, mbps]):.1%}",
+                f"{other} {median(found[other, mbps]):.1%}",
+                times(median(ratios)),
+                judge(f"{least:g} x", worst, least, below=False),
+                judge(f"{wanted:g} x", worst, wanted, below=False),
+                f"by {peer}; every seed: {each}; the worst of them is judged",
+            )
+        )
+
+
+def _shares(section: Section) -> None:
+    """A node's link among 10,000 tasks: half of what is wanted beyond guarantees can be had."""
+    rng = np.random.default_rng(SEEDS[0])
+    guarantees, demands = rng.uniform(0.0, 1.0, TASKS), rng.lognormal(0.0, 1.0, TASKS)
+    weights = rng.uniform(0.0, 1.0, TASKS)
+    certain = float(np.minimum(guarantees, demands).sum())
+    capacity = certain + 0.5 * (float(demands.sum()) - certain)
+    spans = []
+    for _ in range(TURNS):
+        begun = time.process_time()
+        share_bandwidth(capacity, guarantees, demands, weights)
+        spans.append(1e3 * (time.process_time() - begun))
+    rates = share_bandwidth(capacity, guarantees, demands, weights)
+    hungry = int((rates < demands * (1 - 1e-9)).sum())
+    own = section.figure("10,000 tasks, shares of a link, median", median(spans), "ms")
+    section.figure("10,000 tasks, shares of a link, the slowest", max(spans), "ms")
+    section.rows.append(
+        Row(
+            "shares of a link among 10,000 tasks, recomputed",
+            f"{number(own)} ms",
+            "",
+            "",
+            judge("1 ms", own, 1.0),
+            judge("0.2 ms", own, 0.2),
+            f"half of what is wanted beyond guarantees can be had, {hungry:,} stay hungry; "
+            f"the slowest of {TURNS} takes {number(max(spans))} ms",
+        )
+    )
