@@ -340,6 +340,7 @@ COURSE_RUNS_MAX: Final = 8  # of a task of a job: later ones count
 COURSE_MEMBERS_MAX: Final = 16_384
 COURSES_BYTES_MAX: Final = 32 * MIB
 COURSES_FOLLOWED_MAX: Final = 256  # tasks of admitted jobs on one node
+COURSES_GOVERNED_MAX: Final = 65_536  # on all nodes of a coordinator
 
 # -- scheduling -------------------------------------------------------------------------------------
 WORK_NEAR_MAX: Final = 16

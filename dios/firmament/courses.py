@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dios import limits
-from dios.firmament.course import Course, Highest, highest
+from dios.firmament.course import Channel, Course, Highest, highest
 from dios.firmament.samples import Entry, encoded_bytes
 
 _NS: Final = 1_000_000_000
+_BETWEEN_NODES: Final = frozenset({int(Channel.SENT), int(Channel.RECEIVED)})
 
 
 class Key(NamedTuple):
@@ -27,6 +28,8 @@ class Key(NamedTuple):
     principal: str
     job: str
     member: str
+    whole: bool = True
+    """False for what went between nodes alone, as who governs told it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Courses:
 
     def take(self, entry: Entry, course: Course) -> None:
         """Take in one course; whichever of its task began first falls out when there are too many."""
-        key = Key(course.principal, course.job, course.member)
+        key = Key(course.principal, course.job, course.member, _is_whole(course))
         entries = self.kept.setdefault(key, [])
         self.kept.move_to_end(key)
         at = len(entries)
@@ -80,7 +83,7 @@ class Courses:
 
     def jobs(self, principal: str) -> list[str]:
         """The jobs of a principal of which anything is known, the one touched last first."""
-        found = (key.job for key in reversed(self.kept) if key.principal == principal)
+        found = (key.job for key in reversed(self.kept) if key.whole and key.principal == principal)
         return list(dict.fromkeys(found))
 
     def runs(self, principal: str, job: str) -> int:
@@ -92,19 +95,26 @@ class Courses:
         began: dict[int, int] = {}
         for course in self._of_job(principal, job):
             began[course.run] = min(began.get(course.run, course.began_ns), course.began_ns)
-        keys = (key for key in self.kept if (key.principal, key.job) == (principal, job))
-        return [_member(key.member, self._of(key), began) for key in sorted(keys)]
+        keys = {key.member for key in self.kept if (key.principal, key.job) == (principal, job)}
+        found = {
+            name: [self._of(Key(principal, job, name, whole)) for whole in (True, False)] for name in keys
+        }
+        return [_member(name, whole, part, began) for name, (whole, part) in sorted(found.items()) if whole]
 
     def _of(self, key: Key) -> list[Course]:
         return [entry.what for entry in self.kept.get(key, ()) if isinstance(entry.what, Course)]
 
     def _of_job(self, principal: str, job: str) -> Iterable[Course]:
         for key in self.kept:
-            if (key.principal, key.job) == (principal, job):
+            if key.whole and (key.principal, key.job) == (principal, job):
                 yield from self._of(key)
 
 
-def _member(name: str, courses: list[Course], began: dict[int, int]) -> Member:
+def _is_whole(course: Course) -> bool:
+    return not course.values or not course.values.keys() <= _BETWEEN_NODES
+
+
+def _member(name: str, courses: list[Course], moved: list[Course], began: dict[int, int]) -> Member:
     first: dict[int, int] = {}
     for course in courses:
         # One that was started again in the same run is as late as its first try.
@@ -116,7 +126,7 @@ def _member(name: str, courses: list[Course], began: dict[int, int]) -> Member:
         start_s=max(at - began[run] for run, at in first.items()) / _NS,
         length_s=max(course.length_ms for course in courses) / 1000,
         machines=tuple(sorted({course.machine for course in courses})),
-        highest=highest(courses),
+        highest=highest([*courses, *moved]),
     )
 
 

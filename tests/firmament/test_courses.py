@@ -109,6 +109,21 @@ def test_a_task_begins_so_long_after_its_job() -> None:
     assert base.courses.runs("uid:1", "words") == 2
 
 
+def test_what_went_between_nodes_is_joined_to_a_run() -> None:
+    """A course of flows alone, of another coordinator's clock, adds them and is no run of its own."""
+    base = KnowledgeBase("n1", 1)
+    base.add_course(course(run=1, began_s=9, sent=[3, 4], received=[0, 1]))
+    assert not base.courses.jobs("uid:1")
+    assert not base.courses.members("uid:1", "words")
+    assert not base.courses.knows("uid:1", "words", "map.0", 1)
+    base.add_course(course(run=1, began_s=100, cpu_milli=[5, 5], received=[2, 0], completed=False))
+    (member,) = base.courses.members("uid:1", "words")
+    assert (member.runs, member.completed, member.start_s) == (1, 0, 0)
+    assert member.highest.values == {
+        Channel.CPU_MILLI: [5, 5], Channel.SENT: [3, 4], Channel.RECEIVED: [2, 1],
+    }  # fmt: skip
+
+
 def test_courses_are_of_their_principal() -> None:
     """Two users' jobs of one name are two jobs."""
     base = KnowledgeBase("n1", 1)

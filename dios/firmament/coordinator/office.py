@@ -16,6 +16,7 @@ from dios.firmament.coordinator.admissions import Admissions
 from dios.firmament.coordinator.books import Books, Phase
 from dios.firmament.coordinator.desk import Desk
 from dios.firmament.coordinator.duty import Duty
+from dios.firmament.coordinator.flows import Flows
 from dios.firmament.coordinator.observer import Report
 from dios.firmament.coordinator.orders import Orders
 from dios.firmament.coordinator.rates import RateControl
@@ -75,6 +76,7 @@ class Office:
         scheduler = FlowScheduler(chosen, SchedulerSettings(), knowledge=knowledge, ledger=self._ledger)
         self._books = Books(scheduler)
         self._rates = RateControl()
+        self._flows = Flows(knowledge, wall)
         self._packing = Packing(scheduler, wall=wall)
         set_up = str(orders.set_up)
         self._admissions = Admissions(self._books, self._packing, self._ledger, self._rates, set_up)
@@ -114,6 +116,7 @@ class Office:
             self._books.lost(name, now)
         for name in before.governs - now_duty.governs:
             self._rates.forget(name)
+            self._flows.forget(name)
 
     def note(self, problem: str) -> None:
         """Remember what went wrong, for `dios sched status`."""
@@ -124,6 +127,8 @@ class Office:
         """Take in a board."""
         self._now = now
         duty = self._duty
+        if name in duty.governs:
+            self._flows.seen(board, now)
         least = duty.after_s if name in duty.below else 0.0
         attend = name in duty.attend
         try:
@@ -253,6 +258,7 @@ class Office:
     def metered(self, host: str, metered: Metered, now: float) -> None:
         """Take in what a node has moved."""
         self._rates.take(host, metered, now)
+        self._flows.metered(host, metered.meters, now)
 
     def rates(self, now: float, span_s: float) -> dict[str, Links]:
         """By node: its rates and guarantees for the next control interval; told anew after ``span_s``."""
