@@ -1,0 +1,122 @@
+"""A job with a temporal profile beside greedy neighbours: it keeps its bandwidth, they get the rest.
+
+Two nodes on this machine, whose links are said to carry 20 MB/s. Tasks on the second read from the first:
+three that take whatever they get, and the one of job.toml, which was admitted with 2, then 8, then 4 MB/s.
+
+    python examples/packer/neighbours.py
+
+It needs the extra `cluster`: a coordinator admits the job, and tells the nodes what to guarantee to it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import dios
+from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.lib.reservations import reserve
+from dios.node import local_cluster
+
+HERE: Final = Path(__file__).parent
+LINK: Final = 20_000_000
+GREEDY: Final = 3
+SMALL, LARGE = 256 << 10, 8 << 20
+PHASES: Final = ((0, 4, 2.0), (4, 8, 8.0), (8, 12, 4.0))
+"""From and to which second, and how many MB/s."""
+LOADED_S: Final = 300
+"""The first time its kernels are compiled, a coordinator takes a minute."""
+
+
+@contextmanager
+def cluster() -> Iterator[dios.Node]:
+    """Two nodes and a coordinator, gone at the end; a connection with the first."""
+    settings = {"coordinator": "on", "link_rate": str(LINK), "pool_size": "1"}
+    if missing_for_pure(probe()):
+        settings["accept_weaker_sandbox"] = "yes"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-neighbours-")))
+        (folder / "run").mkdir(mode=0o700)
+        os.environ["XDG_RUNTIME_DIR"] = str(folder / "run")
+        made = local_cluster.make(folder / "cluster", nodes=2, settings=settings)
+        stack.callback(local_cluster.stop, made)
+        local_cluster.start(made)
+        yield stack.enter_context(dios.connect(str(made.nodes[0].socket), groups=()))
+
+
+def wait_coordinator(node: dios.Node) -> None:
+    """Until somebody schedules and has seen both nodes."""
+    deadline = time.monotonic() + LOADED_S
+    while time.monotonic() < deadline:
+        try:
+            if node.ask_scheduler(b'{"ask": "status"}').count(b'"coordinator": true') == 2:
+                # The first look at what links carry comes within the control interval.
+                time.sleep(2)
+                return
+        except dios.DiosError:
+            pass
+        time.sleep(0.5)
+    raise SystemExit("nobody schedules here: is the extra `cluster` installed?")
+
+
+def lines_of(task: dios.Task) -> Iterator[tuple[float, float]]:
+    """What a reader prints: seconds since it began, and MB/s."""
+    rest, console = b"", task.console()
+    while True:
+        try:
+            *lines, rest = (rest + console.receive()).split(b"\n")
+        except dios.EndOfStreamError:
+            return
+        for line in lines:
+            second, rate = line.split()
+            yield float(second), float(rate)
+
+
+def main() -> int:
+    """Run the job beside its neighbours; 0 when it kept 95 % of what it was promised in each phase."""
+    reader = HERE / "reader.py"
+    with cluster() as node:
+        wait_coordinator(node)
+        small, large = (node.create(dios.SHMEM_BLOB, data=os.urandom(size)) for size in (SMALL, LARGE))
+        handed = {
+            name: [one.restrict("read", label=name)] for name, one in (("small", small), ("large", large))
+        }
+        # What is on the second node has to go over the link: nothing else shall run on the first.
+        cpus = next(one.cpus for one in node.nodes() if one.here)
+        node.run(b"import time; time.sleep(3600)", host="n1", work=dios.work(cpus=cpus))
+        greedy = [
+            node.run(reader, inputs=handed["large"], args=["20x0"], host="n2", label="greedy")
+            for _ in range(GREEDY)
+        ]
+        time.sleep(2)
+        with reserve(node, (HERE / "job.toml").read_text()) as job:
+            (member,) = job.tasks
+            print(f"{job.job}: admitted for {job.length_s:g} s, its reader on {member.node}")
+            phases = [f"{end - begin}x{rate:g}" for begin, end, rate in PHASES]
+            task = node.run(
+                reader, inputs=handed["small"], args=phases, host=member.node, work=job.work(member)
+            )
+            got = dict(lines_of(task))
+        theirs = [rate for one in greedy for second, rate in lines_of(one) if 3 < second < 12]
+    print("second  MB/s")
+    for second, rate in got.items():
+        print(f"{second:6.1f}  {rate:5.2f}")
+    kept = []
+    for begin, end, wanted in PHASES:
+        # A line tells of the second before it.
+        rates = [rate for second, rate in got.items() if begin + 1.1 < second <= end]
+        kept.append(statistics.mean(rates) / wanted)
+        print(f"wanted and guaranteed {wanted:g} MB/s: got {kept[-1]:.0%}")
+    print(f"the {GREEDY} greedy ones: {statistics.median(theirs) * GREEDY:.1f} MB/s together")
+    return 0 if min(kept) >= 0.95 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
