@@ -18,14 +18,16 @@ class Bucket:
     """Bytes that may go, which come at ``bytes_s``; ``now`` is in nanoseconds and does not run back.
 
     Whoever finds no debt takes a piece, however large, and whoever comes next waits the debt off: what goes
-    is over the rate by a burst and one piece at most. It begins empty.
+    is over the rate by a burst and one piece at most. It begins empty. With a ``debt_ns`` nobody waits longer
+    than that for what went before its rate was lowered.
     """
 
-    __slots__ = ("_burst_ns", "_level", "_then", "bytes_s")
+    __slots__ = ("_burst_ns", "_debt_ns", "_level", "_then", "bytes_s")
 
-    def __init__(self, bytes_s: int, now: int, burst_ns: int = _BURST_NS) -> None:
+    def __init__(self, bytes_s: int, now: int, burst_ns: int = _BURST_NS, debt_ns: int = 0) -> None:
         self.bytes_s = bytes_s
         self._burst_ns = burst_ns
+        self._debt_ns = debt_ns
         self._then = now
         self._level = 0  # in bytes times nanoseconds per second: exact
 
@@ -34,6 +36,9 @@ class Bucket:
         self._fill(now)
         self.bytes_s = bytes_s
         self._fill(now)
+        if self._debt_ns:
+            least = -2 * limits.GUARANTEE_PIECE_BYTES_MIN * _S
+            self._level = max(self._level, min(least, -bytes_s * self._debt_ns))
 
     def wait_ns(self, now: int) -> int:
         """So long until something may go; 0 for now."""

@@ -29,7 +29,9 @@ _LOOK: Final = limits.GUARANTEE_LOOK_MS * _MS
 _IDLE: Final = limits.GUARANTEE_IDLE_MS * _MS
 _GAP: Final = limits.GUARANTEE_GAP_MS * _MS
 _BURST: Final = limits.GUARANTEE_BURST_MS * _MS
+_DEBT: Final = limits.GUARANTEE_DEBT_MS * _MS
 _NEVER: Final = 2**63
+_ROOM: Final = 2 * limits.GUARANTEE_PIECE_BYTES_MIN
 _LONG_AGO: Final = -(2**62)
 
 
@@ -61,7 +63,7 @@ class Sender:
 
     def __init__(self, flow: Flow, now: int) -> None:
         self.flow = flow
-        self.bucket: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST)
+        self.bucket: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
         self.hungry = False
         """Whether the last division knew that it wants more than it has."""
         self.asleep = 0
@@ -87,7 +89,7 @@ class Sender:
 
     def moves(self, now: int) -> bool:
         """Whether it sends, or did a moment ago."""
-        return bool(self.asleep or self.flow.waiting) or now - self.took_at <= _IDLE
+        return bool(self.asleep or self.flow.waiting) or now - self.took_at <= _LOOK
 
     def demand(self, now: int) -> int:
         """What it wants, in bytes a second: more than there is, of whom its bucket holds up.
@@ -95,11 +97,13 @@ class Sender:
         Who has bytes waiting, but no use for what it may send, is held up by whoever takes them.
         """
         waiting = self.flow.waiting
-        if self.asleep or (waiting and now - self.held_at <= 2 * _TICK):
+        if self.asleep or (waiting and now - self.held_at <= _TICK):
             return limits.RATE_BYTES_S_MAX
         if waiting:
-            return self.recent(now) * 3 // 2 + limits.RATE_BYTES_S_MIN
-        return self.recent(now) if now - self.took_at <= _IDLE else 0
+            recent = self.recent(now)
+            return recent + recent * limits.GUARANTEE_ROOM_PERCENT // 100 + _ROOM
+        # A stream's bytes are not known before they come; of a transfer one knows when it is over.
+        return self.recent(now) if self.flow.streams and now - self.took_at <= _IDLE else 0
 
 
 class LocalController:
@@ -145,7 +149,7 @@ class LocalController:
         found = self._senders.get(account)
         if found is None:
             found = self._senders[account] = Sender(flow, now)
-            self._due = min(self._due, self._divided + _GAP)
+            self.soon()
         found.flow = flow
         if now >= self._due:
             self._divide(now)
@@ -155,8 +159,12 @@ class LocalController:
         """Somebody must wait: so long at most, in nanoseconds, until it looks again."""
         sender.held_at = now
         if not sender.hungry:
-            self._due = min(self._due, self._divided + _GAP)
+            self.soon()
         return max(1, min(self._due, self._until) - now)
+
+    def soon(self) -> None:
+        """Somebody has nothing to send any more: the next one who looks divides the link anew."""
+        self._due = min(self._due, self._divided + _GAP)
 
     def piece(self, account: Account) -> int:
         """So many bytes go at once: few at a low rate, so that in a second it is kept to."""

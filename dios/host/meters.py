@@ -14,14 +14,18 @@ _S: Final = 1_000_000_000
 
 
 class Flow:
-    """What one account moved of one kind of traffic, and wants to; ``last`` as many as it began last."""
+    """What one account moved of one kind of traffic, and wants to; ``last`` as many as it began last.
 
-    __slots__ = ("last", "moved", "waiting")
+    ``streams`` says that some of it is streams, of which one does not know what will come.
+    """
+
+    __slots__ = ("last", "moved", "streams", "waiting")
 
     def __init__(self) -> None:
         self.moved = 0
         self.waiting = 0
         self.last = 1
+        self.streams = False
 
 
 class Total:

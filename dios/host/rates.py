@@ -49,6 +49,10 @@ class Charge:
         self._account = rates.account(task, principal)
         self._flow = rates.begin(self._account, traffic, size)
 
+    def is_of_a_stream(self) -> None:
+        """More may come after these, or not."""
+        self._flow.streams = True
+
     def piece(self) -> int:
         """So many bytes are best taken at once."""
         self._look_whose()
@@ -247,6 +251,7 @@ class Rates:
             self.count(principal, traffic, size)
             return True
         charge = Charge(self, principal, traffic, size, task)
+        charge.is_of_a_stream()
         try:
             if not charge.take(size, ended):
                 return False
@@ -319,6 +324,8 @@ class Rates:
         with self._changed:
             flow.moved += moved
             flow.waiting += waiting
+            if not flow.waiting and self._control.on:
+                self._control.soon()
             self._totals[traffic].change(moved, waiting, self._now)
 
     def _last(self, principal: str, traffic: Traffic) -> int:
