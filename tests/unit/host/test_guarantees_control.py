@@ -162,7 +162,7 @@ def test_who_wants_less_than_its_guarantee_keeps_nothing_from_others() -> None:
 
 @pytest.mark.parametrize(("bytes_s", "promised"), [(2 * MB, 6 * MB), (7 * MB, 6 * MB)])
 def test_a_stream_has_what_it_brings_or_its_guarantee(bytes_s: int, promised: int) -> None:
-    """Its bytes come at a pace: below its guarantee all of them go, above it as many; the rest is lent out."""
+    """Its bytes come at a pace: below its guarantee all go, above it as many; the rest is lent."""
     play = Play(edge(7, 0, (0, promised), weight=0))
     play.streams(A, bytes_s, 6.0)
     play.wants(GREEDY, 1_000 * MB)

@@ -21,7 +21,7 @@ from dios.transport.ring_reader import RingReader
 from dios.transport.ring_writer import RingWriter
 from dios.wire import dcp
 from dios.wire.calls import Attach
-from dios.wire.messages import Metered, Rate
+from dios.wire.messages import Guarantee, Metered, Rate
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import Mode, Traffic
 
@@ -163,6 +163,25 @@ async def test_a_streams_bytes_are_those_of_who_is_away(tmp_path: Path, mode: Mo
         assert (sent.principal, sent.traffic, sent.waiting) == ("uid:1", Traffic.OUT, 0)
         assert (received.principal, received.traffic, received.waiting) == ("uid:1", Traffic.IN, 0)
         assert len(LONG) < sent.moved == received.moved < len(LONG) + 10_000
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_streams_bytes_are_on_its_tasks_account(tmp_path: Path, mode: Mode) -> None:
+    """While a guarantee names the task that took an end from afar, its bytes are its own at the sender."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.host.owners.add(TASK, "uid:1")
+        sender, taker = (other, DEPUTY) if mode is Mode.READ else (one, TASK)
+        edge = Guarantee("uid:1", 0, taker, 500, ((0, 2**40),))
+        sender.host.rates.set(fx.SetRates((), 60_000, guarantees=(edge,)))
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
+                for _ in range(201):
+                    await trio.to_thread.run_sync(reader.receive, WAIT_S)
+        (sent,) = sender.host.rates.completed(ASKED).meters
+        assert (sent.principal, sent.task, sent.waiting) == ("uid:1", taker, 0)
+        assert len(LONG) < sent.moved < len(LONG) + 10_000
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -262,5 +262,5 @@ async def test_what_is_put_aside_is_bounded_and_goes_with_its_node(tmp_path: Pat
 
 
 def test_a_meter_is_no_name() -> None:
-    """Nothing in a meter could tell of an object: a principal, a kind of traffic, two numbers, a task's id."""
+    """Nothing in a meter could tell of an object: a principal, a traffic, two numbers, the id of a task."""
     assert Meter.__struct_fields__ == ("principal", "traffic", "moved", "waiting", "task")
