@@ -23,8 +23,10 @@ SEEDS: Final = (16, 17, 18)
 SERVERS: Final = 1200
 PRESSURE: Final = 30.0
 """Mbit/s of an edge in the median at which links are short."""
+STORM: Final = 45.0
+"""The same, half as much again."""
 CALM: Final = 5.0
-"""The same where they are not."""
+"""Where they are not: whatever the rule, what servers have is all asked for."""
 FILLED: Final = 30
 """Instants until the first jobs have ended."""
 INSTANTS: Final = 100
@@ -34,6 +36,7 @@ ACCEPTED: Final = (
     ("literal", "slots", PRESSURE, 1.50, 1.67, "slots; the paper: 1.67"),
     ("ahead", "tetris-time", CALM, 0.97, 1.02, "Tetris that knows demands over time"),
     ("ahead", "tetris-time", PRESSURE, 1.20, 1.50, "Tetris that knows demands over time"),
+    ("ahead", "tetris-time", STORM, 1.20, 1.50, "Tetris that knows demands over time"),
 )
 """Ours, the other, Mbit/s of an edge in the median, at least and wanted, and who the other is."""
 
@@ -120,7 +123,7 @@ def _many_servers(section: Section) -> None:
 def _accepted(section: Section) -> None:
     """Parts of all tasks that are admitted, by seed."""
     found: dict[tuple[str, float], list[float]] = {}
-    for mbps in (PRESSURE, CALM):
+    for mbps in (CALM, PRESSURE, STORM):
         names = tuple(dict.fromkeys(name for row in ACCEPTED if row[2] == mbps for name in row[:2]))
         for seed in SEEDS:
             for played in summarise(_played(SERVERS, INSTANTS, seed, mbps, names), FILLED):

@@ -82,7 +82,7 @@ def _claims(fields: Fields) -> list[Claim]:
                 f"more time than {called}, in the mean",
                 f"about {longer:+.0%}",
                 percent(found),
-                median(found) > 0.0,
+                min(found) > 0.0,
             )
         )
     ours = median(fields.over_seeds(PRESSURE, "literal", _median)) / 1e3

@@ -15,7 +15,7 @@ from dios.packer.datacenter import Datacenter
 from dios.packer.generate_jobs import Workload
 from dios.packer.policies import AHEAD, FIXED, LITERAL
 from dios.packer.simulate import JOBS_EACH, Counts, Simulation, Steady, Summary, rehearse, summarise
-from dios.packer.ti_mra import Floats
+from dios.packer.ti_mra import Floats, TiMra
 
 FAMILY: Final = "packer"
 PAPER: Final = "the paper"
@@ -87,6 +87,7 @@ class Fields:
     told: Told
     scope: Scope
     _fields: dict[tuple[int, float, tuple[str, ...]], Field] = field(default_factory=dict)
+    _blind: dict[int, list[float]] = field(default_factory=dict)
 
     def seeds(self) -> range:
         """From the given one on."""
@@ -133,6 +134,21 @@ class Fields:
             },
         )
         return self._fields[key]
+
+    def blind(self, seed: int) -> list[float]:
+        """Tasks admitted by Tetris, with peaks and over time, if no link is ever looked at or booked."""
+        if seed not in self._blind:
+            self.told(f"seed {seed}: Tetris without links")
+            source = Steady(Workload(mbps=PRESSURE), seed, self.scope.servers * JOBS_EACH)
+
+            def stripped(instant: int) -> list[TiMra]:
+                return [job.with_arrays(job.demand, 0.0 * job.bandwidth) for job in source(instant)]
+
+            simulation = Simulation(self.make, stripped, ("tetris", "tetris-time"), self.scope.instants)
+            while simulation.done < self.scope.instants:
+                simulation.step()
+            self._blind[seed] = [found.tasks for found in summarise(simulation, self.begin)]
+        return self._blind[seed]
 
     def over_seeds(self, mbps: float, name: str, of: Callable[[Summary], float]) -> list[float]:
         """One number of every seed."""

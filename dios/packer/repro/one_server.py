@@ -79,7 +79,7 @@ class Watch:
         first = self.links()[0]
         return (
             *self.fields.setting(),
-            ("server", f"the one with the most guaranteed of its link: {places}"),
+            ("server", f"the one whose tasks want to send the most: {places}"),
             (
                 "shares",
                 f"recomputed {STEPS} times in an instant, over {first.rates.shape[1] // STEPS} instants",
@@ -88,14 +88,14 @@ class Watch:
 
 
 def busiest(fields: Fields, seed: int) -> Link:
-    """Admit jobs until the first have ended and as long again; the server that has promised the most then."""
+    """Admit jobs until the first have ended and as long again; the server whose tasks then want the most."""
     datacenter = fields.make()
     begin = fields.begin
     end = 2 * begin
     workload = Workload(mbps=PRESSURE)
     each = fields.scope.servers * JOBS_EACH
     held: list[tuple[Placement, TiMra]] = []
-    promised = np.zeros((fields.scope.servers, end))
+    wanted = np.zeros((fields.scope.servers, end))
     for instant in range(end):
         for number in range(int(instant * each), int((instant + 1) * each)):
             job = generate_job(workload, seed, number)
@@ -103,9 +103,9 @@ def busiest(fields: Fields, seed: int) -> Link:
             if found:
                 held.append((found, job))
                 for _, server, edges in _senders(found):
-                    flow = found.job.bandwidth[edges].sum(axis=0)[: end - instant]
-                    promised[server, instant : instant + len(flow)] += flow
-    server = int(promised[:, begin:].sum(axis=1).argmax())
+                    flow = job.bandwidth[edges].sum(axis=0)[: end - instant]
+                    wanted[server, instant : instant + len(flow)] += flow
+    server = int(wanted[:, begin:].sum(axis=1).argmax())
     # As far ahead as one can look nothing is booked.
     capacity = float(datacenter.free("up")[-1, server])
     return _watched(seed, server, capacity, held, (begin, end))
