@@ -49,6 +49,19 @@ _HINT_S: Final = 2.0
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A Python program in one file, or a job's description (.toml).")
+]
+ArgumentsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
+]
+LabelOption = Annotated[
+    str, typer.Option("--label", metavar="TEXT", help="What `dios ps` calls it; default: FILE.")
+]
+MemoryOption = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
+]
+CpuSecondsOption = Annotated[float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")]
 GroupOption = Annotated[
     list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group it is a member of.")
 ]
@@ -82,27 +95,16 @@ HostOption = Annotated[
 )
 @with_needs
 def run(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="A Python program in one file, or a job's description (.toml)."),
-    ],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
-    ] = None,
+    file: FileArgument,
+    arguments: ArgumentsArgument = None,
     *,
     group: GroupOption = None,
     inputs: InputOption = None,
     limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it runs on.")] = False,
-    label: Annotated[
-        str, typer.Option("--label", metavar="TEXT", help="What `dios ps` calls it; default: FILE.")
-    ] = "",
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
-    ] = "",
-    cpu_seconds: Annotated[
-        float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")
-    ] = 0.0,
+    label: LabelOption = "",
+    memory: MemoryOption = "",
+    cpu_seconds: CpuSecondsOption = 0.0,
     limit: LimitOption = None,
     host: HostOption = "",
     local: Annotated[bool, typer.Option("--local", help="Run it on the node that is asked.")] = False,
@@ -129,8 +131,7 @@ def run(
         opening = partial(opened, node, group or ())
         if file.suffix == jobs.SUFFIX:
             said = {"--label": label, "--memory": memory, "--cpu-seconds": cpu_seconds, "--limit": limit}
-            said |= {"--host": host, "--local": local, "--cpus and the like": wanted != needs_of()}
-            _refuse_for_jobs(said)
+            _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
             options = jobs.Options(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
             raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
         _check(wanted, host, local=local, detach=detach)
@@ -155,7 +156,8 @@ def run(
         _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
 
 
-def _refuse_for_jobs(said: Mapping[str, object]) -> None:
+def _refuse_for_jobs(needs: Needs, said: Mapping[str, object]) -> None:
+    said = {**said, "--cpus and the like": needs != needs_of()}
     named = ", ".join(option for option, value in said.items() if value)
     if named:
         raise InvalidError(f"what a job needs stands in its file: leave out {named}")
