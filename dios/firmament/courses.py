@@ -57,21 +57,31 @@ class Courses:
         self.bytes = 0
         """How many all of them have when they are stored."""
 
-    def take(self, entry: Entry, course: Course) -> None:
-        """Take in one course; whichever of its task began first falls out when there are too many."""
+    def take(self, entry: Entry, course: Course) -> bool:
+        """Take in one course; whichever of its task began first falls out when there are too many.
+
+        Returns:
+            False when it is here already, or would be the one to fall out.
+        """
         key = Key(course.principal, course.job, course.member, _is_whole(course))
-        entries = self.kept.setdefault(key, [])
-        self.kept.move_to_end(key)
+        entries = self.kept.get(key, [])
         at = len(entries)
         while at and _order(entries[at - 1]) > _order(entry):
             at -= 1
+        if (at and entries[at - 1].identity == entry.identity) or (
+            not at and len(entries) >= limits.COURSE_RUNS_MAX
+        ):
+            return False
         entries.insert(at, entry)
+        self.kept[key] = entries
+        self.kept.move_to_end(key)
         self.bytes += encoded_bytes(entry)
         if len(entries) > limits.COURSE_RUNS_MAX:
             self.bytes -= encoded_bytes(entries.pop(0))
         while len(self.kept) > limits.COURSE_MEMBERS_MAX or self.bytes > limits.COURSES_BYTES_MAX:
             _, gone = self.kept.popitem(last=False)
             self.bytes -= sum(map(encoded_bytes, gone))
+        return True
 
     def entries(self) -> list[Entry]:
         """All courses, those touched last at the end."""

@@ -132,15 +132,17 @@ class KnowledgeBase:
 
     def take(self, entry: Entry) -> bool:
         """Take in one checked entry; False when it is known."""
-        if not self.heard.touch((entry.node, entry.incarnation), Heard()).add(entry.sequence):
+        fresh = self.heard.touch((entry.node, entry.incarnation), Heard()).add(entry.sequence)
+        if isinstance(entry.what, Course):
+            # These are told again and again: whether one is known is seen by itself, not by its number.
+            fresh = self.courses.take(entry, entry.what)
+        if not fresh:
             return False
         self.journal.append(entry)
         self.position += 1
         if isinstance(entry.what, Placing):
             self.places.take(entry, entry.what)
-        elif isinstance(entry.what, Course):
-            self.courses.take(entry, entry.what)
-        else:
+        elif isinstance(entry.what, Sample):
             self._take_sample(entry, entry.what)
         return True
 

@@ -20,11 +20,13 @@ from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.machine_tree import MachineTopology
 from dios.firmament.profiling import TaskProbe, TaskReading, unmeasured, values
-from dios.firmament.samples import Mark, Sample, derived
+from dios.firmament.samples import BATCH_HEAD_BYTES, Batch, Entry, Mark, Sample, derived, encoded_bytes
 from dios.firmament.topology import read_topology
 from dios.wire.messages import BoardRows, Occupant
 from dios.wire.types import TaskState
 
+_AGAIN: Final = 5
+"""One of so many reports tells courses again."""
 _BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - 1024
 """What a report has room for, beside who it is from."""
 
@@ -65,6 +67,9 @@ class Observer:
         self._mark: Mark | None = None
         self._followed: dict[int, _Followed] = {}
         self._ended: set[int] = set()
+        self._reports = 0
+        self._turn = 0
+        """How many courses were told again, of those that there are."""
 
     @property
     def machine_type(self) -> str:
@@ -95,12 +100,37 @@ class Observer:
         self._ended = {row.id for row in board.tasks if row.state is TaskState.ENDED}
 
     def report(self, node: str) -> bytes | None:
-        """What is new since the last report, as much as one takes; None for nothing."""
+        """What is new since the last report, as much as one takes; None for nothing.
+
+        Now and then it is courses that are not new. They are worth keeping for months, and who schedules may
+        be another one by then, or have been away.
+        """
+        self._reports += 1
+        if self._reports % _AGAIN == 0 and (again := self._again()):
+            return msgspec.msgpack.encode(Report(node, self.machine_type, again.to_bytes()))
         batch = self.knowledge.batch(self._mark, _BATCH_BYTES_MAX)
         if self._mark is not None and not batch.entries:
             return None
         self._mark = batch.upto
         return msgspec.msgpack.encode(Report(node, self.machine_type, batch.to_bytes()))
+
+    def _again(self) -> Batch | None:
+        """Some of the courses that this node measured, each in its turn; None where there are none."""
+        own = [entry for entry in self.knowledge.courses.entries() if entry.node == self.knowledge.node]
+        if not own:
+            return None
+        self._turn %= len(own)
+        # What was measured last is asked for first.
+        waiting = [*own[::-1][self._turn :], *own[::-1][: self._turn]]
+        entries: list[Entry] = []
+        room = _BATCH_BYTES_MAX - BATCH_HEAD_BYTES
+        for entry in waiting[: limits.KNOWLEDGE_BATCH_MAX]:
+            room -= encoded_bytes(entry)
+            if room < 0 and entries:
+                break
+            entries.append(entry)
+        self._turn += len(entries)
+        return Batch(Mark(), 0, more=False, entries=tuple(entries))
 
     def _sample(self, followed: _Followed, beside: tuple[str, ...]) -> None:
         row = followed.row
