@@ -259,6 +259,9 @@ def test_tasks_of_a_job_count_once() -> None:
     assert yard.reserved()[where["b"]] == 4.0
     (row,) = listed(yard)
     assert [one.member for one in row.members if one.running] == ["b"]
+    question = json.dumps({"ask": "explain", "task": f"{10:012x}"}).encode()
+    (line,) = json.loads(yard.office.answer(Asked(1, ME, ruler=False, question=question)))["lines"]
+    assert f"it is b of the job job, which was admitted as a whole: Packer chose {where['b']}" in line
 
 
 def test_guarantees_are_told_while_both_ends_run() -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from dios.errors import InvalidError, NotPermittedError
-from dios.firmament.coordinator.books import Books, Phase
+from dios.firmament.coordinator.books import Books, Entry, Phase
 from dios.firmament.coordinator.duty import SetUp
 from dios.firmament.coordinator.rates import RateControl
 from dios.firmament.policies.bookings import MBIT, MIB, Booking, Machine
@@ -112,6 +112,17 @@ class Admissions:
             else:
                 return None
         return (found[0], found[1]) if found[0].task or found[1].task else None
+
+    def explained(self, entry: Entry) -> str:
+        """Why a member of a job is where it is; empty for any other task."""
+        work = entry.row.work
+        job = self._packing.jobs.get(work.reservation)
+        if job is None or entry.row.principal != job.principal:
+            return ""
+        return (
+            f"it is {work.member} of the job {job.booking.job.name}, which was admitted as a whole: Packer "
+            f"chose {job.booking.places.get(work.member, 'no place')} for it; `dios pack ls` shows the job"
+        )
 
     def unkept(self, now: float) -> bool:
         """What was admitted last could not be stored, and is so no longer; whether there was any."""

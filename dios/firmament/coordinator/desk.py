@@ -236,7 +236,7 @@ class Desk:
         gang = self._books.gang_of(task)
         if gang is not None:
             return f"it waits for its gang: {gang[0]} of {gang[1]} tasks were submitted so far"
-        return ""
+        return self._admissions.explained(entry)
 
     def _found(self, asked: Asked, word: str) -> tuple[int, Entry]:
         known = {
