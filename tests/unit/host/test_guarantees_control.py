@@ -11,6 +11,7 @@ import pytest
 
 from dios import limits
 from dios.host.accounts import Account, TaskAccount
+from dios.host.buckets import Bucket
 from dios.host.guarantees import LocalController
 from dios.host.meters import Flow
 from dios.ids import TaskId
@@ -199,8 +200,40 @@ def test_a_principals_rate_still_caps_it() -> None:
     play = Play(edge(7, 0, (0, 5 * MB)))
     play.control.caps = {GREEDY: 2 * MB}
     play.wants(GREEDY, 1_000 * MB)
-    play.run(3.0)
-    assert near(play.rate(GREEDY, 1, 3), 2 * MB)
+    play.wants(MODEST, 1_000 * MB, 2.0)
+    play.run(4.0)
+    assert near(play.rate(GREEDY, 1, 4), 2 * MB)
+    assert near(play.rate(MODEST, 3, 4), LINK - 2 * MB), "what it may not have is another's"
+
+
+@pytest.mark.parametrize("at_ms", range(1_000, 1_020, 4))
+def test_a_step_is_taken_when_it_comes(at_ms: int) -> None:
+    """Not with the next division: 15 ms later most of what it gives has gone."""
+    play = Play(edge(7, 0, (0, 0), (at_ms, 9 * MB), weight=0))
+    play.wants(A, 100 * MB)
+    play.wants(GREEDY, 1_000 * MB)
+    play.run(2.0)
+    assert play.rate(A, at_ms / 1_000, at_ms / 1_000 + 0.015) > 0.6 * 9 * MB
+
+
+def test_who_goes_on_after_a_moment_has_its_guarantee_at_once() -> None:
+    """Bursts of 25 ms with pauses of 35 are each over 10 ms later at most than if nobody else sent."""
+    play = Play(edge(7, 0, (0, 8 * MB), weight=0))
+    play.every(A, 8 * MB * 25 // 1_000, 60, 2.0)
+    play.wants(GREEDY, 1_000 * MB)
+    play.run(2.0)
+    for burst in range(5, 30):
+        assert near(play.rate(A, burst * 0.06, burst * 0.06 + 0.035) * 0.035, 0.2 * MB, 1), burst
+
+
+def test_nobody_waits_long_for_what_it_sent_while_it_had_more() -> None:
+    """A debt of ten seconds at the new rate is one of a tenth; one that is short is paid off."""
+    bucket = Bucket(10 * MB, 0, debt_ns=100 * MS)
+    bucket.take(10 * MB, 0)
+    bucket.set_rate(MB, 0)
+    assert bucket.wait_ns(0) == 100 * MS
+    bucket.set_rate(2 * MB, 0)
+    assert bucket.wait_ns(0) == 50 * MS
 
 
 @pytest.mark.parametrize(
