@@ -100,7 +100,7 @@ def test_a_course_tells_when_processors_were_used() -> None:
     (member,) = site.members()
     cpu = member.highest.values[Channel.CPU_MILLI]
     assert len(cpu) == 5
-    assert 190 <= cpu[1] <= wanted + 50, (cpu, wanted)
+    assert 190 <= cpu[1] <= wanted * 1.5 + 100, (cpu, wanted)
     assert cpu[3] <= cpu[1] / 2, "what the test itself does"
     assert member.highest.values[Channel.MEMORY][3] > 1_000_000
     assert (member.name, member.runs, member.completed, member.length_s) == ("map.0", 1, 1, 4.2)
@@ -111,11 +111,12 @@ def test_what_came_before_the_first_look_is_spread_over_it() -> None:
     worked(100)
     site, one = Site(), row(age_ms=2_000)
     site.at(2_000, one)
-    had = wanted_ms()
-    site.at(2_500, ended(one, 2_500))
+    had, ran = wanted_ms(), time.process_time_ns() // MS
+    site.at(2_500, ended(one, 2_500, cpu_ms=ran + 150))
     cpu = site.members()[0].highest.values[Channel.CPU_MILLI]
     assert cpu[0] == cpu[1]
-    assert abs(cpu[0] * 2 - had) <= 100, (cpu, had)
+    assert abs(cpu[0] * 2 - had) <= 100 + had / 4, (cpu, had)
+    assert 200 <= cpu[2] <= 500, "what it had done before its last half second is no part of that"
 
 
 def test_a_task_that_nobody_saw_run_has_a_course() -> None:
