@@ -10,12 +10,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
+from dios.firmament.coordinator.learning import learned
 from dios.firmament.coordinator.tracing import Tracer
 from dios.firmament.course import Channel
 from dios.firmament.courses import Member
 from dios.firmament.knowledge import KnowledgeBase
 from dios.firmament.profiling import TaskProbe
-from dios.wire.messages import BoardRows, Meter, Occupant, Work
+from dios.lib.reservations import Member as Placed
+from dios.lib.reservations import label_of
+from dios.wire.messages import Asked, BoardRows, Meter, Occupant, Work
 from dios.wire.types import TaskState, Traffic
 
 MS = 1_000_000
@@ -271,6 +274,28 @@ def test_the_job_s_name_comes_from_the_task_s(equivalence: str, label: str, job:
     one = replace(row(), label=label, work=replace(row().work, equivalence=equivalence))
     site.at(0, ended(one, 10))
     assert site.knowledge.courses.jobs("uid:1") == [job]
+
+
+@pytest.mark.parametrize("length", range(50, 75))
+@pytest.mark.parametrize("letter", ["j", "ü"])
+def test_a_long_job_s_name_is_found_in_what_is_left_of_it(length: int, letter: str) -> None:
+    """However long a name is, all tasks of a job are of one job, which is found by its whole name."""
+    job = letter * (length // len(letter.encode()))
+    members = ["m", "mapper.1", "mapper.10"]
+    site = Site()
+    for number, member in enumerate(members):
+        label = label_of(
+            job, Placed(member, "n1", service=False, start_s=0, end_s=None, cpus=1, memory_bytes=1)
+        )
+        one = replace(row(number, member=member), label=label)
+        site.at(0, ended(replace(one, work=replace(one.work, equivalence=label)), 10))
+    (known,) = site.knowledge.courses.jobs("uid:1")
+    found = learned(site.knowledge, Asked(1, "uid:1", ruler=False, question=b""), {"job": job})
+    assert found["job"] == job
+    assert job.startswith(known)
+    rows = found["members"]
+    assert isinstance(rows, list)
+    assert [one["member"] for one in rows] == members
 
 
 def test_what_makes_no_sense_harms_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:

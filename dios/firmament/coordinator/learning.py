@@ -17,6 +17,7 @@ import msgspec
 
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError
+from dios.firmament.coordinator.tracing import known_as
 from dios.firmament.course import Channel
 from dios.firmament.courses import Member
 from dios.firmament.knowledge import KnowledgeBase
@@ -51,7 +52,11 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
     if whose != asked.principal and not asked.ruler:
         raise NotPermittedError("only the nodes' own user and root see what jobs of others took")
     courses = None if knowledge is None else knowledge.courses
-    members = [] if courses is None else courses.members(whose, wanted.job)
+    name = wanted.job
+    members = [] if courses is None else courses.members(whose, name)
+    if courses is not None and not members:
+        name = known_as(name)
+        members = courses.members(whose, name)
     if courses is None or not members:
         raise InvalidError(_unknown(wanted.job, [] if courses is None else courses.jobs(whose)))
     shown: list[dict[str, object]] = []
@@ -67,7 +72,7 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
         "ok": True,
         "job": wanted.job,
         "principal": whose,
-        "runs": courses.runs(whose, wanted.job),
+        "runs": courses.runs(whose, name),
         "members": shown,
         "next": end if end < len(members) else None,
     }

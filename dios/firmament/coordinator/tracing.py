@@ -37,14 +37,26 @@ _LOOK_S: Final = 1.0
 _MS: Final = 1_000_000
 _SPAN_MS: Final = 500
 """What was taken in less is averaged over this: moments tell nothing about a second."""
+_LETTER_BYTES_MAX: Final = 4
 _UNREAD: Final = "bytes read and written"
 """How a reading's complaint begins where the system does not tell."""
 
 
 def job_of(row: Occupant) -> str:
-    """The name of the job whose member a task is: its class is the job's name and the member's."""
+    """The name of the job whose member a task is: its class is the job's name and the member's.
+
+    Both together may have been too long for that: then the end is not there, nor what it has of the job's.
+    """
     named = row.work.equivalence or row.label
-    return named.removesuffix(f"/{row.work.member}") or named
+    ends = [f"/{row.work.member}"]
+    if len(named.encode()) > limits.NODE_NAME_BYTES_MAX - _LETTER_BYTES_MAX:
+        ends += [f"/{row.work.member[:letters]}" for letters in range(len(row.work.member) - 1, -1, -1)]
+    return next((named.removesuffix(end) for end in ends if named.endswith(end)), "") or named
+
+
+def known_as(job: str) -> str:
+    """A job's name as its tasks have it, if it is as long as can be told alone, or longer."""
+    return job.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore")
 
 
 def is_followed(row: Occupant) -> bool:
