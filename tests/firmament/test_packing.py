@@ -15,7 +15,7 @@ from dios.firmament.coordinator.duty import Duty, SetUp
 from dios.firmament.coordinator.office import Office
 from dios.firmament.coordinator.orders import Orders
 from dios.firmament.knowledge import KnowledgeBase
-from dios.limits import PACKED_INSTANT_S, PACKED_LEASE_S
+from dios.limits import GUARANTEES_MAX, PACKED_INSTANT_S, PACKED_LEASE_S
 from dios.wire.messages import Asked, BoardRows, Meter, Metered, Occupant, Submission, Work
 from dios.wire.types import TaskState, Traffic
 
@@ -336,6 +336,18 @@ def test_links_are_booked_like_machines() -> None:
     assert blind.bring(both.replace("cpu = 3", "cpu = 2"))["ok"]
 
 
+def test_no_more_edges_are_promised_than_nodes_are_told_of() -> None:
+    """Edges between nodes beyond what one node is told are refused, and nothing is held."""
+    yard = Yard()
+    crowd = "count = 60\ncpu = 0.1"
+    edges = '[[edges]]\nfrom = "a"\nto = "b"\nbandwidth = 0.001\n'
+    told = yard.bring(job("many", 1, a=crowd, b=crowd) + edges)
+    assert told["ok"] is False
+    assert "edges from" in str(told["error"])
+    assert f"at most {GUARANTEES_MAX} are guaranteed" in str(told["error"])
+    assert listed(yard) == []
+
+
 def test_a_service_is_a_node() -> None:
     """What a job reads from a node's store is booked, and guaranteed, from that node."""
     yard = Yard()
@@ -479,6 +491,8 @@ def test_descriptions_are_checked_by_field() -> None:
         (job(a="cpu = -1"), "tasks.a.cpu is -1"),
         (job(a='after = ["a"]'), "circle"),
         (job("long", 4000, 10, a="cpu = 1"), "a job that ends takes at most 2.3 h; without instants"),
+        (job("crowd", 1, a="count = 600\ncpu = 0"), "tasks are too many for a cluster: 512 at most"),
+        (job("crowd", 4000, a="count = 200\ncpu = 0"), "for so long fewer"),
         ("name = 3", "name"),
     ):
         told = yard.bring(text)

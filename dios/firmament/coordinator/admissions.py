@@ -167,14 +167,12 @@ class Admissions:
 
     def _brought(self, asked: Asked, told: _Question, now: float) -> dict[str, object]:
         text = _text(told.job)
-        machines = self._machines()
-        found = self._packing.check(text, machines, now)
+        found = self._packing.check(text, self._machines(), now)
         self._check_terms(asked.principal, found, now)
         answer: dict[str, object] = {"ok": True}
         if told.do == "admit":
-            admitted = self._packing.admit(asked.principal, text, machines, now)
+            admitted = self._packing.admit(asked.principal, found, now)
             self._unkept.append(admitted.number)
-            found = admitted.booking
             answer |= {"number": admitted.number, "lease_s": PACKED_LEASE_S}
         return answer | _described(found)
 

@@ -22,7 +22,13 @@ import numpy as np
 from dios.errors import InvalidError
 from dios.firmament.columns import Floats
 from dios.firmament.descriptors import Resources
-from dios.limits import PACKED_HORIZON, PACKED_INSTANT_S, PACKED_TEXT_BYTES_MAX
+from dios.limits import (
+    PACKED_CELLS_MAX,
+    PACKED_HORIZON,
+    PACKED_INSTANT_S,
+    PACKED_MEMBERS_MAX,
+    PACKED_TEXT_BYTES_MAX,
+)
 from dios.packer import Datacenter, JobError, Node, Refusal, TiMra, allocate
 
 POLICY: Final = "ahead"
@@ -128,6 +134,13 @@ class Booking:
         return member in self._services
 
     @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The nodes that edges with bandwidth leave for other nodes, once for each edge."""
+        flows = self.job.bandwidth.max(axis=1, initial=0.0).tolist()
+        ends = [(self.places[edge.source], self.places[edge.target]) for edge in self.job.edges]
+        return tuple(out for (out, into), sends in zip(ends, flows, strict=True) if sends and out != into)
+
+    @cached_property
     def kept_bytes(self) -> int:
         """How much of what is handed on it takes, about."""
         return (
@@ -185,6 +198,11 @@ def booking_of(job: TiMra, began: float, nodes: Collection[str]) -> Booking:
         if node.service is not None and node.service not in nodes:
             known = ", ".join(sorted(nodes)[:8])
             raise JobError(f"{node.field}.service", f"is {node.service!r}; services are nodes: {known}")
+    cells = (4 * len(job.nodes) + len(job.edges)) * job.instants
+    if len(job.nodes) > PACKED_MEMBERS_MAX or cells > PACKED_CELLS_MAX:
+        raise JobError(
+            "tasks", f"are too many for a cluster: {PACKED_MEMBERS_MAX} at most, for so long fewer"
+        )
     if job.instants * job.instant_s > (PACKED_HORIZON - 1) * PACKED_INSTANT_S:
         most = PACKED_HORIZON * PACKED_INSTANT_S / 3600
         trouble = (

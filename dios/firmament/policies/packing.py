@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,6 +34,7 @@ from dios.firmament.policies.bookings import (
 from dios.firmament.policies.ledger import KeptJob
 from dios.firmament.scheduler import FlowScheduler
 from dios.limits import (
+    GUARANTEES_MAX,
     PACKED_INSTANT_S,
     PACKED_JOBS_BYTES_MAX,
     PACKED_JOBS_MAX,
@@ -95,31 +97,38 @@ class Packing:
 
     # Admission ------------------------------------------------------------------------------------------
 
-    def admit(self, principal: str, text: str, machines: Iterable[Machine], now: float) -> Admitted:
-        """Give a job its places, all or none; ``text`` is its description in TOML.
+    def check(self, text: str, machines: Iterable[Machine], now: float) -> Booking:
+        """Where a job would go now, by its description in TOML: all of it, or nothing. Nothing is held.
 
         Raises:
             InvalidError: the description makes no sense.
             NotPermittedError: it has no place, with what is short and when.
-            LimitError: more jobs are admitted than can be kept.
+            LimitError: more jobs are admitted, or edges guaranteed, than can be kept.
         """
-        booking = self._placed(text, tuple(machines), now)
+        there = tuple(machines)
+        if there != self._machines:
+            self._rebuild(there, now)
+        try:
+            # A text of one line would be taken for a file's name.
+            job = TiMra.from_toml(f"{text}\n")
+            booking = booking_of(job, self._wall + now, self._names())
+        except JobError as error:
+            raise InvalidError(str(error)) from None
+        found = placed(booking, self._room(now, endless=booking.endless), self._names())
+        if isinstance(found, Refusal):
+            raise NotPermittedError(self._refused(found, booking, now))
+        self._check_bounds(found)
+        return found
+
+    def admit(self, principal: str, booking: Booking, now: float) -> Admitted:
+        """Hold for a job what ``check`` has found, at the same time."""
         number = 1 + secrets.randbelow(2**62)
         admitted = Admitted(number, principal, booking, now)
-        kept = sum(one.booking.kept_bytes for one in self.jobs.values()) + booking.kept_bytes
-        if len(self.jobs) >= PACKED_JOBS_MAX or kept > PACKED_JOBS_BYTES_MAX:
-            raise LimitError(
-                f"{len(self.jobs)} jobs are admitted, and no more can be kept; try again when one has ended"
-            )
         self.jobs[number] = admitted
         self._hold(admitted)
         self._touched()
         self.update(now)
         return admitted
-
-    def check(self, text: str, machines: Iterable[Machine], now: float) -> Booking:
-        """Where a job would go now; nothing is held. Raises like ``admit``."""
-        return self._placed(text, tuple(machines), now)
 
     def peak(self, booking: Booking) -> Resources:
         """The most that a job holds of all machines together at any of its instants."""
@@ -135,19 +144,22 @@ class Packing:
         self._touched()
         self.update(now)
 
-    def _placed(self, text: str, machines: tuple[Machine, ...], now: float) -> Booking:
-        if machines != self._machines:
-            self._rebuild(machines, now)
-        try:
-            # A text of one line would be taken for a file's name.
-            job = TiMra.from_toml(f"{text}\n")
-            booking = booking_of(job, self._wall + now, self._names())
-        except JobError as error:
-            raise InvalidError(str(error)) from None
-        found = placed(booking, self._room(now, endless=booking.endless), self._names())
-        if isinstance(found, Refusal):
-            raise NotPermittedError(self._refused(found, booking, now))
-        return found
+    def _check_bounds(self, booking: Booking) -> None:
+        """There is room to hand the job on, and to tell nodes of its edges."""
+        kept = sum(one.booking.kept_bytes for one in self.jobs.values()) + booking.kept_bytes
+        if len(self.jobs) >= PACKED_JOBS_MAX or kept > PACKED_JOBS_BYTES_MAX:
+            raise LimitError(
+                f"{len(self.jobs)} jobs are admitted, and no more can be kept; try again when one has ended"
+            )
+        edges = Counter(booking.sources)
+        for one in self.jobs.values():
+            edges.update(one.booking.sources)
+        node, most = max(edges.items(), key=lambda found: found[1], default=("", 0))
+        if most > GUARANTEES_MAX:
+            raise LimitError(
+                f"jobs would have {most} edges from {node} to other nodes, and at most {GUARANTEES_MAX} are "
+                "guaranteed there; let fewer tasks send to each other"
+            )
 
     def _refused(self, refusal: Refusal, booking: Booking, now: float) -> str:
         """Why a job has no place, with nodes by their names and times from its beginning."""
