@@ -52,6 +52,8 @@ class Machine(NamedTuple):
     """Bytes."""
     link: float
     disk: float
+    heard: bool = True
+    """Whether the node has told yet what these are."""
 
     def all_of_it(self) -> Floats:
         """(6,): the four resources, and bandwidth up and down, in Packer's units."""
