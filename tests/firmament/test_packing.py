@@ -52,12 +52,15 @@ def submission(task: int, work: Work, principal: str = ME) -> Submission:
 class Yard:
     """An office of three nodes whose links carry 100 Mbit/s."""
 
-    def __init__(self, set_up: SetUp = SetUp.CENTRALISED, capacity: int = LINK) -> None:
+    def __init__(
+        self, set_up: SetUp = SetUp.CENTRALISED, capacity: int = LINK, *, metered: bool = True
+    ) -> None:
         self.office = Office(Orders(set_up, "spread"), "n1", KnowledgeBase("n1", 1), WALL)
         self.office.changed_duty(Duty(), Duty(ALL, ALL, leader="n1", governs=ALL), 0.0)
         for node in NODES:
             self.office.read(node, board(node), 0.0)
-            self.office.metered(node, Metered(int(node[1:]), (), (capacity, 0, 10**7), 0, b""), 0.0)
+            if metered:
+                self.office.metered(node, Metered(int(node[1:]), (), (capacity, 0, 10**7), 0, b""), 0.0)
         self.now = 0.0
         self.office.round(0.0)
 
@@ -334,6 +337,8 @@ def test_links_are_booked_like_machines() -> None:
     refused = blind.bring(both)
     assert "What n1, n2, n3 can do is not known: give them the setting link_rate" in str(refused["error"])
     assert blind.bring(both.replace("cpu = 3", "cpu = 2"))["ok"]
+    early = Yard(metered=False)
+    assert "What n1, n2, n3 can do was not heard yet: try again" in str(early.bring(both)["error"])
 
 
 def test_no_more_edges_are_promised_than_nodes_are_told_of() -> None:

@@ -204,6 +204,7 @@ class Admissions:
                 float(board.memory_bytes),
                 float(able.get(name, (0, 0, 0))[Traffic.OUT]),
                 float(able.get(name, (0, 0, 0))[Traffic.STORE]),
+                name in able,
             )
             for name, board in sorted(self._books.nodes.items())
         )

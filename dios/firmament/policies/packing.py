@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -174,13 +174,14 @@ class Packing:
         setting = {"bandwidth": "link_rate", "disk_write": "store_rate", "disk_read": "store_rate"}
         if resource not in setting:
             return ""
-        nothing = [
-            one.name for one in self._machines if not (one.link if resource == "bandwidth" else one.disk)
-        ]
+        silent = [one.name for one in self._machines if not one.heard]
+        if silent:
+            return f"What {_some(silent)} can do was not heard yet: try again in a moment"
+        link = resource == "bandwidth"
+        nothing = [one.name for one in self._machines if not (one.link if link else one.disk)]
         if not nothing:
             return ""
-        some = ", ".join(nothing[:5]) + (", ..." if len(nothing) > 5 else "")
-        return f"What {some} can do is not known: give them the setting {setting[resource]}"
+        return f"What {_some(nothing)} can do is not known: give them the setting {setting[resource]}"
 
     # Time, and who runs -----------------------------------------------------------------------------------
 
@@ -352,3 +353,7 @@ class Packing:
         worst = site_of(self._machines, books.now, 1)
         worst.set_aside(amounts + books.peak())
         return worst
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:5]) + (", ..." if len(nodes) > 5 else "")
