@@ -107,6 +107,7 @@ def test_a_course_tells_when_processors_were_used() -> None:
     assert cpu[3] <= cpu[1] / 2, "what the test itself does"
     assert member.highest.values[Channel.MEMORY][3] > 1_000_000
     assert (member.name, member.runs, member.completed, member.length_s) == ("map.0", 1, 1, 4.2)
+    assert site.tracer.fresh, "to be stored soon"
 
 
 def test_what_came_before_the_first_look_is_spread_over_it() -> None:

@@ -57,6 +57,8 @@ _HAND_ON_S: Final = 10.0
 """What was taken in the last seconds may be forgotten with a coordinator; what was set is not."""
 _KEEP_S: Final = 60.0
 """Measurements of the last minute may go with the node."""
+_KEEP_COURSES_S: Final = 5.0
+"""Courses are few, and each run of a job makes them once."""
 
 
 class Coordinator:
@@ -372,6 +374,9 @@ class Coordinator:
                 report = self._observer.report(self._own)
             if report is not None:
                 await self._tell("its measurements are not told", self._node.report(report))
+            if self._tracer.fresh:
+                self._tracer.fresh = False
+                keep_at = min(keep_at, trio.current_time() + _KEEP_COURSES_S)
             if trio.current_time() >= keep_at:
                 keep_at = trio.current_time() + _KEEP_S
                 await self._keep()

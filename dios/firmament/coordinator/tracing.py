@@ -139,6 +139,8 @@ class Tracer:
         self._tasks: dict[int, _Task] = {}
         self._done: set[int] = set()
         self._problem = ""
+        self.fresh = False
+        """Whether there are courses that nobody has stored yet; whoever stores them says no."""
         self._news = trio.Event()
 
     async def run(self, node: AsyncNode, lock: trio.Lock) -> None:
@@ -170,6 +172,7 @@ class Tracer:
         for course in courses:
             try:
                 self._knowledge.add_course(course)
+                self.fresh = True
             except InvalidError as error:
                 self._tell(f"the course of a task makes no sense: {error}")
 
