@@ -59,16 +59,30 @@ class _Edge:
 class Sender:
     """Somebody who sends while guarantees hold."""
 
-    __slots__ = ("_earlier", "_later", "_took", "asleep", "bucket", "flow", "held_at", "hungry", "took_at")
+    __slots__ = (
+        "_earlier",
+        "_later",
+        "_took",
+        "asleep",
+        "bucket",
+        "flow",
+        "held_at",
+        "hungry",
+        "inline",
+        "took_at",
+    )
 
     def __init__(self, flow: Flow, now: int) -> None:
         self.flow = flow
         self.bucket: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
+        self.inline: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
+        """For what goes inside messages, which cannot wait: its next calls do."""
         self.hungry = False
         """Whether the last division knew that it wants more than it has."""
         self.asleep = 0
         """Threads of its that wait to send."""
-        self.held_at = self.took_at = _LONG_AGO
+        self.held_at = _LONG_AGO
+        self.took_at = now
         self._took = 0
         self._earlier = self._later = (now, 0)
 
@@ -77,6 +91,16 @@ class Sender:
         self._took += size
         self.took_at = now
         self.bucket.take(size, now)
+
+    def spend(self, size: int, now: int) -> None:
+        """So many bytes go inside a message."""
+        self.take(size, now)
+        self.inline.take(size, now)
+
+    def set_rate(self, bytes_s: int, now: int) -> None:
+        """Go on at another rate."""
+        self.bucket.set_rate(bytes_s, now)
+        self.inline.set_rate(bytes_s, now)
 
     def mark(self, now: int) -> None:
         """Remember how much it had sent by now, for ``recent`` from the next mark on."""
@@ -155,6 +179,11 @@ class LocalController:
             self._divide(now)
         return found
 
+    def owes(self, account: Account, now: int) -> bool:
+        """Whether more went inside messages on this account than it may send."""
+        found = self._senders.get(account)
+        return found is not None and found.inline.wait_ns(now) > 0
+
     def hold_up(self, sender: Sender, now: int) -> int:
         """Somebody must wait: so long at most, in nanoseconds, until it looks again."""
         sender.held_at = now
@@ -200,7 +229,7 @@ class LocalController:
         for (account, sender), claim, rate in zip(self._senders.items(), claims, rates, strict=True):
             sender.hungry = claim.demand > rate
             most = min(rate + spare, self.caps.get(account, limits.RATE_BYTES_S_MAX))
-            sender.bucket.set_rate(max(most, limits.GUARANTEE_BYTES_S_MIN), now)
+            sender.set_rate(max(most, limits.GUARANTEE_BYTES_S_MIN), now)
         self._divided = now
         self._due = min(now + _TICK, self._next_step)
 

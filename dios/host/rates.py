@@ -274,6 +274,46 @@ class Rates:
                 if bucket is not None:
                     bucket.take(size, now)
 
+    # -- inside messages, while guarantees hold ------------------------------------------------------
+    def spend_inline(self, account: Account, size: int) -> None:
+        """So many bytes go inside a message to another node, and are counted."""
+        if not self._control.on or size < limits.GUARANTEE_INLINE_BYTES_MIN:
+            return
+        flow = self.begin(account, Traffic.OUT, 0)
+        self.change(flow, Traffic.OUT, size, 0)
+        with self._changed:
+            now = self._now()
+            self._holding(now)
+            if self._control.on:
+                flow.streams = True
+                self._control.sender(account, flow, now).spend(size, now)
+
+    def owes_inline(self, account: Account) -> bool:
+        """Whether the next call of an account is to wait, for what went inside messages before."""
+        if not self._control.on:
+            return False
+        with self._changed:
+            return self._control.owes(account, self._now())
+
+    async def wait_inline(self, account: Account, ended: Callable[[], bool]) -> None:
+        """Wait in the loop until that is not so any more, or ``ended`` says that it need not."""
+        while self.owes_inline(account) and not ended():
+            told = self._told
+            with self._changed:
+                now = self._now()
+                self._holding(now)
+                if not self._control.on:
+                    return
+                sender = self._control.sender(account, self._flow_of(account, Traffic.OUT), now)
+                wait_ns = min(sender.inline.wait_ns(now), self._control.hold_up(sender, now))
+                sender.asleep += 1
+            try:
+                with trio.move_on_after(wait_ns / _S):
+                    await told.wait()
+            finally:
+                sender.asleep -= 1
+
+    # -- the store, where the loop waits --------------------------------------------------------------
     async def wait_off(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
         """Wait in the loop until a principal has no debt, or ``ended`` says that it need not.
 

@@ -78,7 +78,10 @@ class Stored:
         """
         # Held up for what its user stores, a coordinator could not tell the rates that would end it.
         if task != self._rates.told_by and may_store(call):
-            await self._rates.wait_off(self._owners.of(task), Traffic.STORE, lambda: _hung_up(channel))
+            principal = self._owners.of(task)
+            # Of what is stored on another node, the few bytes inside a message went before they were counted.
+            await self._rates.wait_inline(self._rates.account(task, principal), lambda: _hung_up(channel))
+            await self._rates.wait_off(principal, Traffic.STORE, lambda: _hung_up(channel))
 
 
 def may_store(call: AnyCall) -> bool:

@@ -37,6 +37,10 @@ from tests.lab.rates import CAPACITY, GREEDY, GREEDY_BYTES, GREEDY_CONNECTIONS, 
 RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "guarantees.md"
 ME: Final = f"uid:{os.geteuid()}"
 MB: Final = 1_000_000
+SMALL: Final = 4003
+"""A second greedy user, who reads what fits inside messages."""
+SMALL_CONNECTIONS: Final = 6
+SMALL_BYTES: Final = 24_000
 LEASE_MS: Final = 5_000
 TELL_S: Final = 1.0
 LOOK_S: Final = 0.02
@@ -92,6 +96,9 @@ PLAN: Final = {
 """Two tasks, each of them with one phase after another; both have weight 0: what is lent is not theirs."""
 
 
+USERS: Final = {f"uid:{GREEDY}": "greedy", f"uid:{SMALL}": "small"}
+
+
 @dataclass
 class Found:
     """What was moved for each over time: seconds since the beginning, and bytes."""
@@ -118,18 +125,19 @@ class Found:
 
 
 async def look(node: AsyncNode, traffic: Traffic, names: dict[int, str]) -> dict[str, int]:
-    """What the node has moved for each task, and for the greedy user."""
-    moved = dict.fromkeys((*names.values(), "greedy"), 0)
+    """What the node has moved for each task, and for the greedy users."""
+    moved = dict.fromkeys((*names.values(), *USERS.values()), 0)
     for meter in (await node.govern()).meters:
-        if meter.traffic is traffic and (meter.task in names or meter.principal == f"uid:{GREEDY}"):
-            moved[names.get(meter.task, "greedy")] += meter.moved
+        who = names.get(meter.task) or USERS.get(meter.principal, "")
+        if meter.traffic is traffic and who:
+            moved[who] += meter.moved
     return moved
 
 
 async def watch(place: str, traffic: Traffic, names: dict[int, str], began: float, found: Found) -> None:
     """Look again and again."""
     async with dios.open_node(place, groups=()) as node:
-        found.moved.update({name: [] for name in (*PLAN, "greedy")})
+        found.moved.update({name: [] for name in (*PLAN, *USERS.values())})
         while True:
             moved = await look(node, traffic, names)
             found.times.append(time.time() - began)
@@ -176,14 +184,14 @@ async def begun(
     return {one.id: one.label for one in rows if one.label in tasks}, tasks
 
 
-async def played(here: Machine, there: Machine, process: subprocess.Popen[str]) -> dict[str, Found]:
+async def played(here: Machine, there: Machine, users: list[subprocess.Popen[str]]) -> dict[str, Found]:
     """All phases; what the sending node and the receiving one saw."""
     seconds = PHASE_S * max(map(len, PLAN.values()))
     began = time.time() + SETTLE_S
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(f"{SETTLE_S + seconds + 1}\n")
-    process.stdin.flush()
+    for process in users:
+        assert process.stdin is not None
+        process.stdin.write(f"{SETTLE_S + seconds + 1}\n")
+        process.stdin.flush()
     found = {"sent": Found(), "received": Found()}
     async with dios.open_node(str(here.socket)) as node, trio.open_nursery() as nursery:
         names, tasks = await begun(node, here.name, there.name, began)
@@ -196,7 +204,9 @@ async def played(here: Machine, there: Machine, process: subprocess.Popen[str]) 
             assert status.exit_code == 0, f"{name}: {said.decode()}"
         await trio.sleep(max(0.0, began + seconds + 0.5 - time.time()))
         nursery.cancel_scope.cancel()
-    await trio.to_thread.run_sync(process.stdout.readline)
+    for process in users:
+        assert process.stdout is not None
+        await trio.to_thread.run_sync(process.stdout.readline)
     return found
 
 
@@ -205,15 +215,19 @@ def carried_out(folder: Path) -> dict[str, Found]:
     clusters_are_here()
     folder.chmod(0o755)
     program = DaemonProgram(
-        **{"pool-size": "2", "allowed-uids": f"{GREEDY}", "link-rate": str(CAPACITY)}, coordinator="off"
+        **{"pool-size": "2", "allowed-uids": f"{GREEDY},{SMALL}", "link-rate": str(CAPACITY)},
+        coordinator="off",
     )
     with Lab(folder, program, 2) as lab, contextlib.ExitStack() as stack:
         here, there = lab.nodes
         shape(there)
         lab.start()
         wait_agreement(lab)
-        process = stack.enter_context(reader(here, there, GREEDY, GREEDY_CONNECTIONS, GREEDY_BYTES, 0))
-        return trio.run(partial(played, here, there, process))
+        users = [
+            stack.enter_context(reader(here, there, GREEDY, GREEDY_CONNECTIONS, GREEDY_BYTES, 0)),
+            stack.enter_context(reader(here, there, SMALL, SMALL_CONNECTIONS, SMALL_BYTES, 0)),
+        ]
+        return trio.run(partial(played, here, there, users))
 
 
 def seconds_of(name: str) -> Iterator[tuple[int, Part]]:
@@ -249,14 +263,18 @@ def report(found: dict[str, Found], load: float) -> str:
         f"{platform.python_version()}, load {load:.1f} before it began. Two nodes in network namespaces, and "
         f"a link of {LINK_MBIT} Mbit/s from the second to the first, of which {CAPACITY / MB:.0f} MB/s are "
         f"told to be there ([guarantees](../../docs/guarantees.md)). A greedy user has {GREEDY_CONNECTIONS} "
-        f"connections that read {GREEDY_BYTES >> 20} MiB each, time after time. Two tasks, `steps` and "
+        f"connections that read {GREEDY_BYTES >> 20} MiB each, time after time; another, `small`, has "
+        f"{SMALL_CONNECTIONS} that read {SMALL_BYTES / 1000:.0f} kB, inside messages, which are counted "
+        "by the node that sends alone. Two tasks, `steps` and "
         f"`modest`, read too, in phases of {PHASE_S} s; their guarantees have weight 0, so they have no part "
         "in what is left. All figures are MB/s over one second, as counted by the node that sends; in "
         "brackets by the one that receives."
     )
     lines = ["# Guarantees beside a greedy user", "", text, ""]
-    lines += ["| second | steps: guarantee, wants | got | modest: guarantee, wants | got | greedy | link |"]
-    lines += ["|---:|---|---:|---|---:|---:|---:|"]
+    lines += [
+        "| second | steps: guarantee, wants | got | modest: guarantee, wants | got | greedy | small | link |"
+    ]
+    lines += ["|---:|---|---:|---|---:|---:|---:|---:|"]
     for second in range(PHASE_S * max(map(len, PLAN.values()))):
         row = [str(second)]
         for name, parts in PLAN.items():
@@ -267,7 +285,8 @@ def report(found: dict[str, Found], load: float) -> str:
             row.append(f"{part.guarantee / MB:.0f}, {wants}")
             row.append(_both(sent, came, second, lambda one, at, name=name: one.between(name, at, at + 1)))  # type: ignore[misc]
         row.append(_both(sent, came, second, lambda one, at: one.between("greedy", at, at + 1)))
-        row.append(_both(sent, came, second, lambda one, at: one.link(at, at + 1)))
+        row.append(f"{sent.between('small', second, second + 1) / MB:.2f}")
+        row.append(f"{sent.link(second, second + 1) / MB:.2f}")
         lines.append(f"| {' | '.join(row)} |")
     back = sent.back_ms("steps", 4 * PHASE_S, PLAN["steps"][4].guarantee)
     wrong = kept(sent)

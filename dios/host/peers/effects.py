@@ -146,7 +146,7 @@ class Peers:
         """Say something to a node, with its bytes beside it; raises DamagedError when there are none such."""
         order = effect.source
         if order is None:
-            self._links.send(effect.node, effect.message)
+            self._links.send(effect.node, effect.message, None, _asked_by(effect.message))
             return None
         if not self._links.is_up(effect.node):
             return None
@@ -174,7 +174,7 @@ class Peers:
     def _send_bytes(self, effect: fx.Send, source: Source) -> None:
         node, message, content = effect.node, effect.message, source.content
         if isinstance(content, bytes) or source.length <= self._links.inline_bytes_max:
-            self._links.send(node, message, source.read() or None)
+            self._links.send(node, message, source.read() or None, _asked_by(message))
             return
         held = keep(content)
         piece = Piece(content.fd, source.start, source.length)

@@ -1,4 +1,4 @@
-"""Requests of other nodes that store something for a principal which stored more than its rate gives.
+"""Requests of other nodes for whoever stored more than its rate gives, or was sent more inside answers.
 
 Not for: this node's own tasks (``dios.host.stored``). The connection with a node is everybody's, so such a
 request is put aside, and taken when the debt is off; what its task asks for meanwhile comes behind it.
@@ -28,7 +28,7 @@ from dios.wire.types import Traffic
 Take: TypeAlias = Callable[[NodeId, Standing, dcp.Ask, bytes | None], None]
 _TOO_MANY: Final = Failure(
     int(Code.EAGAIN),
-    "so many calls of yours wait there to store something that no more is kept; try again later",
+    "so many calls of yours wait there to store or send something that no more is kept; try again later",
 )
 
 
@@ -68,7 +68,8 @@ class HeldRequests:
         queue = self._queues.get(key)
         if queue is None:
             storing = isinstance(body.call, AcquireWrite) or may_store(body.call)
-            if not (storing and self._rates.in_debt(principal, Traffic.STORE)):
+            owes = self._rates.owes_inline(self._rates.account(body.caller.task, principal))
+            if not (owes or (storing and self._rates.in_debt(principal, Traffic.STORE))):
                 return False
             queue = self._queues[key] = deque()
             self._nursery.start_soon(self._take_later, node, key, principal, name="hold requests")
@@ -84,6 +85,8 @@ class HeldRequests:
         standing, queue = key[0], self._queues[key]
         try:
             while queue and not standing.closed:
+                account = self._rates.account(key[1], principal)
+                await self._rates.wait_inline(account, lambda: standing.closed)
                 await self._rates.wait_off(principal, Traffic.STORE, lambda: standing.closed)
                 if not standing.closed:
                     self._take(node, standing, *queue.popleft())

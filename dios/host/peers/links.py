@@ -39,6 +39,7 @@ from dios.wire import dcp
 from dios.wire.dcp_frames import Channel, Revoked
 
 _log: Final = logging.getLogger(__name__)
+_NOBODY: Final = TaskId(0)
 
 
 class Streamer(Protocol):
@@ -127,11 +128,13 @@ class Links:
         return tuple(link.address for link in self._links.values() if link.address)
 
     # -- sending --------------------------------------------------------------------------------------
-    def send(self, node: NodeId, message: dcp.Message, beside: bytes | None = None) -> None:
-        """Say this, with few bytes beside it; nothing when there is no connection."""
+    def send(
+        self, node: NodeId, message: dcp.Message, beside: bytes | None = None, task: TaskId = _NOBODY
+    ) -> None:
+        """Say this for ``task``, with few bytes beside it; nothing when there is no connection."""
         link = self._links.get(node)
         if link is not None and link.standing is not None:
-            link.standing.say(message, beside)
+            link.standing.say(message, beside, task)
 
     def send_bulk(
         self,

@@ -58,7 +58,7 @@ class Outlet:
 
     def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
         if not isinstance(result, Welcome):
-            self._links.send(self.node, dcp.Reply(seq, result), beside)
+            self._links.send(self.node, dcp.Reply(seq, result), beside, self.task)
 
     def _send_beside(
         self, seq: int, result: Buffer | Results, pieces: tuple[Piece, ...], fds: Sequence[int]

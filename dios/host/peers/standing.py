@@ -70,8 +70,10 @@ class Standing:
         self._quiet.set()
 
     # -- sending --------------------------------------------------------------------------------------
-    def say(self, message: dcp.Message | Revoked, beside: bytes | None = None) -> None:
-        """Say this at once, with few bytes beside it."""
+    def say(
+        self, message: dcp.Message | Revoked, beside: bytes | None = None, task: TaskId = _NOBODY
+    ) -> None:
+        """Say this at once, with few bytes beside it; they go for ``task``."""
         if type(message) is dcp.Ask:
             self._note_asker(message)
         frame = encode_frame(message, beside)
@@ -80,6 +82,8 @@ class Standing:
             # So many wait already: this takes its turn, and what is small need not wait behind it.
             self._transfer(_NOBODY, Transfer(frame[4:], (), _nothing))
             return
+        if task:
+            self._rates.spend_inline(self.sending.of(task), size)
         counts = self._counts
         counts["messages_sent"] += 1
         counts["bytes_sent"] += size

@@ -117,6 +117,26 @@ async def test_small_readings_are_paced_too(tmp_path: Path) -> None:
         assert found == {(WHO, 0, Traffic.OUT): (limits.INLINE_BYTES_MAX + 1, 0)}
 
 
+async def test_who_reads_small_pieces_is_held_up_too(tmp_path: Path) -> None:
+    """What goes inside answers is counted and paid for: further requests of that account wait, no others."""
+    task, other = DEPUTY, DEPUTY + 1
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        readers = Readers(here, there, {task: WHO, other: OTHER}, limits.INLINE_BYTES_MAX - 1_000)
+        there.do(SetRates((Rate(WHO, Traffic.OUT, 1),), 60_000, guarantees=(edge(1),)))
+        readers.ask(task)
+        await until(lambda: readers.came == [task], "one came")
+        moved, waiting = meters(there.host.rates)[WHO, 0, Traffic.OUT]
+        assert 0 < moved - readers.size < 1_000
+        assert not waiting
+        readers.ask(task)
+        readers.ask(other)
+        await until(lambda: readers.came == [task, other], "another's came")
+        assert len(there.core.seen(Received)) == 2, "this one was not taken"
+        there.do(SetRates((), 60_000))
+        await until(lambda: readers.came == [task, other, task], "it came")
+
+
 async def test_whom_something_is_guaranteed_waits_for_nobodys_turn(tmp_path: Path) -> None:
     """More slow principals than connections have transfers; two guaranteed tasks go past them all."""
     promised = (DEPUTY, DEPUTY + 1)
