@@ -270,7 +270,7 @@ def report(found: dict[str, Found], load: float) -> str:
         "in what is left. All figures are MB/s over one second, as counted by the node that sends; in "
         "brackets by the one that receives."
     )
-    lines = ["# Guarantees beside a greedy user", "", text, ""]
+    lines = ["# Guarantees beside greedy users", "", text, ""]
     lines += [
         "| second | steps: guarantee, wants | got | modest: guarantee, wants | got | greedy | small | link |"
     ]
