@@ -10,7 +10,7 @@ in bytes; what was touched longest ago falls out first, all courses of one task 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -100,16 +100,24 @@ class Courses:
         """In how many runs any task of a job was measured."""
         return len({course.run for course in self._of_job(principal, job)})
 
+    def names(self, principal: str, job: str) -> list[str]:
+        """The tasks of a job of which anything is known, sorted."""
+        return sorted(
+            key.member for key in self.kept if key.whole and (key.principal, key.job) == (principal, job)
+        )
+
     def members(self, principal: str, job: str) -> list[Member]:
         """All that is known of a job's tasks, by name."""
+        return list(self.each(principal, job, self.names(principal, job)))
+
+    def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[Member]:
+        """What is known of these tasks, one after the other: each takes milliseconds."""
         began: dict[int, int] = {}
         for course in self._of_job(principal, job):
             began[course.run] = min(began.get(course.run, course.began_ns), course.began_ns)
-        keys = {key.member for key in self.kept if (key.principal, key.job) == (principal, job)}
-        found = {
-            name: [self._of(Key(principal, job, name, whole)) for whole in (True, False)] for name in keys
-        }
-        return [_member(name, whole, part, began) for name, (whole, part) in sorted(found.items()) if whole]
+        for name in names:
+            whole, part = (self._of(Key(principal, job, name, whole)) for whole in (True, False))
+            yield _member(name, whole, part, began)
 
     def _of(self, key: Key) -> list[Course]:
         return [entry.what for entry in self.kept.get(key, ()) if isinstance(entry.what, Course)]

@@ -53,15 +53,15 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
         raise NotPermittedError("only the nodes' own user and root see what jobs of others took")
     courses = None if knowledge is None else knowledge.courses
     name = wanted.job
-    members = [] if courses is None else courses.members(whose, name)
-    if courses is not None and not members:
+    names = [] if courses is None else courses.names(whose, name)
+    if courses is not None and not names:
         name = known_as(name)
-        members = courses.members(whose, name)
-    if courses is None or not members:
+        names = courses.names(whose, name)
+    if courses is None or not names:
         raise InvalidError(_unknown(wanted.job, [] if courses is None else courses.jobs(whose)))
     shown: list[dict[str, object]] = []
     room = _ROOM
-    for member in members[max(0, wanted.begin) :]:
+    for member in courses.each(whose, name, names[max(0, wanted.begin) :]):
         told = _told(member)
         room -= len(json.dumps(told))
         if room < 0 and shown:
@@ -74,7 +74,7 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
         "principal": whose,
         "runs": courses.runs(whose, name),
         "members": shown,
-        "next": end if end < len(members) else None,
+        "next": end if end < len(names) else None,
     }
 
 
