@@ -22,7 +22,7 @@ from dios.host.rates import Rates
 from dios.host.stored import may_store
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.messages import AcquireWrite, Failure
+from dios.wire.messages import AcquireWrite, Advise, Board, Failure, Govern, Place
 from dios.wire.types import Traffic
 
 Take: TypeAlias = Callable[[NodeId, Standing, dcp.Ask, bytes | None], None]
@@ -30,6 +30,9 @@ _TOO_MANY: Final = Failure(
     int(Code.EAGAIN),
     "so many calls of yours wait there to store or send something that no more is kept; try again later",
 )
+
+
+_OF_COORDINATORS: Final[frozenset[type]] = frozenset({Advise, Board, Govern, Place})
 
 
 class _Held(NamedTuple):
@@ -68,7 +71,9 @@ class HeldRequests:
         queue = self._queues.get(key)
         if queue is None:
             storing = isinstance(body.call, AcquireWrite) or may_store(body.call)
-            owes = self._rates.owes_inline(self._rates.account(body.caller.task, principal))
+            # Who tells rates must not wait for what its user's tasks have read.
+            asking = type(body.call) not in _OF_COORDINATORS
+            owes = asking and self._rates.owes_inline(self._rates.account(body.caller.task, principal))
             if not (owes or (storing and self._rates.in_debt(principal, Traffic.STORE))):
                 return False
             queue = self._queues[key] = deque()

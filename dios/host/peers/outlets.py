@@ -23,6 +23,8 @@ from dios.transport.memory import close_all, copies_of
 from dios.wire import dcp
 from dios.wire.messages import AnyResult, Buffer, Failure, Mapping, Results, Welcome
 
+_NOBODY: Final = TaskId(0)
+
 
 class Outlet:
     """Where the answers to one deputy go."""
@@ -58,7 +60,9 @@ class Outlet:
 
     def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
         if not isinstance(result, Welcome):
-            self._links.send(self.node, dcp.Reply(seq, result), beside, self.task)
+            # What is told to coordinators, and of tasks and nodes, is no traffic of a job's.
+            task = self.task if isinstance(result, Buffer | Results) else _NOBODY
+            self._links.send(self.node, dcp.Reply(seq, result), beside, task)
 
     def _send_beside(
         self, seq: int, result: Buffer | Results, pieces: tuple[Piece, ...], fds: Sequence[int]

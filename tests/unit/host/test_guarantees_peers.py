@@ -16,7 +16,7 @@ from dios.host.rates import Charge, Rates
 from dios.ids import BufferId, TaskId
 from dios.wire import dcp
 from dios.wire.calls import ReadOnce
-from dios.wire.messages import Buffer, Guarantee, Meter, Metered, Rate
+from dios.wire.messages import Buffer, Govern, Guarantee, Meter, Metered, Rate
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import Brand, Traffic
 
@@ -76,6 +76,8 @@ class Readers:
         asked = event.message
         assert isinstance(asked, dcp.Ask)
         assert isinstance(asked.body, dcp.Forward)
+        if isinstance(asked.body.call, Govern):
+            return []
         buffer = Buffer(BufferId(asked.number), self.size, 1, 1)
         return [fx.AnswerRead(asked.body.caller.task, asked.number, buffer, BLOB, 0, self.size)]
 
@@ -133,6 +135,9 @@ async def test_who_reads_small_pieces_is_held_up_too(tmp_path: Path) -> None:
         readers.ask(other)
         await until(lambda: readers.came == [task, other], "another's came")
         assert len(there.core.seen(Received)) == 2, "this one was not taken"
+        coordinator = dcp.Caller(TaskId(DEPUTY + 2), WHO, "f" * 16, Brand.PURE)
+        here.do(fx.Send(there.node, dcp.Ask(9, 1, dcp.Forward(coordinator, Govern()))))
+        await until(lambda: len(there.core.seen(Received)) == 3, "who tells rates is not held up")
         there.do(SetRates((), 60_000))
         await until(lambda: readers.came == [task, other, task], "it came")
 
