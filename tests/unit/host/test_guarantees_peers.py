@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
+from typing import cast
 
+import pytest
+import trio
+import trio.testing
 from peer_rig import BLOB, DEPUTY, PeerHost, connected, two_hosts, until
 
 from dios import limits
@@ -13,9 +18,12 @@ from dios.core.effects import SetRates
 from dios.core.events import Received
 from dios.host.memories import Memory
 from dios.host.rates import Charge, Rates
+from dios.host.stored import Stored
+from dios.host.turns import Owners
 from dios.ids import BufferId, TaskId
+from dios.transport.unix_server import TaskChannel
 from dios.wire import dcp
-from dios.wire.calls import ReadOnce
+from dios.wire.calls import ReadOnce, Stat, WriteOnce
 from dios.wire.messages import Buffer, Govern, Guarantee, Meter, Metered, Rate
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import Brand, Traffic
@@ -237,3 +245,27 @@ def test_who_is_held_up_goes_on_when_guarantees_are_lifted() -> None:
     rates.wake()
     second.join(10)
     assert took == [True] * 4 + [False]
+
+
+@pytest.mark.parametrize("call", [WriteOnce(1, b"x"), Stat(1)], ids=["stores", "stores nothing"])
+async def test_who_writes_small_pieces_to_afar_is_held_up_at_its_own_node(call: WriteOnce | Stat) -> None:
+    """Its next call that stores waits until what went inside messages is paid; other calls do not."""
+    rates, owners = Rates((10**9, 10**9, 0)), Owners()
+    owners.add(TaskId(7), WHO)
+    rates.set(SetRates((Rate(WHO, Traffic.OUT, 1),), 60_000, guarantees=(edge(1),)))
+    rates.spend_inline(WHO, 10**6)
+    passed = False
+    near, far = socket.socketpair()
+    with near, far:
+
+        async def ask() -> None:
+            nonlocal passed
+            await Stored(rates, owners).wait_off(TaskId(7), call, cast("TaskChannel", near))
+            passed = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            assert passed is isinstance(call, Stat)
+            rates.set(SetRates((), 60_000))
+    assert passed
