@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +18,9 @@ import trio
 
 from dios.errors import DiosError
 from dios.firmament.coordinator.duty import Candidate, Duty, duty_of
-from dios.firmament.coordinator.observer import Observer, Report
+from dios.firmament.coordinator.eyes import Eyes, told_or_said
+from dios.firmament.coordinator.observer import Report
 from dios.firmament.coordinator.sharing import Sharing
-from dios.firmament.coordinator.tracing import Tracer
 from dios.firmament.knowledge import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from dios.firmament.coordinator.office import Links, Office
     from dios.firmament.coordinator.orders import Orders
     from dios.wire.messages import Asked, BoardRows
-
-KNOWLEDGE: Final = "knowledge"
-"""The label of the durable object in which a node keeps what its coordinator has measured."""
 
 _LOADING: Final = (
     "coordinator: loading the scheduler; the first time its kernels are compiled, which takes a minute, and "
@@ -48,17 +44,12 @@ _SETTLE_S: Final = 3.0
 _BOARD_WAIT_MS: Final = 1_000
 _AGAIN_S: Final = 0.5
 """While anything waits, costs change with time: a round at least so often."""
-_LOOK_S: Final = 2.0
 _CONTROL_S: Final = 1.0
 """The control interval of rates."""
 _RATES_LEASE_MS: Final = 5_000
 """Rates of a coordinator that is gone hold no longer."""
 _HAND_ON_S: Final = 10.0
 """What was taken in the last seconds may be forgotten with a coordinator; what was set is not."""
-_KEEP_S: Final = 60.0
-"""Measurements of the last minute may go with the node."""
-_KEEP_COURSES_S: Final = 5.0
-"""Courses are few, and each run of a job makes them once."""
 
 
 class Coordinator:
@@ -73,11 +64,8 @@ class Coordinator:
         self._in_office_since = 0.0
         self._knowledge = knowledge
         self._delegation_s = delegation_s
-        self._observer = Observer(knowledge)
-        self._tracer = Tracer(knowledge)
         self._own = ""
         self._own_id = 0
-        self._own_board: BoardRows | None = None
         self._living: dict[str, Member] = {}
         self._followed: set[str] = set()
         """The nodes whose boards are being read."""
@@ -86,6 +74,7 @@ class Coordinator:
         self._duty = Duty()
         self._office: Office | None = None
         self._lock = trio.Lock()
+        self._eyes = Eyes(node, knowledge, self._lock)
         self._considering = trio.Lock()
         self._handing_on = trio.Lock()
         """Held from when weights and quotas may change until that is stored."""
@@ -94,7 +83,6 @@ class Coordinator:
         self._answered: set[tuple[str, int]] = set()
         """Questions that stand on boards and are, or are being, answered."""
         self._reported: dict[str, int] = {}
-        self._kept = b""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -104,12 +92,11 @@ class Coordinator:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow_members, nursery)
-                nursery.start_soon(self._observe)
-                nursery.start_soon(self._tracer.run, self._node, self._lock)
+                nursery.start_soon(self._eyes.run)
                 nursery.start_soon(self._rounds, nursery)
                 nursery.start_soon(self._share)
         finally:
-            self._observer.close()
+            self._eyes.close()
 
     # Who there is -------------------------------------------------------------------------------------
 
@@ -140,7 +127,7 @@ class Coordinator:
                 wall = time.time() - trio.current_time()
                 make = partial(open_office, self._orders, self._own, self._knowledge, wall)
                 self._office = await trio.to_thread.run_sync(make)
-                self._office.unmeasured = self._observer.unmeasured
+                self._office.unmeasured = self._eyes.unmeasured
                 duty = self._duty_now()
             if duty == self._duty:
                 return
@@ -187,8 +174,7 @@ class Coordinator:
                 self._forget_numbers(name)
                 continue
             if name == self._own and board.version > since:
-                self._own_board = board
-                self._tracer.heard(board, time.monotonic_ns())
+                self._eyes.heard(board)
                 await self._learn(board.shares_version, board.shares)
             candidate = Candidate(board.node, board.name, board.rack, board.coordinated)
             if self._candidates.get(name) != candidate:
@@ -310,10 +296,10 @@ class Coordinator:
             if trio.current_time() >= hand_on_at:
                 hand_on_at = trio.current_time() + _HAND_ON_S
                 async with self._handing_on:
-                    await self._tell("shares are not handed on", self._hand_on(office))
+                    await told_or_said("shares are not handed on", self._hand_on(office))
             async with self._lock:
                 now = trio.current_time()
-                links = await trio.to_thread.run_sync(office.rates, now, 2 * _CONTROL_S)
+                links = await trio.to_thread.run_sync(office.rates, now, _RATES_LEASE_MS / 1000)
             with trio.move_on_after(_CONTROL_S):
                 async with trio.open_nursery() as nursery:
                     for name in duty.governs:
@@ -357,47 +343,6 @@ class Coordinator:
         new_here = now - self._in_office_since < _HAND_ON_S
         async with self._lock:
             self._office.learn(shares, now, commitments=new_here or not self._duty.governs)
-
-    # Eyes -----------------------------------------------------------------------------------------------
-
-    async def _observe(self) -> None:
-        """Look at this node's tasks now and then; tell whoever schedules, and keep it on the node."""
-        keep_at = trio.current_time() + _KEEP_S
-        while True:
-            board = self._own_board
-            if board is None:
-                await trio.sleep(_MEMBERS_S)
-                continue
-            # The scheduler of this coordinator, if it has one, reads and adds to the same knowledge.
-            async with self._lock:
-                await trio.to_thread.run_sync(self._observer.look, board)
-                report = self._observer.report(self._own)
-            if report is not None:
-                await self._tell("its measurements are not told", self._node.report(report))
-            if self._tracer.fresh:
-                self._tracer.fresh = False
-                keep_at = min(keep_at, trio.current_time() + _KEEP_COURSES_S)
-            if trio.current_time() >= keep_at:
-                keep_at = trio.current_time() + _KEEP_S
-                await self._keep()
-            await trio.sleep(_LOOK_S)
-
-    async def _keep(self) -> None:
-        stored = [reference for reference in self._node.inputs if reference.label == KNOWLEDGE]
-        if not stored:
-            return
-        async with self._lock:
-            data = await trio.to_thread.run_sync(self._knowledge.to_bytes)
-        if data != self._kept:
-            self._kept = data
-            await self._tell("its measurements are not kept", stored[0].write_bytes(data))
-
-    async def _tell(self, what: str, doing: Awaitable[object]) -> None:
-        """Do what may fail without harm to the scheduling; its failures stand in the task's console."""
-        try:
-            await doing
-        except DiosError as error:
-            sys.stderr.write(f"coordinator: {what}: {error}\n")
 
 
 def _decoded(data: bytes) -> Report | None:

@@ -17,7 +17,8 @@ from dios import limits
 from dios.client.aio import open_node
 from dios.errors import DiosError
 from dios.firmament.coordinator.duty import SetUp
-from dios.firmament.coordinator.loop import KNOWLEDGE, Coordinator
+from dios.firmament.coordinator.eyes import KNOWLEDGE
+from dios.firmament.coordinator.loop import Coordinator
 from dios.firmament.coordinator.orders import Orders
 from dios.firmament.knowledge import KnowledgeBase
 
