@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -224,23 +225,30 @@ def test_who_is_held_up_goes_on_when_guarantees_are_lifted() -> None:
     """A thread in debt that waits for its rate goes on at once, and one that need not ends."""
     rates = Rates((1, 1, 1))
     rates.set(SetRates((), 60_000, guarantees=(edge(7),)))
-    ended = threading.Event()
+    ended, pause = threading.Event(), threading.Event()
     took: list[bool] = []
 
+    def waits(condition: Callable[[], bool]) -> None:
+        for _ in range(10_000):
+            if condition():
+                return
+            pause.wait(0.001)
+        raise AssertionError(took)
+
     def take(count: int, stop: threading.Event) -> None:
-        took.extend(rates.take(OTHER, Traffic.OUT, 2**40, stop.is_set) for _ in range(count))
+        for _ in range(count):
+            took.append(rates.take(OTHER, Traffic.OUT, 2**40, stop.is_set))  # noqa: PERF401 - it is looked at
 
     first = threading.Thread(target=take, args=(3, ended))
     first.start()
-    first.join(0.05)
-    assert first.is_alive()
+    waits(lambda: len(took) == 1)
     rates.set(SetRates((), 60_000))
     first.join(10)
     assert took == [True] * 3
     rates.set(SetRates((), 60_000, guarantees=(edge(7),)))
     second = threading.Thread(target=take, args=(2, ended))
     second.start()
-    second.join(0.05)
+    waits(lambda: len(took) == 4)
     ended.set()
     rates.wake()
     second.join(10)
