@@ -229,6 +229,21 @@ def test_jobs_outlive_their_coordinator() -> None:
     assert sum(heir.reserved().values()) == 0
 
 
+def test_the_next_coordinator_books_steps_when_they_come() -> None:
+    """A step in the middle of a long instant of a job is booked for its own time, not for that instant's."""
+    yard = Yard()
+    assert yard.bring(job("steps", 3, 60, a="count = 3\ncpu = {0 = 1, 1 = 4}"))["ok"]
+    shares = yard.office.shares(1.0)
+    assert shares is not None
+    heir = Yard()
+    heir.office.learn(shares, 30.0, commitments=True)
+    heir.at(30.0)
+    early = job("early", 13, 2, a="cpu = {0 = 3, 12 = 0}")
+    assert heir.bring(early)["ok"], "until 24 s from now three are free"
+    late = job("late", 30, 2, a="cpu = {0 = 0, 16 = 1}")
+    assert "32 s after its beginning" in str(heir.bring(late)["error"])
+
+
 def test_a_job_that_cannot_be_stored_is_not_admitted() -> None:
     """What the next coordinator would not know of is taken back before its user is told."""
     yard = Yard()

@@ -37,6 +37,8 @@ MIB: Final = 2**20
 MB: Final = 1e6
 MBIT: Final = 1e6 / 8
 """Bytes a second."""
+_NOISE: Final = 1e-9
+"""Of a job's instant: 3 times 0.1 s are not a fourth."""
 _NO_LIMIT: Final = 1e12
 """Of links between racks, Mbit/s: what they carry is not known to nodes."""
 
@@ -152,30 +154,30 @@ class Booking:
     def rest(self, elapsed: float, members: Collection[str]) -> TiMra | None:
         """What is left of it for these members after so many seconds, in the books' instants.
 
-        None for nothing. It begins anywhere within an instant of the books, so each of those gets the most of
-        two neighbours.
+        None for nothing.
         """
-        gone = max(0, int(elapsed / self.job.instant_s))
-        if gone >= self.job.instants or not members:
+        left = self.job.instants * self.job.instant_s - elapsed
+        if not members or left <= 0.0:
             return None
         chosen = [at for at, node in enumerate(self.job.nodes) if node.name in members]
         edges = [
             at for at, edge in enumerate(self.job.edges) if edge.source in members and edge.target in members
         ]
-        left = TiMra(
+        demand, flow = self.job.demand[chosen], self.job.bandwidth[edges]
+        if not self.endless:
+            spans = _spans(self.job.instants, self.job.instant_s, elapsed)
+            demand = np.stack([demand[:, a:b].max(axis=1) for a, b in spans], axis=1)
+            flow = np.stack([flow[:, a:b].max(axis=1) for a, b in spans], axis=1)
+        return TiMra(
             self.job.name,
-            [_bare(self.job.nodes[at], self.job.demand[at, gone:]) for at in chosen],
+            [_bare(self.job.nodes[at], row) for at, row in zip(chosen, demand, strict=True)],
             [
-                replace(self.job.edges[at], bandwidth=self.job.bandwidth[at, gone:], depends=False)
-                for at in edges
+                replace(self.job.edges[at], bandwidth=row, depends=False)
+                for at, row in zip(edges, flow, strict=True)
             ],
-            self.job.instants - gone,
-            self.job.instant_s,
+            demand.shape[1],
+            PACKED_INSTANT_S,
         )
-        if self.endless:
-            return left.with_arrays(left.demand, left.bandwidth, instant_s=PACKED_INSTANT_S)
-        left = left.resampled(PACKED_INSTANT_S)
-        return left.with_arrays(_widened(left.demand), _widened(left.bandwidth))
 
     def add_to(self, held: Floats, names: Mapping[str, int]) -> None:
         """Add what it holds at its first instant to ``held`` (machines, 6), where ``names`` has numbers."""
@@ -236,10 +238,16 @@ def _bare(node: Node, demand: Floats) -> Node:
     return Node(node.name, cpu, memory, write, read)
 
 
-def _widened(amounts: Floats) -> Floats:
-    """(n, T, ...) with one instant more, each the larger of it and the one before."""
-    nothing = np.zeros_like(amounts[:, :1])
-    found: Floats = np.maximum(
-        np.concatenate([amounts, nothing], axis=1), np.concatenate([nothing, amounts], axis=1)
-    )
-    return found
+def _spans(instants: int, instant_s: float, elapsed: float) -> list[tuple[int, int]]:
+    """Which of a job's instants (from, up to) each of the books touches, so many seconds after its beginning.
+
+    It may begin anywhere within an instant of the books, so each touches what two together would.
+    """
+    count = math.ceil((instants * instant_s - elapsed) / PACKED_INSTANT_S) + 1
+    spans = []
+    for at in range(count):
+        begin = max(0.0, elapsed + (at - 1) * PACKED_INSTANT_S)
+        end = elapsed + (at + 1) * PACKED_INSTANT_S
+        first = min(instants - 1, int(begin / instant_s + _NOISE))
+        spans.append((first, max(first + 1, math.ceil(end / instant_s - _NOISE))))
+    return spans

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -90,7 +90,8 @@ class Packing:
         self._promised: Floats = np.zeros((0, 6))
         """By machine: what is withheld, in Packer's units."""
         self._version = 0
-        self._gone: set[int] = set()
+        self._gone: deque[int] = deque(maxlen=4 * PACKED_JOBS_MAX)
+        """Jobs that were released: what others hand on late must not bring them back."""
         self._owners: set[str] = set()
         self.changed = False
         """Whether a job came or went that nobody else knows of yet."""
@@ -137,7 +138,7 @@ class Packing:
     def release(self, number: int, now: float) -> None:
         """A job is over; what it held is free."""
         admitted = self.jobs.pop(number)
-        self._gone.add(number)
+        self._gone.append(number)
         if admitted.placement is not None and admitted.placement.end > self._instant(now):
             admitted.placement.release(self._instant(now))
         self.problems.pop(number, None)
