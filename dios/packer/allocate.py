@@ -209,34 +209,39 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[in
     if policy.knows != "time":
         demand = np.broadcast_to(demand.max(axis=1, keepdims=True), demand.shape)
         flow = np.broadcast_to(flow.max(axis=1, keepdims=True, initial=0.0), flow.shape)
-    tasks = np.array([node.service is None for node in job.nodes])
     if policy.knows == "slots":
+        tasks = np.array([node.service is None for node in job.nodes])
         demand = _in_slots(datacenter, demand, tasks, policy.slots)
     order = job.order
     if policy.order == "share":
         order = np.argsort((demand.max(axis=1) / datacenter.totals[:4]).max(axis=1), kind="stable")
     elif policy.order == "flow":
         order = _by_flow(job)
-    span = np.tile(np.array([0, datacenter.servers]), (nodes, 1))
+    span = np.zeros((nodes, 2), np.int64)
+    span[:, 1] = datacenter.servers
     for at, node in enumerate(job.nodes):
         if node.service is not None:
             span[at] = datacenter.services[node.service]
     for at, server in pinned.items():
         span[at] = server, server + 1
-    hose = np.zeros((2, nodes, job.instants))
+    hose = np.zeros((nodes, job.instants, 2), np.float32)
     if policy.ahead > 0.0:
-        for side, total in enumerate(hose):
+        for side in range(2):
+            total = np.zeros((nodes, job.instants))
             np.add.at(total, job.ends[:, side], flow)
-    degrees = np.bincount(job.ends.ravel(), minlength=nodes)
+            hose[:, :, side] = total
+    both = job.ends.ravel()
+    first = np.zeros(nodes + 1, np.int64)
+    np.cumsum(np.bincount(both, minlength=nodes), out=first[1:])
     return Load(
         demand=np.ascontiguousarray(demand, np.float32),
         flow=np.ascontiguousarray(flow, np.int64),
-        hose=np.ascontiguousarray(np.moveaxis(hose, 0, 2), np.float32),
+        hose=hose,
         ends=np.array(job.ends),
         order=np.array(order, np.int64),
-        span=span.astype(np.int64),
-        first=np.append(0, np.cumsum(degrees)).astype(np.int64),
-        at=(np.argsort(job.ends.ravel(), kind="stable") // 2).astype(np.int64),
+        span=span,
+        first=first,
+        at=np.argsort(both, kind="stable") // 2,
         slots=np.arange(datacenter.now, datacenter.now + job.instants) % datacenter.horizon,
         place=np.full(nodes, -1, np.int64),
         plane=np.full(edges, -1, np.int64),
