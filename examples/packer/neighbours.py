@@ -112,7 +112,7 @@ def main() -> int:
     for begin, end, wanted in PHASES:
         # A line tells of the second before it.
         rates = [rate for second, rate in got.items() if begin + 1.1 < second <= end]
-        kept.append(statistics.mean(rates) / wanted)
+        kept.append(statistics.fmean(rates or [0.0]) / wanted)
         print(f"wanted and guaranteed {wanted:g} MB/s: got {kept[-1]:.0%}")
     print(f"the {GREEDY} greedy ones: {statistics.median(theirs) * GREEDY:.1f} MB/s together")
     return 0 if min(kept) >= 0.95 else 1

@@ -72,8 +72,8 @@ def test_a_job_runs_where_and_when_it_said(site: Site) -> None:
     file = write(
         site,
         "runs",
-        task("early", 0.1, f"count = 2\ncpu = {CPUS}\nend = 1") + task("late", 0.1, "start = 2\ncpu = 1"),
-        20,
+        task("early", 0.1, f"count = 2\ncpu = {CPUS}\nend = 1") + task("late", 0.1, "start = 6\ncpu = 1"),
+        60,
     )
     planned = json.loads(site.person.types(f"dios pack check {file} --json").stdout)
     assert {member["node"] for member in planned["members"]} <= set(NODES)

@@ -154,6 +154,9 @@ def test_a_job_is_stopped_when_its_time_is_over() -> None:
     assert (order.host, order.preempted) == (node, [10])
     assert yard.office.round(5.5) == []
     assert listed(yard) == []
+    yard.office.read(node, board(node, (occupant(11, work),)), 6.0)
+    (order,) = yard.office.round(6.0)
+    assert order.preempted == [11], "one that begins late is stopped, too"
 
 
 def test_who_is_gone_holds_nothing() -> None:

@@ -70,18 +70,23 @@ class Admissions:
     def look(self, now: float) -> tuple[bool, list[Runner]]:
         """Take in who runs; whether guarantees have changed by that, and who has to stop."""
         packing = self._packing
-        if not packing.jobs:
+        if not (packing.jobs or packing.over):
             packing.update(now)
             return False, []
         packing.machines_are(self._machines(), now)
+        late: list[Runner] = []
         running: dict[int, dict[str, Runner]] = {}
         for task, entry in self._books.tasks.items():
             work = entry.row.work
-            job = packing.jobs.get(work.reservation) if work.reservation else None
-            if job is not None and entry.phase is Phase.RUNNING and entry.row.principal == job.principal:
+            if not work.reservation or entry.phase is not Phase.RUNNING:
+                continue
+            job = packing.jobs.get(work.reservation)
+            if job is not None and entry.row.principal == job.principal:
                 running.setdefault(work.reservation, {})[work.member] = Runner(task, entry.host)
+            elif job is None and work.reservation in packing.over:
+                late.append(Runner(task, entry.host))
         news = packing.seen(running, now)
-        late = packing.overdue(now)
+        late += packing.overdue(now)
         packing.update(now)
         return news or bool(late), late
 

@@ -92,6 +92,8 @@ class Packing:
         self._version = 0
         self._gone: deque[int] = deque(maxlen=4 * PACKED_JOBS_MAX)
         """Jobs that were released: what others hand on late must not bring them back."""
+        self.over: deque[int] = deque(maxlen=4 * PACKED_JOBS_MAX)
+        """Jobs whose time was over: a task of theirs that begins late is stopped, too."""
         self._owners: set[str] = set()
         self.changed = False
         """Whether a job came or went that nobody else knows of yet."""
@@ -213,6 +215,7 @@ class Packing:
             left = not admitted.running and now - admitted.renewed > PACKED_LEASE_S
             if over:
                 late += admitted.running.values()
+                self.over.append(number)
             if over or left:
                 self.release(number, now)
         return late
