@@ -113,6 +113,10 @@ def test_links_are_booked_like_machines() -> None:
     assert "What n1, n2, n3 can do is not known: give them the setting link_rate" in str(refused["error"])
     assert blind.bring(both.replace("cpu = 3", "cpu = 2"))["ok"]
     early = Yard(metered=False)
+    asked = Asked(1, ME, ruler=False, question=b'{"ask": "pack", "do": "list"}')
+    assert early.office.is_early(asked)
+    assert not yard.office.is_early(asked)
+    assert not early.office.is_early(Asked(1, ME, ruler=False, question=b'{"ask": "status"}'))
     assert "What n1, n2, n3 can do was not heard yet: try again" in str(early.bring(both)["error"])
 
 

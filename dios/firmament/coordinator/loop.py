@@ -46,6 +46,8 @@ _AGAIN_S: Final = 0.5
 """While anything waits, costs change with time: a round at least so often."""
 _CONTROL_S: Final = 1.0
 """The control interval of rates."""
+_HEAR_S: Final = 3.0
+"""So long a question about a job waits until all nodes were heard: that takes a control interval."""
 _RATES_LEASE_MS: Final = 5_000
 """Rates of a coordinator that is gone hold no longer."""
 _HAND_ON_S: Final = 10.0
@@ -80,6 +82,8 @@ class Coordinator:
         """Held from when weights and quotas may change until that is stored."""
         self._dirty = trio.Event()
         self._links_changed = trio.Event()
+        self._heard = trio.Event()
+        """Set, and replaced, when a node has told what it moved and can do."""
         self._answered: set[tuple[str, int]] = set()
         """Questions that stand on boards and are, or are being, answered."""
         self._reported: dict[str, int] = {}
@@ -234,6 +238,9 @@ class Coordinator:
                 nursery.start_soon(self._advise, office, name, asked[key])
 
     async def _advise(self, office: Office, name: str, asked: Asked) -> None:
+        with trio.move_on_after(_HEAR_S):
+            while office.is_early(asked):
+                await self._heard.wait()
         async with self._handing_on:
             async with self._lock:
                 answer = await trio.to_thread.run_sync(office.answer, asked)
@@ -323,6 +330,8 @@ class Coordinator:
             return
         async with self._lock:
             office.metered(name, metered, trio.current_time())
+        self._heard.set()
+        self._heard = trio.Event()
         await self._learn(metered.shares_version, metered.shares)
 
     async def _learn(self, version: int, shares: bytes) -> None:

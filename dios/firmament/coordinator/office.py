@@ -278,6 +278,10 @@ class Office:
             for node in rates.keys() | told.keys()
         }
 
+    def is_early(self, asked: Asked) -> bool:
+        """Whether a question about a job has come before all nodes have told what they can do."""
+        return b'"pack"' in asked.question and not self._books.nodes.keys() <= self._rates.capacities().keys()
+
     def answer(self, asked: Asked) -> bytes:
         """The answer to a question."""
         self._desk.duty = self._duty
