@@ -213,6 +213,8 @@ class Zygote:
             group = child.group = self._groups.make(f"task-{child.number}")
             group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
             group.enter(child.pid)
+        except ProcessLookupError:
+            return  # it has ended by itself, which is told as its end
         except OSError as error:
             if child.exit is None:
                 raise DiosError(

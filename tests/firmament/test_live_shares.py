@@ -163,7 +163,7 @@ def _attended(person: Person) -> bool:
 def test_who_came_late_is_not_behind_a_queue(site: Site) -> None:
     """While one user's long queue fills the cluster, another's tasks get the next places, and both show."""
     early, late = f"uid:{EARLY}", f"uid:{LATE}"
-    site.runs(EARLY, 4 * CPUS, 6)
+    site.runs(EARLY, 4 * CPUS, 15)
     wait_until(lambda: site.shares().get(early, {}).get("running") == CPUS, "the cluster is full", 60)
     site.runs(LATE, CPUS // 2, 60)
     seen: list[dict[str, dict[str, object]]] = []
