@@ -214,6 +214,22 @@ def test_who_waited_alone_has_no_head_start() -> None:
     assert site.running() == {"early": 2, "late": 2}
 
 
+def test_who_is_next_in_a_full_cluster_stays_next() -> None:
+    """Where nobody has room nobody is held up, and the first places are whose turn it is."""
+    site = Site(4)
+    first = site.submit("early", 4)
+    site.submit("early", 12)
+    site.round(0.0)
+    late = site.submit("late", 2, now=1.0)
+    for second in range(1, 5 * int(TURN_PATIENCE_S)):
+        assert site.round(float(second)) == []
+    now = 5 * TURN_PATIENCE_S
+    for task in first:
+        site.scheduler.finished(task, now)
+    assert set(site.round(now)) >= set(late)
+    assert site.running() == {"early": 2, "late": 2}
+
+
 def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
     """Whose turn it is is waited for, TURN_PATIENCE_S at the most; then others use what is left."""
     site = Site(8)

@@ -8,7 +8,7 @@ Each principal's tasks go by priority, then in the order of their submission. Th
 priority of SDRF is next; if its first task has no room in the whole cluster, everybody waits, so that large
 tasks get their turn. Room in the whole cluster is not room on a machine, and tasks may have wishes. So what
 was let in and found no place stays let in, without room being kept for it, and so does a first task that has
-held up everybody for TURN_PATIENCE_S. Neither wastes what others can use.
+held up others who have room for TURN_PATIENCE_S. Neither wastes what others can use.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Turns:
         self._in_before: Ints = np.zeros(0, np.int64)
         """Identifiers of the tasks that were let in last, sorted."""
         self._first = -1
-        """The identifier of the task that held up everybody in the last round, or -1."""
+        """The identifier of the task that held up others in the last round, or -1."""
         self._since = 0.0
         self._passed: set[int] = set()
         """Identifiers of those that did so for too long."""
@@ -110,7 +110,7 @@ class Turns:
         return kept
 
     def _chosen(self, state: ClusterState, waiting: Ints) -> tuple[Admission, int]:
-        """Who is let in, and the identifier of the task that held up everybody, or -1."""
+        """Who is let in, and the identifier of the task that holds up others who have room, or -1."""
         quota = self.ledger.quota()
         nobody = np.zeros(len(quota), np.bool_)
         owner = state.jobs.principal[state.tasks.job[waiting]]
@@ -159,7 +159,12 @@ class Turns:
         if stopped < 0:
             return Admission(found, queues.limited), -1
         at = int(order[stopped])
-        return Admission(found, queues.limited, int(who[at])), int(table.id[waiting[head[at]]])
+        admission = Admission(found, queues.limited, int(who[at]))
+        # Where nobody has room, nobody is held up, however long that takes.
+        others = ~queues.taken
+        others[stopped] = False
+        held_up = (queues.demand[others] <= free).all(axis=1).any()
+        return admission, int(table.id[waiting[head[at]]]) if held_up else -1
 
     def _all_fit(self, state: ClusterState, waiting: Ints, free: Floats) -> bool:
         wanted = state.tasks.demand[waiting].sum(axis=0)
