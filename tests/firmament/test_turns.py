@@ -230,6 +230,22 @@ def test_who_is_next_in_a_full_cluster_stays_next() -> None:
     assert site.running() == {"early": 2, "late": 2}
 
 
+def test_who_may_have_no_more_is_held_up_by_nobody() -> None:
+    """Tasks beyond a quota wait for that, and do not end the patience with whoever is next."""
+    site = Site(4)
+    first = site.submit("early", 4, cpus=0.9)
+    site.round(0.0)
+    site.ledger.set_terms(site.scheduler.state, "early", None, {"tasks": 4.0})
+    site.submit("early", 8, cpus=0.1, now=0.5)
+    (late,) = site.submit("late", 1, cpus=3.7, now=1.0)
+    for second in range(2, 5 * int(TURN_PATIENCE_S)):
+        assert site.round(float(second)) == []
+    for task in first:
+        site.scheduler.finished(task, 50.0)
+    # Beside four of the others, which have waited longer, it would have no room.
+    assert late in site.round(50.0)
+
+
 def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
     """Whose turn it is is waited for, TURN_PATIENCE_S at the most; then others use what is left."""
     site = Site(8)

@@ -161,9 +161,10 @@ class Turns:
         at = int(order[stopped])
         admission = Admission(found, queues.limited, int(who[at]))
         # Where nobody has room, nobody is held up, however long that takes.
-        others = ~queues.taken
-        others[stopped] = False
-        held_up = (queues.demand[others] <= free).all(axis=1).any()
+        others = np.flatnonzero(~queues.taken)
+        others = others[others != stopped]
+        more, holds = queues.demand[others], held[who[order[others]]]
+        held_up = np.all((more <= free) & (holds + more <= quota[who[order[others]]]), axis=1).any()
         return admission, int(table.id[waiting[head[at]]]) if held_up else -1
 
     def _all_fit(self, state: ClusterState, waiting: Ints, free: Floats) -> bool:
