@@ -71,7 +71,6 @@ class Admissions:
         """Take in who runs; whether guarantees have changed by that, and who has to stop."""
         packing = self._packing
         if not (packing.jobs or packing.over):
-            packing.update(now)
             return False, []
         packing.machines_are(self._machines(), now)
         late: list[Runner] = []

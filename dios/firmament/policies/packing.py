@@ -250,7 +250,6 @@ class Packing:
         there = tuple(machines)
         if self.jobs and [one.node for one in there] != [one.node for one in self._machines]:
             self._rebuild(there, now)
-        self.update(now)
 
     # Handing on ---------------------------------------------------------------------------------------------
 
