@@ -31,6 +31,8 @@ def _forget_older() -> None:
     """Delete kernels that were compiled before a file with kernels changed, where that may be done."""
     texts = {path: path.read_bytes() for package in _PACKAGES for path in package.rglob("*.py")}
     kernels = sorted(path for path, text in texts.items() if b"from dios.compiled import" in text)
+    # The bounds that kernels know are compiled into them.
+    kernels.append(_ROOT / "limits.py")
     seen = [(str(path.relative_to(_ROOT)), path.stat().st_mtime_ns) for path in kernels]
     stamp = f"{numba.__version__} {seen}"
     # Where nothing can be written, Numba keeps nothing here either.
