@@ -4,9 +4,9 @@ For: `dios run JOB.toml`, and programs that start a job's tasks themselves. Not 
 (``docs/packing.md``), nor for deciding, which is the cluster's coordinator's.
 
     with reserve(node, Path("job.toml").read_text()) as job:
-        for member in job.tasks:
-            node.run("work.py", host=member.node, work=job.work(member))
-        ...                          # job.renew() now and then, while none of them runs
+        tasks = [node.run("work.py", host=member.node, work=job.work(member)) for member in job.tasks]
+        for task in tasks:
+            task.wait()              # at the end of the block all is given back
 """
 
 from __future__ import annotations
