@@ -246,6 +246,23 @@ def test_who_may_have_no_more_is_held_up_by_nobody() -> None:
     assert late in site.round(50.0)
 
 
+def test_who_held_up_others_still_has_its_turn_when_there_is_room() -> None:
+    """Passed over after TURN_PATIENCE_S, a first task gets the next place, before an older queue."""
+    site = Site(4)
+    first = site.submit("early", 4)
+    site.submit("early", 8, now=0.5)
+    site.round(0.5)
+    (late,) = site.submit("late", 1, now=1.0)
+    # These have room, as they need a slot alone.
+    small = site.submit("early", 2, cpus=0.0, now=1.0, priority=1)
+    placed: list[int] = []
+    for second in range(1, 5 * int(TURN_PATIENCE_S)):
+        placed += site.round(float(second))
+    assert set(placed) == set(small), "nobody is held up for ever"
+    site.scheduler.finished(first[0], 50.0)
+    assert site.round(50.0) == [late]
+
+
 def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
     """Whose turn it is is waited for, TURN_PATIENCE_S at the most; then others use what is left."""
     site = Site(8)

@@ -8,12 +8,12 @@ Each principal's tasks go by priority, then in the order of their submission. Th
 priority of SDRF is next; if its first task has no room in the whole cluster, everybody waits, so that large
 tasks get their turn. Room in the whole cluster is not room on a machine, and tasks may have wishes. So what
 was let in and found no place stays let in, without room being kept for it, and so does a first task that has
-held up others who have room for TURN_PATIENCE_S. Neither wastes what others can use.
+held up others who have room for TURN_PATIENCE_S, until there is room. Neither wastes what others can use.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -41,6 +41,8 @@ class Admission:
     """(P,): principals that stopped at their quota."""
     next: int = -1
     """The principal whose task is next and has no room; -1: nobody."""
+    with_room: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Identifiers of those who take part because room was kept for them."""
     in_turn: bool = True
     """False where nobody else waits, so that whoever is let in has had no turn."""
 
@@ -65,8 +67,11 @@ class Turns:
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
         found, first = self._chosen(state, waiting)
         if record:
-            had_turns = found.tasks if found.in_turn else found.tasks[:0]
-            self._in_before = np.sort(state.tasks.id[had_turns])
+            had_turns = state.tasks.id[found.tasks if found.in_turn else found.tasks[:0]]
+            # Who was let in without room has had no turn: that comes with the room.
+            waved = np.isin(had_turns, sorted(self._passed)) & ~np.isin(had_turns, self._in_before)
+            waved &= ~np.isin(had_turns, found.with_room)
+            self._in_before = np.sort(had_turns[~waved])
             if first != self._first:
                 self._first, self._since = first, state.now
             self._passed &= set(state.tasks.id[waiting].tolist()) if self._passed else set()
@@ -123,7 +128,7 @@ class Turns:
             return Admission(waiting, nobody, in_turn=False), -1
         entry = _entries(state, waiting)
         demand, head = _demands(state, waiting, entry)
-        who, exempt = owner[head], self._exempt(state, waiting, entry, demand)
+        who, exempt = owner[head], self._exempt(state, waiting, entry, demand, free)
         table = state.tasks
         order = np.lexsort(
             (
@@ -156,10 +161,11 @@ class Turns:
         let_in = np.zeros(len(order), np.bool_)
         let_in[order] = queues.taken
         found = waiting[let_in[entry]]
+        with_room = table.id[waiting[(let_in & ~exempt)[entry]]]
         if stopped < 0:
-            return Admission(found, queues.limited), -1
+            return Admission(found, queues.limited, with_room=with_room), -1
         at = int(order[stopped])
-        admission = Admission(found, queues.limited, int(who[at]))
+        admission = Admission(found, queues.limited, int(who[at]), with_room)
         # Where nobody has room, nobody is held up, however long that takes.
         others = np.flatnonzero(~queues.taken)
         others = others[others != stopped]
@@ -174,16 +180,18 @@ class Turns:
     def _order_is_no_matter(self, owner: Ints) -> bool:
         return self.ledger.rule is Rule.FIFO or not len(owner) or bool((owner == owner[0]).all())
 
-    def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats) -> Flags:
+    def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats, free: Floats) -> Flags:
         """(W,): entries for which no room is kept."""
         table = state.tasks
         before = np.isin(table.id[waiting], self._in_before)
-        if self._passed:
-            before |= np.isin(table.id[waiting], np.array(sorted(self._passed), np.int64))
         if self._preemption:
             before |= _replaces(state, waiting)
-        exempt = np.zeros(len(demand), np.bool_)
+        exempt, passed = np.zeros((2, len(demand)), np.bool_)
         np.logical_or.at(exempt, entry, before)
+        if self._passed:
+            np.logical_or.at(passed, entry, np.isin(table.id[waiting], sorted(self._passed)))
+            # Who held up others for too long has its turn all the same, as soon as there is room.
+            exempt |= passed & (demand > free).any(axis=1)
         # What is larger than the cluster would hold up everybody for ever; an explanation says so.
         return exempt | (demand > self.ledger.books.capacity * (1 + _ROUNDING)).any(axis=1)
 
