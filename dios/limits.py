@@ -445,6 +445,20 @@ PACKER_TRIES_MAX: Final = 64  # servers tried for one task when the paths to the
 PACKER_ROUNDS_MAX: Final = 32  # of pouring bandwidth, before breakpoints are sorted
 PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
 
+# -- network functions ------------------------------------------------------------------------------
+SPRAYER_CORES_MAX: Final = 64
+SPRAYER_BATCH: Final = 64  # packets that a worker takes at once, from an interface or from the others
+SPRAYER_RING: Final = 512  # frames of one core that another has at the same time; a power of two
+SPRAYER_FRAME_BYTES_MAX: Final = 65_535
+SPRAYER_EXTENSIONS_MAX: Final = 8  # headers of IPv6 before that of TCP, UDP or ICMP
+SPRAYER_FLOWS_MAX: Final = 2**26  # of one core's table
+SPRAYER_ENTRY_BYTES_MAX: Final = 256  # what is kept of a flow
+SPRAYER_PROBES_MAX: Final = 64  # places looked at for a flow
+SPRAYER_LOOKS_MAX: Final = 100_000  # at an entry that its owner is changing
+SPRAYER_EXPIRY_STEP: Final = 64  # places looked at for flows that are over, with each batch
+SPRAYER_REPLAY_BYTES: Final = 16 * MIB  # of frames in memory at once, when a file is replayed
+SPRAYER_COMPILED_KEPT: Final = 64  # functions that are kept compiled
+
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
 assert (  # noqa: S101
     RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX

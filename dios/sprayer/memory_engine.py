@@ -1,0 +1,171 @@
+"""Frames that are all there from the beginning, spread over cores in any way; for tests, files and figures.
+
+Not for: interfaces. Nothing waits here, so a worker without frames has an idle turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.sprayer.machine import array_at, callable_at, copy_bytes
+from dios.sprayer.packet import FORWARD, PACKET
+
+_WORD: Final = np.dtype(np.int64)
+_BYTE: Final = np.dtype(np.uint8)
+
+# A core's context: addresses and sizes of its arrays, and how far it is.
+_MINE: Final = 0
+_MINE_SIZE: Final = 1
+_NEXT: Final = 2
+_FRAMES: Final = 3
+_COUNT: Final = 4
+_SENT: Final = 5
+_SENT_SIZE: Final = 6
+_SENT_NEXT: Final = 7
+_BYTES: Final = 8
+_BYTES_SIZE: Final = 9
+_BYTES_NEXT: Final = 10
+_RELEASED: Final = 11
+_AGAIN: Final = 12
+_WORDS: Final = 16
+
+
+def _receive(context: int, packets: int, room: int) -> int:
+    words = array_at(context, (_WORDS,), _WORD)
+    mine = array_at(words[_MINE], (words[_MINE_SIZE],), _WORD)
+    frames = array_at(words[_FRAMES], (words[_COUNT], 3), _WORD)
+    batch = array_at(packets, (room,), PACKET)
+    count = min(room, words[_MINE_SIZE] - words[_NEXT])
+    for i in range(count):
+        frame = mine[words[_NEXT] + i]
+        batch[i].address, batch[i].length, batch[i].side = (
+            frames[frame, 0],
+            frames[frame, 1],
+            frames[frame, 2],
+        )
+        batch[i].frame = frame
+    words[_NEXT] += count
+    if words[_AGAIN] > 0 and words[_NEXT] == words[_MINE_SIZE]:
+        words[_AGAIN] -= 1
+        words[_NEXT] = 0
+    return int(count)
+
+
+def _transmit(context: int, packets: int, count: int) -> int:
+    words = array_at(context, (_WORDS,), _WORD)
+    batch = array_at(packets, (count,), PACKET)
+    if words[_BYTES] == 0:
+        sent = 0
+        for i in range(count):
+            sent += 1 if batch[i].verdict == FORWARD else 0
+        return sent
+    out = array_at(words[_SENT], (words[_SENT_SIZE], 3), _WORD)
+    sent = 0
+    for i in range(count):
+        if batch[i].verdict != FORWARD:
+            continue
+        length, at = np.int64(batch[i].length), words[_BYTES_NEXT]
+        if words[_SENT_NEXT] == words[_SENT_SIZE] or at + length > words[_BYTES_SIZE]:
+            break
+        copy_bytes(words[_BYTES] + at, batch[i].address, length)
+        row = out[words[_SENT_NEXT]]
+        row[0], row[1], row[2] = batch[i].frame, at, length
+        words[_SENT_NEXT] += 1
+        words[_BYTES_NEXT] += length
+        sent += 1
+    return sent
+
+
+def _release(context: int, frames: int, count: int) -> int:
+    words = array_at(context, (_WORDS,), _WORD)
+    released = array_at(words[_RELEASED], (words[_COUNT],), _BYTE)
+    numbers = array_at(frames, (count,), _WORD)
+    for i in range(count):
+        released[numbers[i]] += np.uint8(1)
+    return count
+
+
+@cache
+def _functions() -> tuple[int, int, int]:
+    return callable_at(_receive), callable_at(_transmit), callable_at(_release)
+
+
+class Sent(NamedTuple):
+    """A frame that went out."""
+
+    frame: int
+    """Which one, in the order in which they were given."""
+    core: int
+    data: bytes
+
+
+class MemoryEngine:
+    """Frames for workers, and what became of them.
+
+    ``frames`` with a ``side`` each (0 for all, if none is given); ``steer`` (N,) the core on which each arrives,
+    in this order or that of ``order``. ``room`` bytes may go out on each core, by default twice what comes in;
+    0 counts what goes out and keeps nothing. ``again``: so many times more each core receives the same
+    frames, for figures.
+    """
+
+    def __init__(
+        self,
+        frames: Sequence[bytes],
+        cores: int = 1,
+        *,
+        sides: Sequence[int] = (),
+        steer: npt.ArrayLike = (),
+        order: npt.ArrayLike = (),
+        room: int | None = None,
+        again: int = 0,
+    ) -> None:
+        count = len(frames)
+        self.cores: Final = cores
+        self.receive, self.transmit, self.release = _functions()
+        lengths = np.array([len(each) for each in frames], np.int64)
+        self._data: Final = np.frombuffer(bytearray(b"".join(frames) or b"\0"), np.uint8)
+        self._frames: Final = np.zeros((max(count, 1), 3), np.int64)
+        self._frames[:count, 0] = self._data.ctypes.data + np.cumsum(lengths) - lengths
+        self._frames[:count, 1] = lengths
+        self._frames[:count, 2] = sides if len(sides) else 0
+        cores_of = np.asarray(steer, np.int64)
+        cores_of = cores_of if cores_of.size else np.zeros(count, np.int64)
+        ordered = np.asarray(order, np.int64)
+        ordered = ordered if ordered.size else np.arange(count)
+        self.released: Final = np.zeros(max(count, 1), np.uint8)
+        """(N,) how often each frame was given back: once, when all is done."""
+        self._mine: Final = [
+            np.ascontiguousarray(ordered[cores_of[ordered] == core]) for core in range(cores)
+        ]
+        space = 2 * int(lengths.sum()) + 64 if room is None else room
+        self._sent: Final = [np.zeros((count + 1, 3), np.int64) for _ in range(cores)]
+        self._bytes: Final = [np.zeros(max(space, 1), np.uint8) for _ in range(cores)]
+        self._contexts: Final = np.zeros((cores, _WORDS), np.int64)
+        for core, words in enumerate(self._contexts):
+            words[_MINE], words[_MINE_SIZE] = self._mine[core].ctypes.data, self._mine[core].size
+            words[_FRAMES], words[_COUNT] = self._frames.ctypes.data, len(self._frames)
+            words[_SENT], words[_SENT_SIZE] = self._sent[core].ctypes.data, count
+            words[_BYTES], words[_BYTES_SIZE] = self._bytes[core].ctypes.data if space else 0, space
+            words[_RELEASED], words[_AGAIN] = self.released.ctypes.data, again
+
+    def context(self, core: int) -> int:
+        """See ``Engine``."""
+        return int(self._contexts[core].ctypes.data)
+
+    def waiting(self) -> int:
+        """Frames that no worker received yet."""
+        words = self._contexts
+        return int((words[:, _MINE_SIZE] - words[:, _NEXT] + words[:, _AGAIN] * words[:, _MINE_SIZE]).sum())
+
+    def sent(self) -> list[Sent]:
+        """What went out, by core, in the order in which it did."""
+        return [
+            Sent(int(frame), core, self._bytes[core][at : at + length].tobytes())
+            for core in range(self.cores)
+            for frame, at, length in self._sent[core][: self._contexts[core, _SENT_NEXT]]
+        ]

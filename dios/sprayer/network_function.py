@@ -1,0 +1,78 @@
+"""What a network function is written as (thesis section 3.2.4): a class with two handlers.
+
+Not for: compiling it (``compile_handlers.py``) or running it (``workers.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from dios.sprayer.flow_table import Flows
+    from dios.sprayer.packet import Batch, Flow, Kept
+
+
+class HandlerError(Exception):
+    """A handler is no Python that can be compiled; the message names file and line."""
+
+
+class NetworkFunction:
+    """The base of network functions; a subclass has ``regular_packets``, and most have ``connection_packets``.
+
+    Handlers and what they call on ``self`` are compiled by Numba: of ``self`` they see attributes whose names do
+    not begin with an underscore and that are numbers or numpy arrays. Numbers cannot be changed there, elements
+    of arrays can. Handlers run on all cores at the same time, so an array that they write wants a row for each
+    core (``flows.core``), and they make no arrays, lists or dicts: there is no time for that with each packet.
+
+    The first SYN, and every packet with SYN, FIN or RST, all of UDP and ICMP echoes meet ``connection_packets`` on
+    the designated core of their flow, which alone may write what is kept of it. All others meet
+    ``regular_packets`` wherever they arrive.
+    """
+
+    entry: tuple[tuple[str, str], ...] = ()
+    """What is kept of each flow: names and types as numpy's, as ``("port", "u2")``."""
+    flows_max = 65_536
+    """So many flows are kept by each core."""
+    idle_s = 300
+    """A flow is over after so many seconds without a packet."""
+    stateless = False
+    """True: there are no flows, all packets are regular and stay on the core on which they arrive."""
+
+    def prepare(self, cores: int) -> None:
+        """Called before anything is compiled: make arrays, and set ``entry``, ``flows_max`` and ``idle_s``."""
+
+    def connection_packets(self, batch: Batch, flows: Flows) -> None:
+        """Packets that may open or close a connection, on their designated core."""
+        self.regular_packets(batch, flows)
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """All other packets, wherever they arrived."""
+        raise NotImplementedError
+
+    def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - for subclasses
+        """A flow of this core was not seen for so long, and is forgotten unless this says True.
+
+        ``entry`` is good until the first call of ``flows``.
+        """
+        return False
+
+    def counters(self, cores: int, *names: str) -> npt.NDArray[np.int64]:
+        """For ``prepare``: (cores, at least so many) zeros, for ``self.counts[flows.core, 0] += 1``.
+
+        Rows of cores are on cache lines of their own; ``totals`` adds them up.
+        """
+        counts = np.zeros((cores, -(-len(names) // 16) * 16), np.int64)
+        known = self.__dict__.setdefault("_counters", [])
+        known.append((names, counts))
+        return counts
+
+    def totals(self) -> dict[str, int]:
+        """What ``counters`` counted, over all cores, at this moment."""
+        return {
+            name: int(counts[:, place].sum())
+            for names, counts in self.__dict__.get("_counters", [])
+            for place, name in enumerate(names)
+        }
