@@ -2,9 +2,9 @@
 
 Not for: the workers' own loop, which is compiled once for all functions (``worker_kernels.py``).
 
-Attributes of ``self`` go in by way of an array of numbers, where arrays are addresses and sizes, and the text of
-a small function that puts them together again is written for each class. What was compiled is kept with that
-text in a folder of the user's, under a name that changes with all that it was made of.
+Attributes of ``self`` go in by way of an array of numbers, where arrays are addresses and sizes, and the
+text of a small function that puts them together again is written for each class. What was compiled is kept
+with that text in a folder of the user's, under a name that changes with all that it was made of.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ def compile_handlers(
         "FLOAT": np.dtype(np.float64),
         **fields.names,
     }
-    text = "\n".join(lines)
-    address = _Made.of(function, text, space, own)
+    address = _Made.of(function, "\n".join(lines), space, own)
     return Handler(address, np.array(fields.words, np.int64), tuple(fields.kept))
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from dios.compiled import borrowing
+from dios.sprayer.machine import natural, whole
 from dios.sprayer.packet import DROP, FUNCTION, Flow, Packet
 
-_ONE: Final = np.uint64(0x9E3779B97F4A7C15)
-_TWO: Final = np.uint64(0xC2B2AE3D27D4EB4F)
-_THREE: Final = np.uint64(0x165667B19E3779F9)
-_29: Final = np.uint64(29)
-_32: Final = np.uint64(32)
+_ONE: Final = natural(0x9E3779B97F4A7C15)
+_TWO: Final = natural(0xC2B2AE3D27D4EB4F)
+_THREE: Final = natural(0x165667B19E3779F9)
+_29: Final = natural(29)
+_32: Final = natural(32)
 
 
 @borrowing
@@ -43,7 +42,7 @@ def hash_flow(flow: Flow, seed: int) -> int:
 @borrowing
 def core_of_hash(hashed: int, cores: int) -> int:
     """The designated core of a hash, of so many."""
-    return np.int64(((hashed >> _32) * np.uint64(cores)) >> _32)
+    return whole(((hashed >> _32) * natural(cores)) >> _32)
 
 
 @borrowing
@@ -54,9 +53,9 @@ def get_five_tuple(packet: Packet) -> Flow:
         packet.source_low,
         packet.target_high,
         packet.target_low,
-        np.uint64(packet.source_port),
-        np.uint64(packet.target_port),
-        np.uint64(packet.protocol),
+        natural(packet.source_port),
+        natural(packet.target_port),
+        natural(packet.protocol),
     )
 
 
@@ -78,11 +77,11 @@ def reverse(flow: Flow) -> Flow:
 def with_source(flow: Flow, high: int, low: int, port: int) -> Flow:
     """The flow as it is from another source."""
     return Flow(
-        np.uint64(high),
-        np.uint64(low),
+        natural(high),
+        natural(low),
         flow.target_high,
         flow.target_low,
-        np.uint64(port),
+        natural(port),
         flow.target_port,
         flow.protocol,
     )

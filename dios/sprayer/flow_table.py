@@ -2,11 +2,11 @@
 
 For: handlers, whose ``flows`` this is (thesis section 3.2.4, Table 3.2). Not for: when packets meet handlers.
 
-A table is open addressing of a fixed size. Each place has a word: 32 bits of the hash (or EMPTY, or GONE) above
-a version that is odd while its owner writes there. A reader copies the entry between two looks at the word,
-and so never sees half of a change; the copy is its own, and changing it changes nothing.
-An owner changes an entry in a place of its own too; it is shown to the others at the owner's next call here,
-or when its batch is done.
+A table is open addressing of a fixed size. Each place has a word: 32 bits of the hash (or EMPTY, or GONE)
+above a version that is odd while its owner writes there. A reader copies the entry between two looks at the
+word, and so never sees half of a change; the copy is its own, and changing it changes nothing. An owner
+changes an entry in a place of its own too; it is shown to the others at the owner's next call here, or when
+its batch is done.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dios.limits import (
     SPRAYER_PROBES_MAX,
 )
 from dios.sprayer.flow_kernels import core_of_hash, get_five_tuple, hash_flow
-from dios.sprayer.machine import fence, load_acquire, prefetch, store_release
+from dios.sprayer.machine import fence, load_acquire, natural, prefetch, store_release, whole
 from dios.sprayer.methods import give_methods
-from dios.sprayer.packet import Batch, Flow, Kept
+from dios.sprayer.packet import Batch, Entries, Flow, Kept
 
 Words = npt.NDArray[np.uint64]
 Table = npt.NDArray[np.void]
 
-EMPTY: Final = np.uint64(0)
-GONE: Final = np.uint64(1)
-_32: Final = np.uint64(32)
-_VERSION: Final = np.uint64(0xFFFFFFFF)
-_ODD: Final = np.uint64(1)
+EMPTY: Final = natural(0)
+GONE: Final = natural(1)
+_32: Final = natural(32)
+_VERSION: Final = natural(0xFFFFFFFF)
+_ODD: Final = natural(1)
 
 COPIES: Final = 8
 """So many entries that calls returned stay as they are."""
@@ -77,11 +77,11 @@ class Flows(NamedTuple):
     """(cores * places,) five-tuples and entries."""
     seen: npt.NDArray[np.uint32]
     """(cores * cores * places,) when a core saw a packet of a flow: by that core, then by place."""
-    copies: Table
+    copies: Entries
     """(COPIES + 1,) entries for this core: the first is being changed, the last is nothing."""
     books: npt.NDArray[np.int64]
     """(BOOKS,)"""
-    entries: Table
+    entries: Entries
     """(batch,) what ``get_flows`` found."""
     found: npt.NDArray[np.uint8]
     """(batch,) whether it did."""
@@ -104,10 +104,10 @@ class Flows(NamedTuple):
     def get_flows(self, batch: Batch) -> None:
         """``get_flow`` for each packet of a batch: ``flows.found[i]`` and ``flows.entries[i]``."""
         self.show()
-        places = np.uint64(self.words.size // self.cores - 1)
+        places = natural(self.words.size // self.cores - 1)
         for i in range(len(batch)):
             core = core_of_hash(batch[i].hash, self.cores)
-            home = core * (self.words.size // self.cores) + np.int64(batch[i].hash & places)
+            home = core * (self.words.size // self.cores) + whole(batch[i].hash & places)
             prefetch(self.table.ctypes.data + home * self.table.itemsize)
         for i in range(len(batch)):
             hashed = batch[i].hash
@@ -128,7 +128,7 @@ class Flows(NamedTuple):
             return None
         self.copies[0] = self.table[place].entry
         self.books[PENDING] = place
-        self.books[PENDING_WORD] = np.int64(_name(hashed))
+        self.books[PENDING_WORD] = whole(_name(hashed))
         return self.copies[0]
 
     def insert_local_flow(self, flow: Flow) -> Kept | None:
@@ -142,7 +142,7 @@ class Flows(NamedTuple):
         hashed = hash_flow(flow, self.seed[0])
         if core_of_hash(hashed, self.cores) != self.core:
             return None
-        place = np.int64(-1)
+        place = whole(-1)
         if self.books[HELD] < self.flows_max:
             place = _free(self, hashed)
         if place < 0:
@@ -160,7 +160,7 @@ class Flows(NamedTuple):
         self.copies[0] = self.copies[COPIES]
         self.books[HELD] += 1
         self.books[PENDING] = place
-        self.books[PENDING_WORD] = np.int64(_name(hashed))
+        self.books[PENDING_WORD] = whole(_name(hashed))
         return self.copies[0]
 
     def remove_local_flow(self, flow: Flow) -> bool:
@@ -208,12 +208,12 @@ class Flows(NamedTuple):
         self.books[LOOKED] = (at + 1) & (places - 1)
         place = self.core * places + at
         if self.words[place] >> _32 <= GONE:
-            return np.int64(-1)
+            return whole(-1)
         if not _is_over(self, place):
-            return np.int64(-1)
+            return whole(-1)
         self.books[EXPIRED] += 1
         self.copies[0] = self.table[place].entry
-        return place
+        return int(place)
 
     def flow_at(self, place: int) -> Flow:
         """The flow of a place that is in use."""
@@ -223,9 +223,9 @@ class Flows(NamedTuple):
             row.source_low,
             row.target_high,
             row.target_low,
-            np.uint64(row.source_port),
-            np.uint64(row.target_port),
-            np.uint64(row.protocol),
+            natural(row.source_port),
+            natural(row.target_port),
+            natural(row.protocol),
         )
 
     def show(self) -> None:
@@ -237,7 +237,7 @@ class Flows(NamedTuple):
         store_release(self.words, place, (self.words[place] & ~_VERSION) | version)
         fence()
         self.table[place].entry = self.copies[0]
-        name = np.uint64(self.books[PENDING_WORD])
+        name = natural(self.books[PENDING_WORD])
         store_release(self.words, place, (name << _32) | ((version + _ODD) & _VERSION))
         self.books[PENDING] = -1
         _note(self, place)
@@ -246,7 +246,7 @@ class Flows(NamedTuple):
 @borrowing
 def _name(hashed: int) -> int:
     """What of a hash stands in a word: neither EMPTY nor GONE."""
-    return (hashed >> _32) | np.uint64(2)
+    return (hashed >> _32) | natural(2)
 
 
 @borrowing
@@ -254,7 +254,7 @@ def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
     """The place of a flow in a core's table, or -1; its entry is copied then, and marked as seen."""
     places = flows.words.size // flows.cores
     base, name = core * places, _name(hashed)
-    at = np.int64(hashed & np.uint64(places - 1))
+    at = whole(hashed & natural(places - 1))
     for _ in range(SPRAYER_PROBES_MAX):
         for look in range(SPRAYER_LOOKS_MAX):
             word = load_acquire(flows.words, base + at)
@@ -263,7 +263,7 @@ def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
             if word >> _32 != name:
                 break
             if word & _ODD:
-                flows.books[BUSY] += np.int64(look == 0)
+                flows.books[BUSY] += whole(look == 0)
                 continue
             mine = _is(flows.table[base + at], flow)
             if mine:
@@ -282,29 +282,29 @@ def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
 
 
 @borrowing
-def _is(row: Table, flow: Flow) -> bool:
+def _is(row: Flow, flow: Flow) -> bool:
     # One branch for all of it: parts of flows are rarely the same by chance.
     different = (row.source_low ^ flow.source_low) | (row.target_low ^ flow.target_low)
     different |= (row.source_high ^ flow.source_high) | (row.target_high ^ flow.target_high)
-    different |= np.uint64(row.source_port) ^ flow.source_port
-    different |= np.uint64(row.target_port) ^ flow.target_port
-    return different == EMPTY and np.uint64(row.protocol) == flow.protocol
+    different |= natural(row.source_port) ^ flow.source_port
+    different |= natural(row.target_port) ^ flow.target_port
+    return bool(different == EMPTY and natural(row.protocol) == flow.protocol)
 
 
 @borrowing
 def _place_after(flows: Flows, hashed: int, steps: int) -> int:
     """A place where a flow of this core with that hash may be."""
     places = flows.words.size // flows.cores
-    return flows.core * places + ((np.int64(hashed & np.uint64(places - 1)) + steps) & (places - 1))
+    return flows.core * places + ((whole(hashed & natural(places - 1)) + steps) & (places - 1))
 
 
 @borrowing
 def _is_over(flows: Flows, place: int) -> bool:
     """Whether no core saw the flow of a place for longer than it may be idle."""
-    last = np.int64(0)
+    last = whole(0)
     for core in range(flows.cores):
-        last = max(last, np.int64(flows.seen[core * flows.words.size + place]))
-    return flows.now - last > np.int64(flows.table[place].idle)
+        last = max(last, whole(flows.seen[core * flows.words.size + place]))
+    return flows.now - last > whole(flows.table[place].idle)
 
 
 @borrowing
@@ -324,7 +324,7 @@ def _remove(flows: Flows, place: int) -> None:
     base = flows.core * places
     _note(flows, place)
     flows.books[HELD] -= 1
-    version = (flows.words[place] + np.uint64(2)) & _VERSION
+    version = (flows.words[place] + natural(2)) & _VERSION
     store_release(flows.words, place, (GONE << _32) | version)
     at = place - base
     if flows.words[base + ((at + 1) & (places - 1))] >> _32 != EMPTY:
@@ -343,9 +343,9 @@ def _note(flows: Flows, place: int) -> None:
     if flows.journal.size == 0:
         return
     flows.journal[0] += _ODD
-    if flows.journal[0] < np.uint64(flows.journal.size):
+    if flows.journal[0] < natural(flows.journal.size):
         flow = flows.flow_at(place)
-        flows.journal[np.int64(flows.journal[0])] = hash_flow(flow, flows.seed[0])
+        flows.journal[whole(flows.journal[0])] = hash_flow(flow, flows.seed[0])
 
 
 give_methods(

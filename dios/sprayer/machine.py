@@ -14,7 +14,7 @@ Each function here exists in compiled code only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, TypeVar, cast
 
 import numba
 import numpy as np
@@ -25,42 +25,45 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+_Scalar = TypeVar("_Scalar", np.void, np.int64, np.uint64, np.int32, np.uint32, np.uint16, np.uint8)
+
 Words = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
+
+# Conversions that compiled code knows, said as what they are for whoever reads types.
+whole: Final = cast("Callable[[int], int]", np.int64)
+natural: Final = cast("Callable[[int], int]", np.uint64)
+word32: Final = cast("Callable[[int], int]", np.uint32)
+word16: Final = cast("Callable[[int], int]", np.uint16)
+byte8: Final = cast("Callable[[int], int]", np.uint8)
 
 _I8: Final = ir.IntType(8)
 _I32: Final = ir.IntType(32)
 _I64: Final = ir.IntType(64)
 
 
-def _peek(bits: int, kind: object, *, swapped: bool) -> Callable[[int], int]:
+def _peek(bits, kind, *, swapped):
     """Makes what reads ``bits`` at an address, of any alignment, in the order of bytes of networks."""
 
-    def typed(_context: object, address: object) -> object:
-        del address
-
-        def built(_target: object, builder: object, _signature: object, arguments: list[object]) -> object:
-            make = cast("ir.IRBuilder", builder)
-            pointer = make.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
-            found = make.load(pointer, align=1)
-            return make.bswap(found) if swapped else found
+    def typed(_context, address):
+        def built(_target, builder, _signature, arguments):
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+            found = builder.load(pointer, align=1)
+            return builder.bswap(found) if swapped else found
 
         return kind(types.int64), built
 
     return cast("Callable[[int], int]", intrinsic(typed))
 
 
-def _poke(bits: int, kind: object, *, swapped: bool) -> Callable[[int, int], None]:
+def _poke(bits, kind, *, swapped):
     """Makes what writes so."""
 
-    def typed(_context: object, address: object, value: object) -> object:
-        del address, value
-
-        def built(_target: object, builder: object, _signature: object, arguments: list[object]) -> object:
-            make = cast("ir.IRBuilder", builder)
-            pointer = make.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+    def typed(_context, address, value):
+        def built(target, builder, _signature, arguments):
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             value = arguments[1]
-            make.store(make.bswap(value) if swapped else value, pointer, align=1)
-            return _target.get_dummy_value()
+            builder.store(builder.bswap(value) if swapped else value, pointer, align=1)
+            return target.get_dummy_value()
 
         return types.void(types.int64, kind), built
 
@@ -130,7 +133,7 @@ def _prefetch(_context, address):
 def _copy_bytes(_context, target, source, count):
     def built(context, builder, _signature, arguments):
         pointers = [builder.inttoptr(each, _I8.as_pointer()) for each in arguments[:2]]
-        cgutils.raw_memcpy(builder, *pointers, arguments[2], 1)
+        cgutils.raw_memcpy(builder, pointers[0], pointers[1], arguments[2], 1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), built
@@ -191,7 +194,13 @@ call_at: Final = cast("Callable[[int, int, int, int], int]", _call_at)
 """Call the compiled function of C at an address, which takes three whole numbers and returns one."""
 
 
-array_at: Final = cast("Callable[[int, tuple[int, ...], object], npt.NDArray[np.void]]", _array_at)
+class _ArrayAt(Protocol):
+    def __call__(
+        self, address: int, shape: tuple[int, ...], dtype: np.dtype[_Scalar], /
+    ) -> npt.NDArray[_Scalar]: ...
+
+
+array_at: Final = cast("_ArrayAt", _array_at)
 """The array of a shape and a constant type that lies at an address, which somebody else keeps."""
 
 Entry = Callable[[int, int, int], int]
@@ -206,6 +215,12 @@ def callable_at(function: Entry, *, keep: bool = True) -> int:
 
     ``keep`` what was compiled on disk, beside the function's file.
     """
-    made = numba.cfunc("int64(int64, int64, int64)", cache=keep, _nrt=False)(function)
+    compiler = numba.cfunc("int64(int64, int64, int64)", cache=keep, _nrt=False)  # type: ignore[call-arg] # as njit
+    made = cast("_Compiled", compiler(function))
     _KEPT.append(made)
-    return int(made.address)
+    return made.address
+
+
+class _Compiled(Protocol):
+    @property
+    def address(self) -> int: ...

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.sprayer.machine import array_at, callable_at, copy_bytes
+from dios.sprayer.machine import array_at, byte8, callable_at, copy_bytes, whole
 from dios.sprayer.packet import FORWARD, PACKET
 
 _WORD: Final = np.dtype(np.int64)
@@ -69,7 +69,7 @@ def _transmit(context: int, packets: int, count: int) -> int:
     for i in range(count):
         if batch[i].verdict != FORWARD:
             continue
-        length, at = np.int64(batch[i].length), words[_BYTES_NEXT]
+        length, at = whole(batch[i].length), words[_BYTES_NEXT]
         if words[_SENT_NEXT] == words[_SENT_SIZE] or at + length > words[_BYTES_SIZE]:
             break
         copy_bytes(words[_BYTES] + at, batch[i].address, length)
@@ -86,7 +86,7 @@ def _release(context: int, frames: int, count: int) -> int:
     released = array_at(words[_RELEASED], (words[_COUNT],), _BYTE)
     numbers = array_at(frames, (count,), _WORD)
     for i in range(count):
-        released[numbers[i]] += np.uint8(1)
+        released[numbers[i]] += byte8(1)
     return count
 
 
@@ -107,10 +107,10 @@ class Sent(NamedTuple):
 class MemoryEngine:
     """Frames for workers, and what became of them.
 
-    ``frames`` with a ``side`` each (0 for all, if none is given); ``steer`` (N,) the core on which each arrives,
-    in this order or that of ``order``. ``room`` bytes may go out on each core, by default twice what comes in;
-    0 counts what goes out and keeps nothing. ``again``: so many times more each core receives the same
-    frames, for figures.
+    ``frames`` with a ``side`` each (0 for all, if none is given); ``steer`` (N,) the core on which each
+    arrives, in this order or that of ``order``. ``room`` bytes may go out on each core, by default twice
+    what comes in; 0 counts what goes out and keeps nothing. ``again``: so many times more each core
+    receives the same frames, for figures.
     """
 
     def __init__(

@@ -11,7 +11,8 @@ from types import CodeType
 from typing import Protocol, cast
 
 from numba import types
-from numba.core.datamodel import models, register_default
+from numba.core.datamodel import models
+from numba.core.datamodel.registry import register_default
 from numba.extending import intrinsic, overload_method
 
 
@@ -22,7 +23,7 @@ class Function(Protocol):
     __name__: str
 
 
-def give_methods(kind: object, found: Mapping[str, Function], only: type | None = None) -> None:
+def give_methods(kind: type[types.Type], found: Mapping[str, Function], only: type | None = None) -> None:
     """Let compiled code call methods by name: their own text is compiled.
 
     ``kind`` is a class of Numba's types; of its named tuples ``only`` one has them, where that is said.
@@ -31,14 +32,14 @@ def give_methods(kind: object, found: Mapping[str, Function], only: type | None 
         overload_method(kind, name)(_resolver(method, only))
 
 
-def _resolver(method: Function, only: type | None) -> Function:
+def _resolver(method: Function, only: type | None) -> Callable[[], None]:
     def resolve(*arguments: object) -> Function | None:
         kind = getattr(arguments[0], "instance_class", None)
         return method if only is None or kind is only else None
 
     # Numba compares how both are called.
     resolve.__signature__ = inspect.signature(cast("Callable[[], None]", method))  # type: ignore[attr-defined] # read by inspect
-    return cast("Function", resolve)
+    return cast("Callable[[], None]", resolve)
 
 
 def with_methods(

@@ -20,15 +20,16 @@ class HandlerError(Exception):
 
 
 class NetworkFunction:
-    """The base of network functions; a subclass has ``regular_packets``, and most have ``connection_packets``.
+    """The base of network functions: two handlers, of which one that keeps nothing needs the second only.
 
-    Handlers and what they call on ``self`` are compiled by Numba: of ``self`` they see attributes whose names do
-    not begin with an underscore and that are numbers or numpy arrays. Numbers cannot be changed there, elements
-    of arrays can. Handlers run on all cores at the same time, so an array that they write wants a row for each
-    core (``flows.core``), and they make no arrays, lists or dicts: there is no time for that with each packet.
+    Handlers and what they call on ``self`` are compiled by Numba: of ``self`` they see attributes whose
+    names do not begin with an underscore and that are numbers or numpy arrays. Numbers cannot be changed
+    there, elements of arrays can. Handlers run on all cores at the same time, so an array that they write
+    wants a row for each core (``flows.core``), and they make no arrays, lists or dicts: there is no time
+    for that with each packet.
 
-    The first SYN, and every packet with SYN, FIN or RST, all of UDP and ICMP echoes meet ``connection_packets`` on
-    the designated core of their flow, which alone may write what is kept of it. All others meet
+    Packets of TCP with SYN, FIN or RST, and all of UDP and of ICMP but errors, meet ``connection_packets``
+    on the designated core of their flow, which alone may write what is kept of it. All others meet
     ``regular_packets`` wherever they arrive.
     """
 
@@ -42,7 +43,7 @@ class NetworkFunction:
     """True: there are no flows, all packets are regular and stay on the core on which they arrive."""
 
     def prepare(self, cores: int) -> None:
-        """Called before anything is compiled: make arrays, and set ``entry``, ``flows_max`` and ``idle_s``."""
+        """Make arrays, and set ``entry``, ``flows_max`` and ``idle_s``: it comes before anything else."""
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
         """Packets that may open or close a connection, on their designated core."""

@@ -36,7 +36,7 @@ PACKET: Final = np.dtype(
 
 
 class Packet(Protocol):
-    """What a handler reads of a packet; it is a row of ``PACKET`` and only ``drop`` and ``set_…`` change it."""
+    """What a handler reads of a packet; only ``drop``, ``set_source`` and ``set_target`` change it."""
 
     address: int
     hash: int
@@ -82,6 +82,13 @@ class Kept(Protocol):
 
     def __getattr__(self, name: str) -> int: ...
     def __setattr__(self, name: str, value: int) -> None: ...
+
+
+class Entries(Protocol):
+    """An array of what is kept of flows."""
+
+    def __getitem__(self, which: int, /) -> Kept: ...
+    def __setitem__(self, which: int, entry: Kept, /) -> None: ...
 
 
 class Batch(Protocol):

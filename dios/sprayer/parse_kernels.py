@@ -2,18 +2,16 @@
 
 Not for: what happens to odd frames: each answer here is a cause, and ``packet.py`` has the table.
 
-Nothing beyond ``length`` bytes is ever read. Checksums are not checked: what is changed later keeps a wrong one
-wrong (RFC 1624), and the receiver finds out as it would have.
+Nothing beyond ``length`` bytes is ever read. Checksums are not checked: what is changed later keeps a wrong
+one wrong (RFC 1624), and the receiver finds out as it would have.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
 from dios.compiled import borrowing
 from dios.limits import SPRAYER_EXTENSIONS_MAX, SPRAYER_FRAME_BYTES_MAX
 from dios.sprayer.flow_kernels import get_five_tuple, hash_flow
-from dios.sprayer.machine import peek8, peek16, peek32, peek64
+from dios.sprayer.machine import natural, peek8, peek16, peek32, peek64, whole
 from dios.sprayer.packet import (
     BAD_FLAGS,
     BAD_HEADER,
@@ -33,7 +31,7 @@ from dios.sprayer.packet import (
     Packet,
 )
 
-_MAPPED = np.uint64(0xFFFF << 32)
+_MAPPED = natural(0xFFFF << 32)
 
 
 @borrowing
@@ -93,9 +91,9 @@ def _internet(packet: Packet, at: int, end: int, version: int) -> int:
         return BAD_VERSION
     if version == 4:
         head = (peek8(here) & 15) * 4
-        total = np.int64(peek16(here + 2))
+        total = whole(peek16(here + 2))
     else:
-        total = 40 + np.int64(peek16(here + 4))
+        total = 40 + whole(peek16(here + 4))
     if head < 20 or total < head:
         return BAD_HEADER
     if at + total > end:
@@ -119,8 +117,8 @@ def _internet(packet: Packet, at: int, end: int, version: int) -> int:
 def _addresses(packet: Packet, here: int, version: int) -> None:
     if version == 4:
         packet.source_high = packet.target_high = 0
-        packet.source_low = _MAPPED | np.uint64(peek32(here + 12))
-        packet.target_low = _MAPPED | np.uint64(peek32(here + 16))
+        packet.source_low = _MAPPED | natural(peek32(here + 12))
+        packet.target_low = _MAPPED | natural(peek32(here + 16))
         return
     packet.source_high = peek64(here + 8)
     packet.source_low = peek64(here + 16)
@@ -137,10 +135,10 @@ def _follow(packet: Packet, at: int, end: int) -> int:
     here = packet.address + at
     if peek8(here) >> 4 == 4:
         packet.protocol = peek8(here + 9)
-        head = np.int64(peek8(here) & 15) * 4
+        head = whole(peek8(here) & 15) * 4
         if head < 20 or at + head > end:
             return -BAD_HEADER
-        return at + head if peek16(here + 6) & 0x3FFF == 0 else np.int64(-FRAGMENT)
+        return at + head if peek16(here + 6) & 0x3FFF == 0 else whole(-FRAGMENT)
     kind = peek8(here + 6)
     at += 40
     for _ in range(SPRAYER_EXTENSIONS_MAX + 1):
@@ -150,13 +148,13 @@ def _follow(packet: Packet, at: int, end: int) -> int:
         if at + 8 > end:
             return -TRUNCATED
         here = packet.address + at
-        size = (np.int64(peek8(here + 1)) + 1) * 8
+        size = (whole(peek8(here + 1)) + 1) * 8
         if kind == 44:
             if peek16(here + 2) & 0xFFF9:
                 return -FRAGMENT
-            size = np.int64(8)
+            size = whole(8)
         elif kind == 51:
-            size = (np.int64(peek8(here + 1)) + 2) * 4
+            size = (whole(peek8(here + 1)) + 2) * 4
         elif kind == 43 and peek8(here + 3):
             return -ROUTED
         kind = peek8(here)
@@ -171,7 +169,7 @@ def _tcp(packet: Packet, at: int) -> int:
     here = packet.address + at
     if at + 20 > packet.end:
         return TRUNCATED
-    size = np.int64(peek8(here + 12) >> 4) * 4
+    size = whole(peek8(here + 12) >> 4) * 4
     if size < 20:
         return BAD_HEADER
     if at + size > packet.end:
@@ -192,7 +190,7 @@ def _udp(packet: Packet, at: int) -> int:
     here = packet.address + at
     if at + 8 > packet.end:
         return TRUNCATED
-    size = np.int64(peek16(here + 4))
+    size = whole(peek16(here + 4))
     if size < 8:
         return BAD_HEADER
     if at + size > packet.end:

@@ -1,7 +1,8 @@
 """What each core does over and over (thesis section 3.2.3, Figure 3.4); compiled.
 
 Not for: where frames come from and go to: an engine has three functions for that (``engine.py``), and a
-network function has one (``compile_handlers.py``). Both are called by their address, so this is compiled once.
+network function has one (``compile_handlers.py``). Both are called by their address, so this is compiled
+once.
 
 One turn: frames that others are done with go back to the interface; packets that others handed over are
 taken; frames are received and parsed; connection packets of other cores are handed over; the handlers see the
@@ -18,16 +19,16 @@ import numpy.typing as npt
 from dios.compiled import borrowing, compiled
 from dios.limits import SPRAYER_BATCH, SPRAYER_EXPIRY_STEP, SPRAYER_RING
 from dios.sprayer.flow_kernels import core_of_hash
-from dios.sprayer.machine import call_at, load_acquire, prefetch, store_release
+from dios.sprayer.machine import call_at, load_acquire, natural, prefetch, store_release, whole
 from dios.sprayer.packet import CAUSES, DROP, FINE, FORWARD, FUNCTION, NOT_SENT, RING_FULL, Packet, Packets
 from dios.sprayer.parse_kernels import parse
 
 Ints = npt.NDArray[np.int64]
 
 # What is asked of a network function.
-CONNECTION: Final = np.int64(0)
-REGULAR: Final = np.int64(1)
-TEND: Final = np.int64(2)
+CONNECTION: Final = whole(0)
+REGULAR: Final = whole(1)
+TEND: Final = whole(2)
 """Look for flows that are over, in so many places."""
 
 # What is counted, each core for itself, after one counter for each cause.
@@ -149,7 +150,7 @@ def _turn(w: Worker) -> int:
     if w.handler and not w.stateless and (got + taken == 0 or w.counters[TURNS] & 15 == 0):
         call_at(w.handler, w.handler_context, TEND, SPRAYER_EXPIRY_STEP)
     w.counters[TURNS] += 1
-    w.counters[IDLE_TURNS] += np.int64(got + taken == 0)
+    w.counters[IDLE_TURNS] += whole(got + taken == 0)
     return got + taken
 
 
@@ -214,7 +215,7 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
         core = core_of_hash(packet.hash, w.cores)
         if w.stateless or not _connects(packet):
             if not w.stateless:
-                home = core * w.places + np.int64(packet.hash & np.uint64(w.places - 1))
+                home = core * w.places + whole(packet.hash & natural(w.places - 1))
                 prefetch(w.words_at + home * 8)
                 prefetch(w.table_at + home * w.row_bytes)
             if regular != i:
@@ -270,7 +271,7 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     dropped = 0
     for i in range(count):
         if packets[i].verdict == DROP:
-            cause = np.int64(packets[i].cause)
+            cause = whole(packets[i].cause)
             w.counters[cause if cause < RECEIVED else FUNCTION] += 1
             dropped += 1
     sent = 0
@@ -280,7 +281,7 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     w.counters[NOT_SENT] += count - dropped - sent
     own = 0
     for i in range(count):
-        home = np.int64(packets[i].home)
+        home = whole(packets[i].home)
         if home == w.core:
             w.frames[own] = packets[i].frame
             own += 1

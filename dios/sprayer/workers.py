@@ -64,8 +64,9 @@ class Workers:
     """One worker for each core of an engine, with a function of their own or none, which forwards everything.
 
     Take turns by ``turn`` and ``drain``, or use it as a context: then each has a thread until the end.
-    ``seed`` is that of the hash, secret unless it is given; ``now`` the time, if it is not the clock's; so many
-    changes of flows are noted for each core as ``journal`` says. :class:`~dios.sprayer.network_function.HandlerError` for handlers that cannot be compiled.
+    ``seed`` is that of the hash, secret unless it is given; ``now`` the time, if it is not the clock's; so
+    many changes of flows are noted for each core as ``journal`` says.
+    :class:`~dios.sprayer.network_function.HandlerError` for handlers that cannot be compiled.
     """
 
     def __init__(
