@@ -1,0 +1,198 @@
+"""Interfaces without offloads as long as a network function runs: frames as they are on the wire.
+
+For: interfaces of an engine. With offloads, the kernel glues segments together before a socket sees them, and
+leaves checksums to hardware. Not for: the other end of a virtual cable, whose offloads make such frames as
+well (``ethtool -K DEV tx off tso off gso off`` there).
+
+What was on is written down first. A function that was killed leaves it behind: the next one on the same
+interface puts it right before it begins. Whoever runs holds a lock on that file, so a second one on the
+same is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import logging
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from dios.errors import Busy, InvalidError, NotPermittedError
+
+_log: Final = logging.getLogger(__name__)
+
+RECORDS: Final = Path("/run/dios/offloads")
+"""Gone with the next start of the machine, as the changes are."""
+
+_SIOCETHTOOL: Final = 0x8946
+_STRINGS: Final = 0x1B
+_HOW_MANY: Final = 0x37
+_GET: Final = 0x3A
+_SET: Final = 0x3B
+_FEATURES: Final = 4
+_NAME_BYTES: Final = 32
+_UNWANTED: Final = re.compile(
+    r"rx-gro.*|rx-lro|rx-udp-gro-forwarding|tx-.*segmentation|tx-checksum-.*|tx-gso-(robust|partial|list)"
+)
+
+
+@contextlib.contextmanager
+def without_offloads(names: Sequence[str], records: Path = RECORDS) -> Iterator[None]:
+    """Switch what glues frames and leaves checksums out off on interfaces, and on again at the end.
+
+    First what a killed one left is put right. NotPermittedError for whoever is not root, Busy for an
+    interface that another function has, InvalidError with the system's words for one that cannot be
+    changed.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(_without(name, records))
+        yield
+
+
+@contextlib.contextmanager
+def _without(name: str, records: Path) -> Iterator[None]:
+    with _locked(name, records) as file:
+        _restore(name, file)
+        on = wanted(name)
+        off = {feature: False for feature, state in on.items() if state and _UNWANTED.fullmatch(feature)}
+        # Before anything is changed: whoever is killed in between leaves the way back.
+        _write(file, dict.fromkeys(off, True))
+        try:
+            change(name, off)
+            yield
+        finally:
+            _restore(name, file)
+
+
+@contextlib.contextmanager
+def _locked(name: str, records: Path) -> Iterator[int]:
+    """The interface's record, ours alone; it is removed when nothing stands in it."""
+    try:
+        network = Path("/proc/self/ns/net").stat().st_ino
+        path = records / f"{network}-{socket.if_nametoindex(name)}-{name}.json"
+        records.mkdir(mode=0o755, parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except PermissionError as error:
+        raise NotPermittedError(
+            f"the offloads of {name} are for root to change ({error.strerror}: {error.filename})"
+        ) from None
+    except OSError as error:
+        raise InvalidError(f"interface {name!r}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(
+                f"interface {name!r} belongs to a network function that runs; stop that one first"
+            ) from None
+        yield file
+        if not os.fstat(file).st_size:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(file)
+
+
+def _write(file: int, what: dict[str, bool]) -> None:
+    os.ftruncate(file, 0)
+    if what:
+        os.pwrite(file, json.dumps(what).encode(), 0)
+        os.fsync(file)
+
+
+def _restore(name: str, file: int) -> None:
+    """Put right what the record says, and empty it."""
+    text = os.pread(file, os.fstat(file).st_size, 0)
+    if not text:
+        return
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = {}  # It was being written, so nothing had been changed.
+    features = {str(key): True for key in found} if isinstance(found, dict) else {}
+    try:
+        change(name, features)
+    except (InvalidError, NotPermittedError) as error:
+        _log.warning(
+            "offloads of an interface may still be off", extra={"interface": name, "why": error.message}
+        )
+        return
+    _write(file, {})
+
+
+def wanted(name: str) -> dict[str, bool]:
+    """Features of an interface that may be changed, by the kernel's names, and whether they are asked for."""
+    with _asked() as asked:
+        names = _names(asked, name)
+        blocks = -(-len(names) // 32)
+        told = _call(asked, name, struct.pack("=II", _GET, blocks) + bytes(16 * blocks))
+    found: dict[str, bool] = {}
+    for place, feature in enumerate(names):
+        available, requested, _, never = struct.unpack_from("=4I", told, 8 + place // 32 * 16)
+        bit = 1 << place % 32
+        if feature and available & bit and not never & bit:
+            found[feature] = bool(requested & bit)
+    return found
+
+
+def active(name: str) -> dict[str, bool]:
+    """Each feature of an interface and whether it is on."""
+    with _asked() as asked:
+        names = _names(asked, name)
+        blocks = -(-len(names) // 32)
+        told = _call(asked, name, struct.pack("=II", _GET, blocks) + bytes(16 * blocks))
+    return {
+        feature: bool(struct.unpack_from("=4I", told, 8 + place // 32 * 16)[2] & 1 << place % 32)
+        for place, feature in enumerate(names)
+        if feature
+    }
+
+
+def change(name: str, features: dict[str, bool]) -> None:
+    """Ask for features, or for them to be off; names that this kernel does not know are passed over."""
+    with _asked() as asked:
+        names = _names(asked, name)
+        blocks = [[0, 0] for _ in range(-(-len(names) // 32))]
+        for place, feature in enumerate(names):
+            if feature in features:
+                blocks[place // 32][0] |= 1 << place % 32
+                blocks[place // 32][1] |= features[feature] << place % 32
+        if any(valid for valid, _ in blocks):
+            told = b"".join(struct.pack("=II", *block) for block in blocks)
+            _call(asked, name, struct.pack("=II", _SET, len(blocks)) + told)
+
+
+def _names(asked: socket.socket, name: str) -> list[str]:
+    """What the kernel calls its features, in the order of their bits."""
+    told = _call(asked, name, struct.pack("=IIQI", _HOW_MANY, 0, 1 << _FEATURES, 0))
+    (count,) = struct.unpack_from("=I", told, 16)
+    told = _call(asked, name, struct.pack("=III", _STRINGS, _FEATURES, count) + bytes(_NAME_BYTES * count))
+    texts = (told[12 + at : 12 + at + _NAME_BYTES] for at in range(0, _NAME_BYTES * count, _NAME_BYTES))
+    return [text.partition(b"\0")[0].decode() for text in texts]
+
+
+def _asked() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+def _call(asked: socket.socket, name: str, told: bytes) -> bytes:
+    """One call about an interface; what the kernel answers in the same place."""
+    memory = ctypes.create_string_buffer(told, len(told))
+    request = struct.pack("16sP", name.encode()[:15], ctypes.addressof(memory)).ljust(40, b"\0")
+    try:
+        fcntl.ioctl(asked, _SIOCETHTOOL, request)
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise NotPermittedError(
+                f"the offloads of {name} are for root to change: start it as root, or with CAP_NET_ADMIN"
+            ) from None
+        raise InvalidError(f"offloads of interface {name!r}: {error.strerror}") from None
+    return memory.raw

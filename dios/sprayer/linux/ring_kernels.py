@@ -1,0 +1,288 @@
+"""The engine's three functions on rings of packet sockets (``dios.sprayer.engine``); compiled.
+
+Not for: making sockets and rings (``packet_socket.py``, ``af_packet.py``).
+
+A place of a ring begins with a word that says whose it is: the kernel's (0), or ours. One that a worker has
+is marked as well, so that a ring that has gone round does not take it again. A core's context is an array
+of words: what is named here first, and then ``PORT_WORDS`` for each interface.
+
+Frames go out by ``sendmmsg`` from where they were received: the kernel copies them once, and the place is
+free when it returns. A transmit ring copies each twice where it goes on to another socket of the same
+machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+from numba import types
+
+from dios.compiled import borrowing
+from dios.limits import SPRAYER_BATCH
+from dios.sprayer.engine import entry
+from dios.sprayer.machine import (
+    array_at,
+    load_acquire,
+    peek8,
+    peek16,
+    poke16,
+    poke32,
+    prefetch,
+    store_release,
+)
+from dios.sprayer.packet import FORWARD, PACKET, Packets
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    _Words = npt.NDArray[np.int64]
+    _Flags = npt.NDArray[np.uint32]
+
+_WORD: Final = np.dtype(np.int64)
+_FLAGS: Final = np.dtype(np.uint32)
+_HALVES: Final = np.dtype(np.uint16)
+
+PORTS: Final = 0
+PLACES: Final = 1
+"""Of each ring."""
+CORES: Final = 2
+MESSAGES: Final = 3
+VECTORS: Final = 4
+"""Addresses of what ``sendmmsg`` reads."""
+POLLED: Final = 5
+SHORT: Final = 6
+LONG: Final = 7
+"""Addresses of what ``ppoll`` reads: sockets, and two times."""
+SET: Final = 8
+SET_BYTES: Final = 9
+"""The processors that the thread may run on, or 0; it is told once."""
+TURN: Final = 10
+EMPTY: Final = 11
+"""Receptions of nothing in a row."""
+CUT: Final = 12
+"""Frames longer than a place: segments that the sender's offload left together."""
+TAGGED: Final = 13
+FINISHED: Final = 14
+"""Checksums that the sender left to its hardware."""
+REFUSED: Final = 15
+"""Frames that the kernel did not take."""
+WAITS: Final = 16
+WOKEN: Final = 17
+"""At which reception of nothing the last wait ended early."""
+FIRST_PORT: Final = 24
+PORT_WORDS: Final = 8
+RING: Final = 0
+POSITION: Final = 1
+SOCKET: Final = 2
+TO: Final = 3
+SIDE: Final = 4
+PLACE_BYTES: Final = 5
+PORTS_MAX: Final = 16
+WORDS: Final = FIRST_PORT + PORTS_MAX * PORT_WORDS
+
+MESSAGE_BYTES: Final = 64
+SPINS: Final = 64
+SOON: Final = 256
+"""Receptions of nothing in a row after which a worker waits, and after which it waits for longer."""
+
+_USER: Final = np.uint32(1)
+_NOT_READY: Final = np.uint32(1 << 3)
+_TAG: Final = np.uint32(1 << 4)
+_TAG_KIND: Final = np.uint32(1 << 6)
+_TAKEN: Final = np.uint32(1 << 30)
+_KERNEL: Final = np.uint32(0)
+_DONT_WAIT: Final = np.int32(0x40)
+
+_int, _long = types.int32, types.int64
+_Whole = int | np.int32 | np.uint32 | np.int64
+_Two = Callable[[_Whole, _Whole], int]
+_Three = Callable[[_Whole, _Whole, _Whole], int]
+_Four = Callable[[_Whole, _Whole, _Whole, _Whole], int]
+_sendmmsg: Final = cast("_Four", types.ExternalFunction("sendmmsg", _int(_int, _long, types.uint32, _int)))
+_ppoll: Final = cast("_Four", types.ExternalFunction("ppoll", _int(_long, _long, _long, _long)))
+_nanosleep: Final = cast("_Two", types.ExternalFunction("nanosleep", _int(_long, _long)))
+_sched_setaffinity: Final = cast(
+    "_Three", types.ExternalFunction("sched_setaffinity", _int(_int, _long, _long))
+)
+_load: Final = cast("Callable[[npt.NDArray[np.uint32], int], np.uint32]", load_acquire)
+_store: Final = cast("Callable[[npt.NDArray[np.uint32], int, np.uint32], None]", store_release)
+
+
+def _receive(context: int, packets: int, room: int) -> int:
+    words = array_at(context, (WORDS,), _WORD)
+    batch = array_at(packets, (room,), PACKET)
+    if words[SET]:
+        _sched_setaffinity(np.int32(0), words[SET_BYTES], words[SET])
+        words[SET] = 0
+    count = 0
+    ports = words[PORTS]
+    for step in range(ports):
+        count = _from_ring(words, (words[TURN] + step) % ports, batch, count, room)
+    words[TURN] += 1
+    if count:
+        words[EMPTY] = words[WOKEN] = 0
+    else:
+        _wait(words)
+    return count
+
+
+@borrowing
+def _from_ring(words: _Words, port: int, batch: Packets, count: int, room: int) -> int:
+    """Take what is there on one interface; how many there are in the batch then."""
+    base = FIRST_PORT + port * PORT_WORDS
+    place, places = words[base + POSITION], words[PLACES]
+    size = words[base + PLACE_BYTES]
+    first = port * words[CORES] * places
+    while count < room:
+        at = words[base + RING] + place * size
+        flags: _Flags = array_at(at, (8,), _FLAGS)
+        status = _load(flags, 0)
+        if status & (_USER | _TAKEN) != _USER:
+            break
+        number = first + place
+        place += 1
+        if place == places:
+            place = 0
+        prefetch(words[base + RING] + place * size)
+        if flags[1] > flags[2]:
+            words[CUT] += 1
+            _store(flags, 0, _KERNEL)
+            continue
+        flags[0] = status | _TAKEN
+        halves = array_at(at, (14,), _HALVES)
+        packet = batch[count]
+        packet.address = at + np.int64(halves[6])
+        packet.length = flags[2]
+        packet.frame = number
+        packet.side = words[base + SIDE]
+        if status & _NOT_READY:
+            words[FINISHED] += _finish(packet.address, np.int64(packet.length))
+        if status & _TAG:
+            _put_tag(packet.address, halves[13] if status & _TAG_KIND else 0x8100, halves[12])
+            packet.address -= 4
+            packet.length += 4
+            words[TAGGED] += 1
+        prefetch(packet.address)
+        count += 1
+    words[base + POSITION] = place
+    return count
+
+
+@borrowing
+def _put_tag(address: int, kind: int, tag: int) -> None:
+    """Move the hardware addresses to the left by four bytes, and a tag behind them."""
+    for at in range(0, 12, 2):
+        poke16(address - 4 + at, peek16(address + at))
+    poke32(address + 8, np.uint32(kind) << np.uint32(16) | np.uint32(tag))
+
+
+@borrowing
+def _finish(address: int, length: int | np.int64) -> int:
+    """Make a checksum that its sender left to hardware; 1 if it is that of TCP or UDP over IP."""
+    at = np.int64(14)
+    kind = peek16(address + 12) if length >= 34 else 0
+    if kind == 0x0800:
+        protocol = peek8(address + 23)
+        end = at + np.int64(peek16(address + 16))
+        at += np.int64(peek8(address + 14) & 15) * 4
+    elif kind == 0x86DD:
+        protocol = peek8(address + 20)
+        end = at + 40 + np.int64(peek16(address + 18))
+        at += 40
+    else:
+        return 0
+    if protocol not in (6, 17) or end > length or at + (20 if protocol == 6 else 8) > end:
+        return 0
+    total = np.int64(0)
+    for place in range(at, end - 1, 2):
+        total += np.int64(peek16(address + place))
+    if (end - at) & 1:
+        total += np.int64(peek8(address + end - 1)) << 8
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    found = ~total & 0xFFFF
+    if found == 0 and protocol == 17:
+        found = np.int64(0xFFFF)
+    poke16(address + at + (16 if protocol == 6 else 6), np.uint16(found))
+    return 1
+
+
+@borrowing
+def _wait(words: _Words) -> None:
+    """Let the processor go when nothing comes: shortly at first, since others may hand something over."""
+    words[EMPTY] += 1
+    if words[EMPTY] <= SPINS:
+        return
+    words[WAITS] += 1
+    long = words[LONG] if words[EMPTY] > SOON else words[SHORT]
+    if _ppoll(words[POLLED], words[PORTS], long, 0) > 0:
+        if words[WOKEN] == words[EMPTY] - 1:
+            # So says an interface that is down, and a ring whose last frame another core has.
+            _nanosleep(long, 0)
+        words[WOKEN] = words[EMPTY]
+
+
+def _transmit(context: int, packets: int, count: int) -> int:
+    words = array_at(context, (WORDS,), _WORD)
+    batch = array_at(packets, (count,), PACKET)
+    vectors = array_at(words[VECTORS], (2 * SPRAYER_BATCH,), _WORD)
+    ring = words[CORES] * words[PLACES]
+    sent = 0
+    for port in range(words[PORTS]):
+        base = FIRST_PORT + port * PORT_WORDS
+        ready = 0
+        for i in range(count):
+            came = np.int64(batch[i].frame) // ring
+            if batch[i].verdict == FORWARD and words[FIRST_PORT + came * PORT_WORDS + TO] == port:
+                vectors[2 * ready] = batch[i].address
+                vectors[2 * ready + 1] = batch[i].length
+                ready += 1
+                if ready == SPRAYER_BATCH:
+                    sent += _send(words, words[base + SOCKET], ready)
+                    ready = 0
+        if ready:
+            sent += _send(words, words[base + SOCKET], ready)
+    return sent
+
+
+@borrowing
+def _send(words: _Words, socket: int, count: int) -> int:
+    """Send so many vectors; one that the kernel does not take is left out."""
+    done = sent = 0
+    while done < count:
+        took = int(
+            _sendmmsg(
+                np.int32(socket),
+                words[MESSAGES] + done * MESSAGE_BYTES,
+                np.uint32(count - done),
+                _DONT_WAIT,
+            )
+        )
+        if took > 0:
+            done += took
+            sent += took
+        else:
+            done += 1
+            words[REFUSED] += 1
+    return sent
+
+
+def _release(context: int, frames: int, count: int) -> int:
+    words = array_at(context, (WORDS,), _WORD)
+    numbers = array_at(frames, (count,), _WORD)
+    places = words[PLACES]
+    ring = words[CORES] * places
+    for i in range(count):
+        base = FIRST_PORT + numbers[i] // ring * PORT_WORDS
+        at = words[base + RING] + numbers[i] % places * words[base + PLACE_BYTES]
+        _store(array_at(at, (8,), _FLAGS), 0, _KERNEL)
+    return count
+
+
+@cache
+def functions() -> tuple[int, int, int]:
+    """The addresses of receive, transmit and release."""
+    return entry(_receive), entry(_transmit), entry(_release)

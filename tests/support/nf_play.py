@@ -1,0 +1,65 @@
+"""A network function between interfaces, for the lab: runs until its input ends, then says what it did.
+
+Not for: people (``dios nf run``). Run as a program inside the namespace of the function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+
+from dios.sprayer.linux.af_packet import AfPacketEngine, processors
+from dios.sprayer.linux.offloads import without_offloads
+from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.workers import Workers
+
+
+def main() -> None:
+    """Say ``ready``, wait for the end of the input, and say what each core did."""
+    reader = argparse.ArgumentParser()
+    reader.add_argument("--pair", required=True, nargs=2)
+    reader.add_argument("--cores", type=int, default=2)
+    reader.add_argument("--steer", default="spray")
+    reader.add_argument("--places", type=int, default=1024)
+    reader.add_argument("--records", type=Path, required=True)
+    reader.add_argument("--function", default="", help="module:Class(arguments)")
+    given = reader.parse_args()
+    inside, outside = given.pair
+    with (
+        without_offloads(given.pair, given.records),
+        AfPacketEngine(
+            [(inside, outside)],
+            given.cores,
+            steer=given.steer,
+            places=given.places,
+            pin=processors(given.cores),
+        ) as engine,
+    ):
+        workers = Workers(_function(given.function), engine)
+        workers.turn(0, 0)  # what is compiled at the first turn is compiled now
+        with workers:
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+            sys.stdin.read()
+        told = [
+            {**asdict(workers.statistics(core)), "engine": asdict(engine.statistics(core))}
+            for core in range(given.cores)
+        ]
+        sys.stdout.write(json.dumps(told))
+
+
+def _function(text: str) -> NetworkFunction | None:
+    if not text:
+        return None
+    module, _, made = text.partition(":")
+    found: object = eval(made, dict(vars(import_module(module))))  # noqa: S307 - the test's own text
+    assert isinstance(found, NetworkFunction)
+    return found
+
+
+if __name__ == "__main__":
+    main()
