@@ -1,0 +1,39 @@
+"""Network functions in Python that use every core, even for one flow: the public face.
+
+Not for: functions that are ready, which are in ``dios.sprayer.functions``.
+"""
+
+from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source, with_target
+from dios.sprayer.flow_table import Flows
+from dios.sprayer.memory_engine import MemoryEngine
+from dios.sprayer.network_function import HandlerError, NetworkFunction
+from dios.sprayer.packet import INSIDE, OUTSIDE, Batch, Flow, Kept, Packet, halves
+from dios.sprayer.pcap import PcapError, replay
+from dios.sprayer.rewrite_kernels import set_source, set_target
+from dios.sprayer.workers import Statistics, Workers, jain
+
+__all__ = [
+    "INSIDE",
+    "OUTSIDE",
+    "Batch",
+    "Flow",
+    "Flows",
+    "HandlerError",
+    "Kept",
+    "MemoryEngine",
+    "NetworkFunction",
+    "Packet",
+    "PcapError",
+    "Statistics",
+    "Workers",
+    "drop",
+    "get_five_tuple",
+    "halves",
+    "jain",
+    "replay",
+    "reverse",
+    "set_source",
+    "set_target",
+    "with_source",
+    "with_target",
+]

@@ -82,7 +82,7 @@ class Workers:
         if not 0 < cores <= SPRAYER_CORES_MAX:
             raise ValueError(f"{cores} cores: choose from 1 to {SPRAYER_CORES_MAX}")
         self.function: Final = function
-        self.engine: Final = engine
+        self.engine = engine
         self.cores: Final = cores
         self.control: Final = np.zeros(LINE, np.int64)
         self.counters: Final = np.zeros((cores, COUNTERS), np.int64)
@@ -141,6 +141,20 @@ class Workers:
             counters=self.counters[core],
             control=self.control,
         )
+
+    def change_engine(self, engine: Engine) -> None:
+        """Go on with the frames of another engine of as many cores, while no thread runs.
+
+        What was kept of flows stays. Nothing may be left of the engine before.
+        """
+        for core, worker in enumerate(self.workers):
+            self.workers[core] = worker._replace(
+                receive=engine.receive,
+                transmit=engine.transmit,
+                release=engine.release,
+                engine_context=engine.context(core),
+            )
+        self.engine = engine
 
     def tell_time(self, seconds: int) -> None:
         """What handlers read as ``flows.now`` from their next batch on."""

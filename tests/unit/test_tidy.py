@@ -24,6 +24,7 @@ FACES = {
     "dios/fairness/__init__.py",
     "dios/firmament/solvers/__init__.py",
     "dios/packer/__init__.py",
+    "dios/sprayer/__init__.py",
 }
 """The package files that are public faces and therefore not empty."""
 

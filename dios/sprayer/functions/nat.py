@@ -13,14 +13,13 @@ import numpy as np
 from dios.compiled import borrowing
 from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flow_table import Flows
+from dios.sprayer.functions.closing import follow
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packet import INSIDE, NO_FLOW, NO_PORT, TABLE_FULL, Batch, Flow, Kept, Packet, halves
 from dios.sprayer.rewrite_kernels import set_source, set_target
 
 TRIES: Final = 64
 """Ports of a core that are looked at for one whose flow has this core as its designated one."""
-CLOSED_S: Final = 10
-"""What is kept of a connection after FIN from both ends, or RST: last packets may be on their way."""
 OPENED, CLOSED, EXPIRED = range(3)
 
 
@@ -94,7 +93,9 @@ class Nat(NetworkFunction):
             return
         high, low, port, inward = entry.high, entry.low, entry.port, entry.inward
         if packet.syn | packet.fin | packet.rst:
-            self.follow(packet, flow, other_way(flow, high, low, port, inward), flows)
+            other = other_way(flow, high, low, port, inward)
+            if follow(packet, flow, other, flows):
+                self.counts[flows.core, CLOSED] += 1
         if inward:
             set_target(packet, high, low, port)
         else:
@@ -118,26 +119,6 @@ class Nat(NetworkFunction):
         core, ring = flows.core, self.free[flows.core]
         ring[(self.first[core, 0] + self.left[core, 0]) % ring.size] = lease
         self.left[core, 0] += 1
-
-    def follow(self, packet: Packet, flow: Flow, other: Flow, flows: Flows) -> None:
-        """A connection that was closed from both ends, or reset, is soon forgotten unless it goes on."""
-        mine = flows.get_local_flow(flow)
-        if mine is None:
-            return
-        mine.fins |= packet.fin
-        fins = mine.fins
-        theirs = flows.get_flow(other)
-        if packet.opens:
-            mine = flows.get_local_flow(flow)
-            if mine is not None:
-                mine.fins = 0
-        elif packet.rst or (theirs is not None and fins & theirs.fins):
-            self.counts[flows.core, CLOSED] += 1
-        else:
-            return
-        seconds = flows.idle if packet.opens else CLOSED_S
-        flows.expire_after(flow, seconds)
-        flows.expire_after(other, seconds)
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
         """Both ways of a connection end together, once neither was seen."""

@@ -1,0 +1,105 @@
+"""A firewall that knows connections: what was opened from where it may be goes on both ways, nothing else.
+
+Not for: looking into what packets carry.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse
+from dios.sprayer.flow_table import Flows
+from dios.sprayer.functions.closing import follow
+from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.packet import INSIDE, NO_FLOW, REFUSED, TABLE_FULL, Batch, Flow, Kept, Packet
+
+OPENED, TURNED_AWAY = range(2)
+_FULL: Final = 2**64 - 1
+
+
+class Rule(NamedTuple):
+    """Who may open connections to what: the first rule that fits a packet decides."""
+
+    allow: bool = True
+    side: int = INSIDE
+    """Where it comes from."""
+    source: str = "::/0"
+    """Networks of IPv4 or IPv6; ``::/0`` is any of both."""
+    target: str = "::/0"
+    protocol: int = 0
+    """6, 17, 1 or 58; 0 for any."""
+    ports: tuple[int, int] = (0, 65_535)
+    """Of the target: from, and up to."""
+
+
+class Firewall(NetworkFunction):
+    """Lets connections through that a rule allows; by default all that are opened from inside."""
+
+    entry = (("fins", "u1"),)
+
+    def __init__(self, rules: Sequence[Rule] = (Rule(),), flows_max: int = 65_536) -> None:
+        self.flows_max = 2 * flows_max
+        self.nets = np.array([[*_net(rule.source), *_net(rule.target)] for rule in rules], np.uint64)
+        self.nets = self.nets.reshape(len(rules), 8)
+        """(R, 8) halves of networks and their masks: of the source, of the target."""
+        self.ends = np.array(
+            [(rule.allow, rule.side, rule.protocol, *rule.ports) for rule in rules], np.int64
+        ).reshape(len(rules), 5)
+        """(R, 5)"""
+
+    def prepare(self, cores: int) -> None:
+        """Counters for each core."""
+        self.counts = self.counters(cores, "opened", "turned_away")
+
+    def connection_packets(self, batch: Batch, flows: Flows) -> None:
+        """What opens a connection wants a rule, all else a connection."""
+        for packet in batch:
+            flow = get_five_tuple(packet)
+            known = flows.get_flow(flow)
+            if known is None and not packet.opens:
+                drop(packet, NO_FLOW)
+            elif known is None and not self.allowed(packet):
+                self.counts[flows.core, TURNED_AWAY] += 1
+                drop(packet, REFUSED)
+            elif known is None:
+                if flows.insert_local_flow(flow) is None or flows.insert_local_flow(reverse(flow)) is None:
+                    flows.remove_local_flow(flow)
+                    drop(packet, TABLE_FULL)
+                else:
+                    self.counts[flows.core, OPENED] += 1
+            elif packet.syn | packet.fin | packet.rst:
+                follow(packet, flow, reverse(flow), flows)
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Packets of connections go on."""
+        for packet in batch:
+            if flows.get_flow(get_five_tuple(packet)) is None:
+                drop(packet, NO_FLOW)
+
+    def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - nothing is in it
+        """Both ways are kept as long as one of them is seen."""
+        return flows.still_seen(reverse(flow))
+
+    def allowed(self, packet: Packet) -> bool:
+        """What the first rule that fits says; no, if none does."""
+        for i in range(len(self.ends)):
+            net, end = self.nets[i], self.ends[i]
+            away = ((packet.source_high & net[2]) ^ net[0]) | ((packet.source_low & net[3]) ^ net[1])
+            away |= ((packet.target_high & net[6]) ^ net[4]) | ((packet.target_low & net[7]) ^ net[5])
+            fits = away == 0 and packet.side == end[1] and end[2] * (end[2] - packet.protocol) == 0
+            if fits and end[3] <= packet.target_port <= end[4]:
+                return bool(end[0] != 0)
+        return False
+
+
+def _net(text: str) -> tuple[int, int, int, int]:
+    """Both halves of a network, and of its mask. ``ValueError``."""
+    net = ipaddress.ip_network(text)
+    base, mask = int(net.network_address), int(net.netmask)
+    if net.version == 4:
+        base, mask = 0xFFFF << 32 | base, (_FULL << 64 | 0xFFFFFFFF << 32) | mask
+    return base >> 64, base & _FULL, mask >> 64, mask & _FULL

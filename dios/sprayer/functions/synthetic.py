@@ -1,0 +1,48 @@
+"""The network function of the thesis' evaluation (section 3.4): as many cycles for each packet as one likes.
+
+Not for: anything else.
+"""
+
+from __future__ import annotations
+
+from dios.sprayer.flow_kernels import get_five_tuple
+from dios.sprayer.flow_table import Flows
+from dios.sprayer.machine import cycles
+from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.packet import Batch
+from dios.sprayer.rewrite_kernels import set_target
+
+OPENED, KNOWN = range(2)
+
+
+class Synthetic(NetworkFunction):
+    """A new entry for every connection; for every packet its flow, a changed header, and so many cycles."""
+
+    entry = (("packets", "u4"),)
+
+    def __init__(self, cycles_each: int = 0, flows_max: int = 65_536) -> None:
+        self.cycles_each = cycles_each
+        self.flows_max = flows_max
+
+    def prepare(self, cores: int) -> None:
+        """Counters for each core."""
+        self.counts = self.counters(cores, "opened", "known")
+
+    def connection_packets(self, batch: Batch, flows: Flows) -> None:
+        """A connection that opens gets an entry."""
+        for packet in batch:
+            if packet.opens:
+                flow = get_five_tuple(packet)
+                if flows.get_flow(flow) is None and flows.insert_local_flow(flow) is not None:
+                    self.counts[flows.core, OPENED] += 1
+        self.regular_packets(batch, flows)
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """The work of each packet."""
+        for packet in batch:
+            begun = cycles()
+            if flows.get_flow(get_five_tuple(packet)) is not None:
+                self.counts[flows.core, KNOWN] += 1
+            set_target(packet, packet.target_high, packet.target_low, packet.target_port)
+            while cycles() - begun < self.cycles_each:
+                pass

@@ -1,0 +1,226 @@
+"""Network functions between real interfaces, in namespaces of their own.
+
+Not for: how fast they are (``benchmarks``). Skipped where this machine makes no namespaces, with its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_spaces import NotHereError, run
+from nf_lab import CHECKSUMS, RIGHT, FunctionLab, Told, features, offloads
+from steer_frames import expected, make
+
+from dios.errors import InvalidError
+from dios.sprayer.linux.af_packet import AfPacketEngine
+from dios.sprayer.linux.packet_socket import interface
+from dios.sprayer.workers import jain
+
+SEED = 8
+PAGE_BYTES = 4_000_000
+PORT = "8000"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[FunctionLab]:
+    """Left, right, and nothing between them yet."""
+    try:
+        made = FunctionLab(tmp_path)
+    except NotHereError as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+def fetch(lab: FunctionLab) -> str:
+    """Bring a page from the right to the left with curl, the same; what the server said of it."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed (on Debian or Ubuntu: apt install curl)")
+    page = lab.folder / "page"
+    page.write_bytes(random.Random(SEED).randbytes(PAGE_BYTES))  # noqa: S311 - test data
+    server = [sys.executable, "-u", "-m", "http.server", PORT, "--directory", str(lab.folder)]
+    with lab.serving(lab.right, server, "Serving") as said:
+        got = lab.folder / "got"
+        run(
+            lab.left.inside(
+                *("curl", "-sS", "--max-time", "30", "-o", str(got), f"http://{RIGHT}:{PORT}/page")
+            )
+        )
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (page, got)]
+    assert digests[0] == digests[1]
+    return "".join(said)
+
+
+def regular(told: Told) -> list[int]:
+    """The packets that each core's handlers saw."""
+    return [core["counts"]["regular_packets"] + core["counts"]["connection_packets"] for core in told]
+
+
+def test_a_page_comes_through_and_one_flow_uses_every_core(lab: FunctionLab) -> None:
+    """Under spraying, one TCP flow is spread evenly over the sockets, and what arrives is what was sent."""
+    with lab.running(steer="spray") as told:
+        fetch(lab)
+    assert sum(regular(told)) > PAGE_BYTES // 1500
+    assert jain(regular(told)) > 0.95, told
+
+
+def test_without_spraying_one_flow_stays_on_one_core(lab: FunctionLab) -> None:
+    """Under rss, both directions of one TCP flow meet the same socket."""
+    with lab.running(steer="rss") as told:
+        fetch(lab)
+    busy = [count for count in regular(told) if count]
+    assert len(busy) == 1, told
+    assert busy[0] > PAGE_BYTES // 1500
+
+
+def test_iperf3_comes_through(lab: FunctionLab) -> None:
+    """iperf3 measures through a function that sprays, in both directions."""
+    if shutil.which("iperf3") is None:
+        pytest.skip("iperf3 is not installed (on Debian or Ubuntu: apt install iperf3)")
+    with lab.running() as told, lab.serving(lab.right, ["iperf3", "-s", "--forceflush"], "listening"):
+        for way in ((), ("-R",)):
+            text = run(lab.left.inside("iperf3", "-c", RIGHT, "-n", "8M", *way))
+            assert "iperf Done" in text, text
+    assert sum(regular(told)) > 10_000
+
+
+def test_a_nat_carries_curl(lab: FunctionLab) -> None:
+    """With a NAT in between, the page arrives, and the right takes it for the NAT's own."""
+    outside = "10.214.0.9"
+    lab.right.batch([f"neigh add {outside} lladdr 02:d1:05:02:00:01 dev e0"])
+    with lab.running(function=f"dios.sprayer.functions.nat:Nat(['{outside}'])") as told:
+        said = fetch(lab)
+    assert sum(core["counts"]["connection_packets"] for core in told) >= 3, told
+    assert said.startswith(f"{outside} - - "), said
+
+
+@pytest.mark.parametrize("steer", ["spray", "rss", "flowlet", "subset:1"])
+def test_the_kernel_steers_as_the_interpreter_does(lab: FunctionLab, steer: str) -> None:
+    """Each core gets exactly the frames that the program gives it when it is run in the test."""
+    chance = random.Random(SEED)  # noqa: S311 - test data
+    frames = [make(chance, plain=True) for _ in range(600)]
+    with lab.running(steer=steer, cores=3, secret=12_345) as told:
+        lab.carried([made.data for made in frames])
+    counts = Counter(expected(made, steer, 3, 12_345) for made in frames)
+    assert regular(told) == [counts[core] for core in range(3)], told
+
+
+def test_frames_come_out_as_they_went_in(lab: FunctionLab) -> None:
+    """Untagged and with one or two VLAN tags, every byte is the same at the other end."""
+    chance = random.Random(SEED)  # noqa: S311 - test data
+    frames = []
+    for number in range(300):
+        data = make(chance, plain=True).data
+        tags = b"".join(b"\x81\x00" + chance.randbytes(2) for _ in range(number % 3))
+        frames.append(data[:12] + tags + data[12:])
+    with lab.running(steer="rss") as told:
+        arrived = lab.carried(frames)
+    assert sorted(arrived) == sorted(frames)
+    assert sum(core["engine"]["tagged"] for core in told) == 200, told
+
+
+def test_every_frame_is_counted_where_it_ended(lab: FunctionLab) -> None:
+    """With few places, what came is what was received and what found no place, and nothing else."""
+    chance = random.Random(SEED)  # noqa: S311 - test data
+    frames = [make(chance, plain=True).data for _ in range(20_000)]
+    with lab.running(places=32) as told:
+        lab.send(frames)
+    for core in told:
+        engine = core["engine"]
+        assert engine["arrived"] == core["counts"]["received"] + engine["no_place"] + engine["cut"], core
+    assert sum(core["engine"]["arrived"] for core in told) >= len(frames)
+
+
+def test_checksums_that_the_sender_left_out_are_made(lab: FunctionLab) -> None:
+    """With the sender's checksum offload on, as on a virtual cable it is, the page still arrives."""
+    for space in (lab.left, lab.right):
+        offloads(space, "e0", CHECKSUMS, on=True)
+    with lab.running(steer="rss") as told:
+        fetch(lab)
+    assert sum(core["engine"]["finished"] for core in told) > PAGE_BYTES // 1500, told
+
+
+def test_stopping_gives_everything_back(lab: FunctionLab) -> None:
+    """While it runs offloads are off and frames of others are read; after it all is as it was."""
+    names = ("in0", "out0")
+    before = {name: features(lab.middle, name) for name in names}
+    with lab.running():
+        during = {name: features(lab.middle, name) for name in names}
+        shown = run(lab.middle.inside("ip", "-details", "link", "show", "in0"))
+        assert re.search(r"promiscuity [1-9]", shown), shown
+    for name in names:
+        off = [each for each in before[name] if before[name][each] and not during[name][each]]
+        assert {"tx-tcp-segmentation", "tx-generic-segmentation"} <= set(off), off
+    assert {name: features(lab.middle, name) for name in names} == before
+    assert "promiscuity 0" in run(lab.middle.inside("ip", "-details", "link", "show", "in0"))
+    assert run(lab.middle.inside("cat", "/proc/self/net/packet")).count("\n") == 1
+    assert list(lab.records.iterdir()) == []
+
+
+def test_offloads_of_a_killed_function_come_back(lab: FunctionLab) -> None:
+    """A killed function leaves its offloads off; the next one puts them right, and so does its end."""
+    before = features(lab.middle, "in0")
+    process = subprocess.Popen(lab.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert features(lab.middle, "in0") != before
+    with lab.running():
+        pass
+    assert features(lab.middle, "in0") == before
+
+
+def test_a_second_function_on_the_same_interfaces_is_refused(lab: FunctionLab) -> None:
+    """One interface belongs to one function, and whoever starts another is told so."""
+    with lab.running():
+        done = subprocess.run(
+            lab.command(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        assert done.returncode
+        assert "belongs to a network function that runs" in done.stderr
+        fetch(lab)
+
+
+@pytest.mark.parametrize(
+    "part", ["af_packet:AfPacketEngine([('in0', 'out0')])", "offloads:change('in0', OFF)"]
+)
+def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, part: str) -> None:
+    """Without capabilities neither sockets nor offloads are had, and the message says whose they are."""
+    module, _, made = part.partition(":")
+    text = f"from dios.sprayer.linux.{module} import *\n"
+    text += f"OFF = {{'tx-generic-segmentation': False}}\n{made}"
+    bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", sys.executable, "-c", text]
+    done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert re.search(r"NotPermittedError: .* for root.*CAP_NET_ADMIN", done.stderr), done.stderr
+
+
+def test_interfaces_that_cannot_be_are_refused() -> None:
+    """No such interface, no Ethernet, twice the same, odd sizes: each says what is wrong."""
+    with pytest.raises(InvalidError, match=r"there are .*lo"):
+        interface("nothere0")
+    with pytest.raises(InvalidError, match=r"is no Ethernet|is down"):
+        interface("lo")
+    for pairs, options, reason in (
+        ([], {}, "give pairs"),
+        ([("a", "a")], {}, "give pairs of different ones"),
+        ([("a", "b")], {"cores": 0}, "choose from 1"),
+        ([("a", "b")], {"places": 33}, "a power of two"),
+        ([("a", "b")], {"pin": [0, 1]}, "one for each"),
+    ):
+        with pytest.raises(InvalidError, match=reason):
+            AfPacketEngine(pairs, **options)
+    with pytest.raises(InvalidError, match="choose spray, rss"):
+        AfPacketEngine([("a", "b")], steer="all")
