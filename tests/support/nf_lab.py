@@ -19,12 +19,20 @@ from lab_spaces import NotHereError, Space, mortal, run
 LEFT: Final = "10.214.0.1"
 RIGHT: Final = "10.214.0.2"
 END_SECONDS: Final = 30.0
+_RAW: Final = Path(__file__).with_name("raw_frames.py")
 _PLAY: Final = Path(__file__).with_name("nf_play.py")
-_OFF: Final = (
-    "from dios.sprayer.linux.offloads import change, wanted\n"
-    "change('e0', {name: False for name in wanted('e0') if name.startswith('tx-')"
-    " and ('segmentation' in name or 'checksum' in name)})\n"
-)
+# The file alone: all of the library would take a second to load.
+_OFFLOADS: Final = Path(__file__).parents[2] / "dios" / "sprayer" / "linux" / "offloads.py"
+_CHANGE: Final = """
+import json, runpy, sys
+offloads = runpy.run_path(sys.argv[1])
+name, kinds, on = sys.argv[2], sys.argv[3].split(), sys.argv[4] == "on"
+chosen = [each for each in offloads["wanted"](name) if any(kind in each for kind in kinds)]
+offloads["change"](name, dict.fromkeys(chosen, on))
+print(json.dumps(offloads["active"](name)))
+"""
+SEGMENTS: Final = "tx-tcp tx-udp tx-generic-segmentation tx-sctp-segmentation"
+CHECKSUMS: Final = "tx-checksum"
 Told = list[dict[str, dict[str, int]]]
 
 
@@ -59,26 +67,31 @@ class FunctionLab:
         )
         space.batch([f"address add 10.214.0.{number}/24 dev e0", "link set e0 up"])
         space.batch([f"address add fd00:214::{number}/64 dev e0 nodad"])
-        run(space.inside(sys.executable, "-c", _OFF))
+        offloads(space, "e0", f"{SEGMENTS} {CHECKSUMS}", on=False)
 
     def close(self) -> None:
         """Let the namespaces go."""
         self._stack.close()
 
-    def command(self, *, steer: str = "spray", cores: int = 2, function: str = "") -> list[str]:
+    def command(
+        self, *, steer: str = "spray", cores: int = 2, function: str = "", places: int = 1024, secret: int = 1
+    ) -> list[str]:
         """What runs the function."""
         words = ["--pair", "in0", "out0", "--steer", steer, "--cores", str(cores), "--function", function]
+        words += ["--places", str(places), "--secret", str(secret)]
         return mortal(self.middle.inside(sys.executable, str(_PLAY), *words, "--records", str(self.records)))
 
     @contextlib.contextmanager
-    def running(self, *, steer: str = "spray", cores: int = 2, function: str = "") -> Iterator[Told]:
+    def running(
+        self, *, steer: str = "spray", cores: int = 2, function: str = "", places: int = 1024, secret: int = 1
+    ) -> Iterator[Told]:
         """The function at work; the list has what each core did when it ended."""
         told: Told = []
         log = self.folder / "function.log"
         with (
             log.open("w") as errors,
             subprocess.Popen(
-                self.command(steer=steer, cores=cores, function=function),
+                self.command(steer=steer, cores=cores, function=function, places=places, secret=secret),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -95,9 +108,27 @@ class FunctionLab:
             finally:
                 process.kill()
 
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Frames as they are, from the left."""
+        text = "".join(frame.hex() + "\n" for frame in frames)
+        run(self.left.inside(sys.executable, str(_RAW), "send", "e0"), typed=text)
+
+    def carried(self, frames: Sequence[bytes]) -> list[bytes]:
+        """What arrives on the right of frames that the left sends, all to 02:00:00:00:00:02."""
+        command = mortal(self.right.inside(sys.executable, str(_RAW), "take", "e0", str(len(frames))))
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            self.send(frames)
+            output, _ = process.communicate(timeout=END_SECONDS)
+        return [bytes.fromhex(line) for line in output.split()]
+
     @contextlib.contextmanager
-    def serving(self, space: Space, command: Sequence[str], ready: str) -> Iterator[None]:
-        """A program that serves on a machine, once it printed a line with ``ready``."""
+    def serving(self, space: Space, command: Sequence[str], ready: str) -> Iterator[list[str]]:
+        """A program that serves on a machine, once it printed a line with ``ready``; the list has the rest."""
+        said: list[str] = []
         with subprocess.Popen(
             mortal(space.inside(*command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -108,13 +139,19 @@ class FunctionLab:
                         break
                 else:
                     raise NotHereError(f"{command[0]} ended")
-                yield
+                yield said
             finally:
                 process.kill()
+                said.extend(process.stdout)
+
+
+def offloads(space: Space, name: str, kinds: str, *, on: bool) -> dict[str, bool]:
+    """Switch an interface's features whose names have one of some parts in them; all its features then."""
+    words = [str(_OFFLOADS), name, kinds, "on" if on else "off"]
+    found: dict[str, bool] = json.loads(run(space.inside(sys.executable, "-c", _CHANGE, *words)))
+    return found
 
 
 def features(space: Space, name: str) -> dict[str, bool]:
     """The features of an interface, as the kernel has them."""
-    text = f"import json; from dios.sprayer.linux.offloads import active; print(json.dumps(active({name!r})))"
-    found: dict[str, bool] = json.loads(run(space.inside(sys.executable, "-c", text)))
-    return found
+    return offloads(space, name, "none of these", on=False)

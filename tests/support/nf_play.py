@@ -25,6 +25,7 @@ def main() -> None:
     reader.add_argument("--cores", type=int, default=2)
     reader.add_argument("--steer", default="spray")
     reader.add_argument("--places", type=int, default=1024)
+    reader.add_argument("--secret", type=int)
     reader.add_argument("--records", type=Path, required=True)
     reader.add_argument("--function", default="", help="module:Class(arguments)")
     given = reader.parse_args()
@@ -36,6 +37,7 @@ def main() -> None:
             given.cores,
             steer=given.steer,
             places=given.places,
+            secret=given.secret,
             pin=processors(given.cores),
         ) as engine,
     ):
