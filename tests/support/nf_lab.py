@@ -127,7 +127,7 @@ class FunctionLab:
 
     @contextlib.contextmanager
     def serving(self, space: Space, command: Sequence[str], ready: str) -> Iterator[list[str]]:
-        """A program that serves on a machine, once it printed a line with ``ready``; the list has the rest."""
+        """A program that serves on a machine, after a line with ``ready``, and what it says then."""
         said: list[str] = []
         with subprocess.Popen(
             mortal(space.inside(*command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
