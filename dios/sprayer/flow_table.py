@@ -185,17 +185,16 @@ class Flows(NamedTuple):
         self.books[PENDING] = -1
         return True
 
-    def still_seen(self, flow: Flow) -> bool:
-        """Whether this core keeps a flow and it is not over; without counting as a look at it."""
+    def holds(self, flow: Flow) -> bool:
+        """Whether this core keeps a flow, over or not; it does not count as a look at it."""
         self.show()
-        hashed = hash_flow(flow, self.seed[0])
-        if core_of_hash(hashed, self.cores) != self.core:
-            return False
-        for at in range(SPRAYER_PROBES_MAX):
-            place = _place_after(self, hashed, at)
-            if self.words[place] >> _32 == _name(hashed) and _is(self.table[place], flow):
-                return not _is_over(self, place)
-        return False
+        return _own_place(self, flow) >= 0
+
+    def still_seen(self, flow: Flow) -> bool:
+        """Whether this core keeps a flow that is not over; it does not count as a look at it."""
+        self.show()
+        place = _own_place(self, flow)
+        return place >= 0 and not _is_over(self, place)
 
     def keep(self, flow: Flow) -> None:
         """Count a flow as seen now."""
@@ -296,6 +295,22 @@ def _place_after(flows: Flows, hashed: int, steps: int) -> int:
     """A place where a flow of this core with that hash may be."""
     places = flows.words.size // flows.cores
     return flows.core * places + ((whole(hashed & natural(places - 1)) + steps) & (places - 1))
+
+
+@borrowing
+def _own_place(flows: Flows, flow: Flow) -> int:
+    """The place of a flow that this core keeps, or -1."""
+    hashed = hash_flow(flow, flows.seed[0])
+    if core_of_hash(hashed, flows.cores) != flows.core:
+        return whole(-1)
+    for at in range(SPRAYER_PROBES_MAX):
+        place = _place_after(flows, hashed, at)
+        name = flows.words[place] >> _32
+        if name == EMPTY:
+            break
+        if name == _name(hashed) and _is(flows.table[place], flow):
+            return place
+    return whole(-1)
 
 
 @borrowing

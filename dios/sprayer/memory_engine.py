@@ -137,7 +137,7 @@ class MemoryEngine:
         cores_of = cores_of if cores_of.size else np.zeros(count, np.int64)
         ordered = np.asarray(order, np.int64)
         ordered = ordered if ordered.size else np.arange(count)
-        self.released: Final = np.zeros(max(count, 1), np.uint8)
+        self.released: Final = np.zeros(count, np.uint8)
         """(N,) how often each frame was given back: once, when all is done."""
         self._mine: Final = [
             np.ascontiguousarray(ordered[cores_of[ordered] == core]) for core in range(cores)
