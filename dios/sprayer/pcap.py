@@ -21,6 +21,7 @@ from dios.limits import SPRAYER_FRAME_BYTES_MAX, SPRAYER_REPLAY_BYTES
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packet import INSIDE
+from dios.sprayer.worker_kernels import NOW
 from dios.sprayer.workers import Statistics, Workers
 
 _MICRO: Final = 0xA1B2C3D4
@@ -126,8 +127,11 @@ def replay(
             if workers is None:
                 workers = Workers(function, engine, seed=seed, now=now)
             else:
-                workers.change_engine(engine)
+                # All of each table eight times in the time that a flow may be idle.
+                passed = now - int(workers.control[NOW])
                 workers.tell_time(now)
+                workers.tend(8 * passed / max(workers.flows[0].idle, 1))
+                workers.change_engine(engine)
             if writer is None:
                 writer = PcapWriter(stack.enter_context(target.open("wb")))
             workers.drain()

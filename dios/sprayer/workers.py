@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from dios.limits import SPRAYER_BATCH, SPRAYER_CORES_MAX, SPRAYER_RING
+from dios.limits import SPRAYER_BATCH, SPRAYER_CORES_MAX, SPRAYER_EXPIRY_STEP, SPRAYER_RING
 from dios.sprayer import flow_table
 from dios.sprayer.compile_handlers import Handler, compile_handlers
 from dios.sprayer.engine import Engine
@@ -92,7 +92,7 @@ class Workers:
         self.tell_time(int(time.monotonic()) + 1 if now is None else now)
         if function is not None:
             function.prepare(cores)
-        self.flows: Final = _tables(function or NetworkFunction(), cores, self.seed, journal)
+        self.flows: Final = make_tables(function or NetworkFunction(), cores, self.seed, journal)
         self._rings: Final = np.zeros(cores * cores * SPRAYER_RING, PACKET)
         self._returned: Final = np.zeros(cores * cores * SPRAYER_RING, np.int32)
         self._marks: Final = np.zeros((4, cores * cores * LINE), np.int64)
@@ -179,6 +179,12 @@ class Workers:
             elif all(not self.turn(each) for each in range(self.cores)):
                 idle += 1
 
+    def tend(self, part: float = 1.0) -> None:
+        """Look for flows that are over in a part of each table, with an engine that has nothing left."""
+        places = self.flows[0].words.size // self.cores
+        for core in range(self.cores):
+            self.turn(core, -(-int(places * min(part, 1.0)) // SPRAYER_EXPIRY_STEP))
+
     def start(self) -> None:
         """Give each core a thread, and the time to all."""
         if self._threads:
@@ -235,7 +241,7 @@ class Workers:
         )
 
 
-def _tables(function: NetworkFunction, cores: int, seed: flow_table.Words, journal: int) -> list[Flows]:
+def make_tables(function: NetworkFunction, cores: int, seed: flow_table.Words, journal: int) -> list[Flows]:
     """The tables of all cores, as each of them sees them."""
     entry = flow_table.entry_type(list(function.entry))
     places = flow_table.places_for(1 if function.stateless else function.flows_max)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from spray_frames import ACK, FIN, ICMP, SYN, TCP, UDP, Made, read
+
+from dios.sprayer import (
+    INSIDE,
+    OUTSIDE,
+    Batch,
+    Flows,
+    HandlerError,
+    MemoryEngine,
+    NetworkFunction,
+    Workers,
+    drop,
+    get_five_tuple,
+    jain,
+)
+from dios.sprayer.functions.balancer import Balancer
+from dios.sprayer.functions.firewall import Firewall, Rule
+from dios.sprayer.functions.monitor import Monitor
+from dios.sprayer.functions.redundancy import Redundancy
+from dios.sprayer.functions.synthetic import Synthetic
+
+
+class Rig:
+    """A function on some cores, to which frames are given in rounds."""
+
+    def __init__(self, function: NetworkFunction | None, cores: int = 2) -> None:
+        self.cores = cores
+        self.chance = random.Random(3)  # noqa: S311 - repeatable dice, nothing secret
+        self.workers = Workers(function, MemoryEngine([], cores), seed=1, now=50)
+
+    def give(self, frames: Sequence[bytes], side: int = INSIDE) -> dict[int, bytes]:
+        """What came of each frame that went on, by its number."""
+        steer = [self.chance.randrange(self.cores) for _ in frames]
+        engine = MemoryEngine(frames, self.cores, sides=[side] * len(frames), steer=steer)
+        self.workers.change_engine(engine)
+        self.workers.drain(self.chance.randrange)
+        assert (engine.released == 1).all()
+        return {sent.frame: sent.data for sent in engine.sent()}
+
+    def causes(self) -> dict[str, int]:
+        """Frames by cause, of which there were any."""
+        return {name: count for name, count in self.workers.statistics().causes.items() if count}
+
+
+def test_without_a_function_everything_goes_on() -> None:
+    """Frames are forwarded as they are; what no packet should be like is dropped by its rule and counted."""
+    frames = [
+        Made(flags=SYN).frame(),
+        Made(protocol=UDP).frame(),
+        b"\xff" * 12 + b"\x08\x06" + b"arp",
+        b"short",
+    ]
+    frames.append(Made(options=b"\1" * 4).frame()[:20] + b"\x20\0" + Made(options=b"\1" * 4).frame()[22:])
+    rig = Rig(None)
+    assert rig.give(frames) == {n: data for n, data in enumerate(frames) if data != b"short"}
+    assert rig.causes() == {"not_ip": 1, "truncated": 1, "fragment": 1}
+
+
+def test_the_firewall_lets_answers_in() -> None:
+    """What was opened from inside goes both ways until it is closed; strangers stay out."""
+    rig = Rig(Firewall())
+    client = Made(flags=SYN)
+    back = client.other_way()
+    assert rig.give([back.frame(), replace(back, flags=ACK).frame()], OUTSIDE) == {}
+    assert rig.give([client.frame()])
+    answers = [replace(back, flags=flags).frame() for flags in (SYN | ACK, ACK, FIN | ACK)]
+    assert rig.give(answers, OUTSIDE) == dict(enumerate(answers))
+    assert rig.give([replace(client, flags=FIN | ACK).frame()])
+    assert rig.give([replace(back, flags=ACK).frame()], OUTSIDE)
+    rig.workers.tell_time(61)
+    for core in range(2):
+        rig.workers.turn(core, 20_000)
+    assert rig.give([replace(back, flags=ACK).frame()], OUTSIDE) == {}
+    assert rig.causes() == {"refused": 1, "no_flow": 2}
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    """Networks, protocols, ports and sides of rules are looked at in their order."""
+    rules = [
+        Rule(allow=False, target="192.0.2.128/25"),
+        Rule(source="10.0.0.0/8", protocol=TCP, ports=(80, 90)),
+        Rule(side=OUTSIDE, target="2001:db8::/32", protocol=UDP),
+    ]
+    rig = Rig(Firewall(rules))
+    inside = [
+        (Made(flags=SYN, target_port=80), True),
+        (Made(flags=SYN, target_port=90), True),
+        (Made(flags=SYN, target_port=91), False),
+        (Made(flags=SYN, target="192.0.2.200"), False),
+        (Made(flags=SYN, source="11.0.0.1"), False),
+        (Made(protocol=UDP), False),
+    ]
+    found = rig.give([made.frame() for made, _ in inside])
+    assert sorted(found) == [n for n, (_, goes) in enumerate(inside) if goes]
+    outside = [
+        (Made("2001:db9::1", "2001:db8::1", protocol=UDP), True),
+        (Made("2001:db9::1", "2001:db8::1", flags=SYN), False),
+        (Made("2001:db9::1", "2001:db9::2", protocol=UDP), False),
+    ]
+    found = rig.give([made.frame() for made, _ in outside], OUTSIDE)
+    assert sorted(found) == [n for n, (_, goes) in enumerate(outside) if goes]
+
+
+def test_the_balancer_deals_connections_out() -> None:
+    """Each server gets its share, whatever it answers comes from the service, and checksums are right."""
+    servers = [("10.1.0.1", 8080), ("10.1.0.2", 8081), ("10.1.0.3", 8082)]
+    rig = Rig(Balancer(("192.0.2.9", 80), servers, "10.1.0.254"))
+    clients = [Made(source=f"203.0.113.{n}", source_port=5000 + n, flags=SYN) for n in range(1, 61)]
+    found = rig.give([client.frame() for client in clients], OUTSIDE)
+    assert len(found) == 60
+    dealt = [read(found[n]) for n in range(60)]
+    assert all(each.sums_right and each.source == "10.1.0.254" for each in dealt)
+    shares = [sum((each.target, each.target_port) == server for each in dealt) for server in servers]
+    assert sum(shares) == 60
+    assert jain(shares) > 0.98
+    assert len({(each.source_port, each.target) for each in dealt}) == 60
+    answers = [
+        Made(each.target, each.source, each.target_port, each.source_port, payload=b"hello") for each in dealt
+    ]
+    back = rig.give([answer.frame() for answer in answers])
+    for n, client in enumerate(clients):
+        assert back[n] == replace(client.other_way(), flags=ACK, payload=b"hello").frame()
+    again = rig.give([replace(client, flags=ACK).frame() for client in clients], OUTSIDE)
+    assert [(read(again[n]).target, read(again[n]).source_port) for n in range(60)] == [
+        (each.target, each.source_port) for each in dealt
+    ]
+
+
+def test_the_monitor_counts_over_all_cores() -> None:
+    """Packets and bytes of a flow that every core saw some of are added up, and frames are as they were."""
+    monitor = Monitor(100)
+    rig = Rig(monitor, 3)
+    client = Made(flags=SYN)
+    rig.give([client.frame()])
+    rig.give([client.other_way().frame()], OUTSIDE)
+    data = [replace(client, flags=ACK, payload=b"x" * n).frame() for n in range(30)]
+    assert rig.give(data) == dict(enumerate(data))
+    first, second = monitor.largest()
+    assert first == ("10.0.0.1", 1234, "192.0.2.9", 80, 6, 31, 54 + sum(len(each) for each in data))
+    assert second == ("192.0.2.9", 80, "10.0.0.1", 1234, 6, 1, 54)
+    assert monitor.totals()["connections"] == 2
+    assert monitor.totals()["tcp"] == 32
+
+
+def test_redundancy_is_found_whichever_core_saw_it() -> None:
+    """A payload that was there before counts as such, others do not."""
+    function = Redundancy(1024)
+    rig = Rig(function)
+    frames = [Made(payload=bytes([n]) * 100).frame() for n in range(50)]
+    rig.give(frames)
+    assert function.totals() == {"payloads": 50, "bytes": 5000, "again": 0, "again_bytes": 0}
+    rig.give(frames[:20])
+    assert function.totals()["again"] >= 18, "20, but for two in one place"
+
+
+def test_the_synthetic_function_takes_its_cycles() -> None:
+    """Connections are counted, all packets go on as they were, and each has its flow."""
+    function = Synthetic(1000)
+    rig = Rig(function)
+    clients = [Made(source_port=n, flags=SYN) for n in range(1, 31)]
+    rig.give([client.frame() for client in clients])
+    data = [replace(client, flags=ACK, payload=b"y").frame() for client in clients]
+    assert rig.give(data) == dict(enumerate(data))
+    assert function.totals() == {"opened": 30, "known": 60}
+
+
+class Lossy(NetworkFunction):
+    """Drops what an array says, by the last byte of the source, and uses every kind of attribute."""
+
+    stateless = True
+
+    def __init__(self) -> None:
+        self.table = np.zeros((2, 256), np.uint8)
+        self.half = 0.5
+        self.on = True
+        self.text = "handlers do not see this"
+
+    def prepare(self, cores: int) -> None:
+        """One counter."""
+        self.counts = self.counters(cores, "seen")
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Look it up."""
+        for packet in batch:
+            self.counts[flows.core, 0] += 1
+            if self.on and self.table[1, packet.source_low & 255] and self.half < 0.75:
+                drop(packet, 200)
+
+
+def test_a_handler_sees_numbers_and_arrays_of_self() -> None:
+    """Arrays as they are at any time, numbers as they were; an unknown cause is the function's own."""
+    function = Lossy()
+    rig = Rig(function)
+    frames = [Made(source=f"10.0.0.{n}", flags=SYN).frame() for n in range(1, 9)]
+    assert len(rig.give(frames)) == 8
+    function.table[1, 3] = 1
+    assert sorted(rig.give(frames)) == [0, 1, 3, 4, 5, 6, 7]
+    assert rig.causes() == {"function": 1}
+    assert function.totals() == {"seen": 16}
+
+
+class Batched(NetworkFunction):
+    """Looks flows up in the batch form."""
+
+    entry = (("number", "u4"),)
+
+    def connection_packets(self, batch: Batch, flows: Flows) -> None:
+        """Number connections."""
+        for packet in batch:
+            entry = flows.insert_local_flow(get_five_tuple(packet))
+            if entry is not None:
+                entry.number = packet.source_port
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Drop what has no number, or another one."""
+        flows.get_flows(batch)
+        for i in range(len(batch)):
+            if not flows.found[i] or flows.entries[i].number != batch[i].source_port:
+                drop(batch[i])
+
+
+def test_the_batch_form_finds_what_the_other_does() -> None:
+    """Every packet of a batch has its own flow's entry, and those without one are told apart."""
+    rig = Rig(Batched(), 3)
+    rig.give([Made(source_port=n, flags=SYN).frame() for n in range(1, 101)])
+    assert sorted(rig.give([Made(source_port=n).frame() for n in range(51, 201)])) == list(range(50))
+
+
+class Listing(NetworkFunction):
+    """No handler that can be compiled."""
+
+    stateless = True
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Names something that is not there."""
+        for packet in batch:
+            drop(packet)
+            self.nowhere(packet)  # type: ignore[attr-defined] # LINE
+
+
+def test_a_handler_that_cannot_be_compiled_is_told_by_its_line() -> None:
+    """The error names this file, the line, and what is wrong with it."""
+    line = 1 + ["self.nowhere(packet)" in text for text in Path(__file__).read_text().splitlines()].index(
+        True
+    )
+    with pytest.raises(HandlerError, match=rf"test_spray_functions.py:{line}: .*nowhere"):
+        Workers(Listing(), MemoryEngine([]))
+
+
+def test_icmp_has_flows_too() -> None:
+    """An answer to an echo comes back through the firewall, another one does not."""
+    rig = Rig(Firewall())
+    asked = Made(protocol=ICMP, source_port=77)
+    answer = replace(asked, source=asked.target, target=asked.source, kind=0)
+    assert rig.give([asked.frame()])
+    answers = [answer.frame(), replace(answer, source_port=78).frame()]
+    assert sorted(rig.give(answers, OUTSIDE)) == [0]
