@@ -458,6 +458,13 @@ SPRAYER_LOOKS_MAX: Final = 100_000  # at an entry that its owner is changing
 SPRAYER_EXPIRY_STEP: Final = 64  # places looked at for flows that are over, with each batch
 SPRAYER_REPLAY_BYTES: Final = 16 * MIB  # of frames in memory at once, when a file is replayed
 SPRAYER_COMPILED_KEPT: Final = 64  # functions that are kept compiled
+SPRAYER_PLACES: Final = 2048  # frames of one core and interface that wait or are being worked on
+SPRAYER_PLACES_MAX: Final = 65_536
+SPRAYER_INTERFACES_MAX: Final = 16
+SPRAYER_SPINS: Final = 64  # looks at empty interfaces, one after the other, before a core waits
+SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
+SPRAYER_WAIT_US: Final = 100
+SPRAYER_WAIT_LONG_US: Final = 1000
 
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
 assert (  # noqa: S101
