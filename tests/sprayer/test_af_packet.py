@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from lab_spaces import NotHereError, run
-from nf_lab import CHECKSUMS, RIGHT, FunctionLab, Told, features, offloads
+from nf_lab import CHECKSUMS, RIGHT, SEGMENTS, FunctionLab, Told, features, offloads
 from steer_frames import expected, make
 
 from dios.errors import InvalidError
@@ -140,6 +140,7 @@ def test_every_frame_is_counted_where_it_ended(lab: FunctionLab) -> None:
         engine = core["engine"]
         assert engine["arrived"] == core["counts"]["received"] + engine["no_place"] + engine["cut"], core
     assert sum(core["engine"]["arrived"] for core in told) >= len(frames)
+    assert sum(core["engine"]["no_place"] for core in told) > 0, told
 
 
 def test_checksums_that_the_sender_left_out_are_made(lab: FunctionLab) -> None:
@@ -149,6 +150,41 @@ def test_checksums_that_the_sender_left_out_are_made(lab: FunctionLab) -> None:
     with lab.running(steer="rss") as told:
         fetch(lab)
     assert sum(core["engine"]["finished"] for core in told) > PAGE_BYTES // 1500, told
+
+
+def test_frames_that_a_sender_did_not_cut_are_counted_and_dropped(lab: FunctionLab) -> None:
+    """With the sender's segmentation offload on, frames longer than the MTU come, and are counted as such."""
+    offloads(lab.left, "e0", f"{SEGMENTS} {CHECKSUMS}", on=True)
+    text = f"import socket; end = socket.create_connection(('{RIGHT}', {PORT})); "
+    text += "end.settimeout(1); end.sendall(bytes(10**6))"
+    server = [sys.executable, "-u", "-m", "http.server", PORT, "--directory", str(lab.folder)]
+    with lab.running() as told, lab.serving(lab.right, server, "Serving"):
+        subprocess.run(
+            lab.left.inside(sys.executable, "-c", text), stderr=subprocess.DEVNULL, check=False, timeout=30
+        )
+    assert sum(core["engine"]["cut"] for core in told) > 0, told
+
+
+def test_two_pairs_of_interfaces_are_kept_apart(lab: FunctionLab) -> None:
+    """What comes in by one interface of a pair goes out by its other one only, in both directions."""
+    for name in ("in1", "out1"):
+        lab.middle.batch([f"link add {name} type veth peer name far-{name}"])
+        lab.middle.batch([f"link set {name} up", f"link set far-{name} up"])
+    chance = random.Random(SEED)  # noqa: S311 - test data
+    here, there, back = ([make(chance, plain=True).data for _ in range(100)] for _ in range(3))
+    with lab.running(steer="rss", more=["--pair", "in1", "out1"]):
+        assert sorted(lab.carried(here)) == sorted(here)
+        assert sorted(lab.carried(there, lab.middle, ("far-in1", "far-out1"))) == sorted(there)
+        assert sorted(lab.carried(back, lab.middle, ("far-out1", "far-in1"))) == sorted(back)
+
+
+def test_an_interface_that_was_down_is_used_again(lab: FunctionLab) -> None:
+    """When an interface goes down and comes back while a function runs, frames pass again."""
+    with lab.running() as told:
+        fetch(lab)
+        lab.middle.batch(["link set in0 down", "link set out0 down", "link set in0 up", "link set out0 up"])
+        fetch(lab)
+    assert sum(regular(told)) > 2 * PAGE_BYTES // 1500
 
 
 def test_stopping_gives_everything_back(lab: FunctionLab) -> None:

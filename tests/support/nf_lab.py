@@ -74,16 +74,30 @@ class FunctionLab:
         self._stack.close()
 
     def command(
-        self, *, steer: str = "spray", cores: int = 2, function: str = "", places: int = 1024, secret: int = 1
+        self,
+        *,
+        steer: str = "spray",
+        cores: int = 2,
+        function: str = "",
+        places: int = 1024,
+        secret: int = 1,
+        more: Sequence[str] = (),
     ) -> list[str]:
         """What runs the function."""
         words = ["--pair", "in0", "out0", "--steer", steer, "--cores", str(cores), "--function", function]
-        words += ["--places", str(places), "--secret", str(secret)]
+        words += ["--places", str(places), "--secret", str(secret), *more]
         return mortal(self.middle.inside(sys.executable, str(_PLAY), *words, "--records", str(self.records)))
 
     @contextlib.contextmanager
     def running(
-        self, *, steer: str = "spray", cores: int = 2, function: str = "", places: int = 1024, secret: int = 1
+        self,
+        *,
+        steer: str = "spray",
+        cores: int = 2,
+        function: str = "",
+        places: int = 1024,
+        secret: int = 1,
+        more: Sequence[str] = (),
     ) -> Iterator[Told]:
         """The function at work; the list has what each core did when it ended."""
         told: Told = []
@@ -91,7 +105,9 @@ class FunctionLab:
         with (
             log.open("w") as errors,
             subprocess.Popen(
-                self.command(steer=steer, cores=cores, function=function, places=places, secret=secret),
+                self.command(
+                    steer=steer, cores=cores, function=function, places=places, secret=secret, more=more
+                ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -108,20 +124,26 @@ class FunctionLab:
             finally:
                 process.kill()
 
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Frames as they are, from the left."""
+    def send(self, frames: Sequence[bytes], space: Space | None = None, name: str = "e0") -> None:
+        """Frames as they are, from the left or another place."""
         text = "".join(frame.hex() + "\n" for frame in frames)
-        run(self.left.inside(sys.executable, str(_RAW), "send", "e0"), typed=text)
+        run((space or self.left).inside(sys.executable, str(_RAW), "send", name), typed=text)
 
-    def carried(self, frames: Sequence[bytes]) -> list[bytes]:
-        """What arrives on the right of frames that the left sends, all to 02:00:00:00:00:02."""
-        command = mortal(self.right.inside(sys.executable, str(_RAW), "take", "e0", str(len(frames))))
+    def carried(
+        self, frames: Sequence[bytes], space: Space | None = None, names: tuple[str, str] = ("e0", "e0")
+    ) -> list[bytes]:
+        """What arrives on the right of frames that the left sends, all to 02:00:00:00:00:02.
+
+        With a ``space``, it is sent and taken there, by two interfaces.
+        """
+        taker = [sys.executable, str(_RAW), "take", names[1], str(len(frames))]
+        command = mortal((space or self.right).inside(*taker))
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            self.send(frames)
+            self.send(frames, space, names[0])
             output, _ = process.communicate(timeout=END_SECONDS)
         return [bytes.fromhex(line) for line in output.split()]
 

@@ -12,8 +12,7 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-from dios.sprayer.linux.af_packet import AfPacketEngine, processors
-from dios.sprayer.linux.offloads import without_offloads
+from dios.sprayer.linux.af_packet import between, processors
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.workers import Workers
 
@@ -21,7 +20,7 @@ from dios.sprayer.workers import Workers
 def main() -> None:
     """Say ``ready``, wait for the end of the input, and say what each core did."""
     reader = argparse.ArgumentParser()
-    reader.add_argument("--pair", required=True, nargs=2)
+    reader.add_argument("--pair", required=True, nargs=2, action="append")
     reader.add_argument("--cores", type=int, default=2)
     reader.add_argument("--steer", default="spray")
     reader.add_argument("--places", type=int, default=1024)
@@ -29,18 +28,15 @@ def main() -> None:
     reader.add_argument("--records", type=Path, required=True)
     reader.add_argument("--function", default="", help="module:Class(arguments)")
     given = reader.parse_args()
-    inside, outside = given.pair
-    with (
-        without_offloads(given.pair, given.records),
-        AfPacketEngine(
-            [(inside, outside)],
-            given.cores,
-            steer=given.steer,
-            places=given.places,
-            secret=given.secret,
-            pin=processors(given.cores),
-        ) as engine,
-    ):
+    with between(
+        [(inside, outside) for inside, outside in given.pair],
+        given.cores,
+        steer=given.steer,
+        places=given.places,
+        pin=processors(given.cores),
+        secret=given.secret,
+        records=given.records,
+    ) as engine:
         workers = Workers(_function(given.function), engine)
         workers.turn(0, 0)  # what is compiled at the first turn is compiled now
         with workers:

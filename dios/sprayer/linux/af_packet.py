@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,16 +24,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.errors import InvalidError
-from dios.limits import SPRAYER_BATCH, SPRAYER_CORES_MAX
+from dios.limits import (
+    SPRAYER_BATCH,
+    SPRAYER_CORES_MAX,
+    SPRAYER_INTERFACES_MAX,
+    SPRAYER_PLACES,
+    SPRAYER_PLACES_MAX,
+    SPRAYER_WAIT_LONG_US,
+    SPRAYER_WAIT_US,
+)
 from dios.sprayer.linux import ring_kernels as kernels
 from dios.sprayer.linux.fanout import program, steering
+from dios.sprayer.linux.offloads import RECORDS, without_offloads
 from dios.sprayer.linux.packet_socket import Interface, PacketSocket, interface
 from dios.sprayer.packet import INSIDE, OUTSIDE
-
-PLACES: Final = 2048
-PLACES_MAX: Final = 65_536
-WAIT_NS: Final = 100_000
-IDLE_WAIT_NS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class AfPacketEngine:
         cores: int = 1,
         *,
         steer: str = "spray",
-        places: int = PLACES,
+        places: int = SPRAYER_PLACES,
         pin: Sequence[int] = (),
         secret: int | None = None,
     ) -> None:
@@ -124,7 +129,7 @@ class AfPacketEngine:
         messages[:, 2] = vectors.ctypes.data + 16 * np.arange(SPRAYER_BATCH)
         messages[:, 3] = 1
         polled = np.zeros(len(self._sockets), np.int64)
-        short, long = np.array([0, WAIT_NS], np.int64), np.array([0, IDLE_WAIT_NS], np.int64)
+        short, long = (np.array([0, us * 1000], np.int64) for us in (SPRAYER_WAIT_US, SPRAYER_WAIT_LONG_US))
         mask = np.zeros(1024 // 64, np.uint64)
         words[kernels.PORTS], words[kernels.PLACES], words[kernels.CORES] = len(polled), places, self.cores
         words[kernels.MESSAGES], words[kernels.VECTORS] = messages.ctypes.data, vectors.ctypes.data
@@ -179,6 +184,29 @@ class AfPacketEngine:
         self.close()
 
 
+@contextlib.contextmanager
+def between(
+    pairs: Sequence[tuple[str, str]],
+    cores: int = 1,
+    *,
+    steer: str = "spray",
+    places: int = SPRAYER_PLACES,
+    pin: Sequence[int] = (),
+    secret: int | None = None,
+    records: Path = RECORDS,
+) -> Iterator[AfPacketEngine]:
+    """An engine between interfaces that have no offloads meanwhile; it takes what both take.
+
+    Workers must have stopped before its end. Raises what ``AfPacketEngine`` and ``without_offloads`` do.
+    """
+    _check(pairs, cores, places, pin)
+    with (
+        without_offloads([name for pair in pairs for name in pair], records),
+        AfPacketEngine(pairs, cores, steer=steer, places=places, pin=pin, secret=secret) as engine,
+    ):
+        yield engine
+
+
 def processors(cores: int) -> list[int]:
     """A processor for each of so many workers, or none if there are fewer that this process may use."""
     allowed = sorted(os.sched_getaffinity(0))
@@ -187,13 +215,15 @@ def processors(cores: int) -> list[int]:
 
 def _check(pairs: Sequence[tuple[str, str]], cores: int, places: int, pin: Sequence[int]) -> None:
     names = [name for pair in pairs for name in pair]
-    if not 0 < len(names) <= kernels.PORTS_MAX or len(set(names)) < len(names):
+    if not 0 < len(names) <= SPRAYER_INTERFACES_MAX or len(set(names)) < len(names):
         raise InvalidError(
-            f"interfaces {', '.join(names)}: give pairs of different ones, up to {kernels.PORTS_MAX}"
+            f"interfaces {', '.join(names)}: give pairs of different ones, up to {SPRAYER_INTERFACES_MAX}"
         )
     if not 0 < cores <= SPRAYER_CORES_MAX:
         raise InvalidError(f"{cores} cores: choose from 1 to {SPRAYER_CORES_MAX}")
-    if not 32 <= places <= PLACES_MAX or places & (places - 1):
-        raise InvalidError(f"{places} places in a ring: choose a power of two from 32 to {PLACES_MAX}")
+    if not 32 <= places <= SPRAYER_PLACES_MAX or places & (places - 1):
+        raise InvalidError(
+            f"{places} places in a ring: choose a power of two from 32 to {SPRAYER_PLACES_MAX}"
+        )
     if pin and len(pin) != cores:
         raise InvalidError(f"{len(pin)} processors for {cores} cores: give one for each, or none")

@@ -80,7 +80,12 @@ def _locked(name: str, records: Path) -> Iterator[int]:
         network = Path("/proc/self/ns/net").stat().st_ino
         path = records / f"{network}-{socket.if_nametoindex(name)}-{name}.json"
         records.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while (file := _lock(path)) is None:
+            continue  # whoever had it removed it in between
+    except BlockingIOError:
+        raise Busy(
+            f"interface {name!r} belongs to a network function that runs; stop that one first"
+        ) from None
     except PermissionError as error:
         raise NotPermittedError(
             f"the offloads of {name} are for root to change ({error.strerror}: {error.filename})"
@@ -88,17 +93,27 @@ def _locked(name: str, records: Path) -> Iterator[int]:
     except OSError as error:
         raise InvalidError(f"interface {name!r}: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(
-                f"interface {name!r} belongs to a network function that runs; stop that one first"
-            ) from None
         yield file
+    finally:
         if not os.fstat(file).st_size:
             path.unlink(missing_ok=True)
-    finally:
         os.close(file)
+
+
+def _lock(path: Path) -> int | None:
+    """Open a file and lock it; None if it is not the one of that name any more."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file), path.stat()):
+            return file
+    except FileNotFoundError:
+        pass
+    except OSError:
+        os.close(file)
+        raise
+    os.close(file)
+    return None
 
 
 def _write(file: int, what: dict[str, bool]) -> None:

@@ -3,9 +3,9 @@
 For: the engine, which has one for each core and interface. Not for: reading the ring (``ring_kernels.py``),
 or choosing among sockets (``fanout.py``).
 
-Version 2 of the ring and not 3: that one hands over blocks of frames, and one that is not full waits for a
-timer of whole milliseconds, which a round trip pays twice; and one frame that another core has would hold
-its block.
+Version 2 of the ring and not 3: that one hands over blocks of frames, and a block that is not full waits for
+a timer of whole milliseconds. Tried side by side, a frame costs the same (1.6 us of the sender's processor)
+and a lone one arrives after 4 us and not 1,000; besides, a frame that another core has would hold its block.
 """
 
 from __future__ import annotations
