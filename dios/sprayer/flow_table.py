@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from dios.compiled import borrowing
+from dios.compiled import borrowing, folded
 from dios.limits import (
     SPRAYER_ENTRY_BYTES_MAX,
     SPRAYER_FLOWS_MAX,
@@ -242,13 +242,13 @@ class Flows(NamedTuple):
         _note(self, place)
 
 
-@borrowing
+@folded
 def _name(hashed: int) -> int:
     """What of a hash stands in a word: neither EMPTY nor GONE."""
     return (hashed >> _32) | natural(2)
 
 
-@borrowing
+@folded
 def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
     """The place of a flow in a core's table, or -1; its entry is copied then, and marked as seen."""
     places = flows.words.size // flows.cores
@@ -280,7 +280,7 @@ def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
     return -1
 
 
-@borrowing
+@folded
 def _is(row: Flow, flow: Flow) -> bool:
     # One branch for all of it: parts of flows are rarely the same by chance.
     different = (row.source_low ^ flow.source_low) | (row.target_low ^ flow.target_low)
@@ -367,6 +367,7 @@ give_methods(
     types.NamedTuple,
     {name: each for name, each in vars(Flows).items() if inspect.isfunction(each) and name[0] != "_"},
     Flows,
+    folded=("get_flow", "show"),
 )
 
 

@@ -6,7 +6,7 @@ Not for: plain functions, which compiled code calls as they are.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import CodeType
 from typing import Protocol, cast
 
@@ -23,13 +23,20 @@ class Function(Protocol):
     __name__: str
 
 
-def give_methods(kind: type[types.Type], found: Mapping[str, Function], only: type | None = None) -> None:
+def give_methods(
+    kind: type[types.Type],
+    found: Mapping[str, Function],
+    only: type | None = None,
+    folded: Collection[str] = (),
+) -> None:
     """Let compiled code call methods by name: their own text is compiled.
 
-    ``kind`` is a class of Numba's types; of its named tuples ``only`` one has them, where that is said.
+    ``kind`` is a class of Numba's types; of its named tuples ``only`` one has them, where that is said. Those
+    ``folded`` become a part of each caller: a tuple of many arrays costs much to hand over.
     """
     for name, method in found.items():
-        overload_method(kind, name)(_resolver(method, only))
+        options = {"forceinline": True} if name in folded else {}
+        overload_method(kind, name, jit_options=options)(_resolver(method, only))  # type: ignore[call-arg] # handed on
 
 
 def _resolver(method: Function, only: type | None) -> Callable[[], None]:
@@ -51,7 +58,7 @@ def with_methods(
     """
     kind = type(f"{made.__name__}WithMethods", (types.NamedTuple,), {})
     register_default(kind)(models.TupleModel)
-    give_methods(kind, found)
+    give_methods(kind, found, folded=found)
 
     def typed(_context: object, plain: types.NamedTuple) -> object:
         own = kind(plain.types, made)

@@ -83,6 +83,7 @@ class Worker(NamedTuple):
     """Of each core's table."""
     words_at: int
     table_at: int
+    seen_at: int
     row_bytes: int
     """Where tables begin, and the size of a row: they are fetched ahead."""
     seed: npt.NDArray[np.uint64]
@@ -218,6 +219,7 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
                 home = core * w.places + whole(packet.hash & natural(w.places - 1))
                 prefetch(w.words_at + home * 8)
                 prefetch(w.table_at + home * w.row_bytes)
+                prefetch(w.seen_at + home * 4)
             if regular != i:
                 w.regular[regular] = packet
             regular += 1

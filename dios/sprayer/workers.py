@@ -123,6 +123,7 @@ class Workers:
             places=flows.words.size // self.cores,
             words_at=flows.words.ctypes.data,
             table_at=flows.table.ctypes.data,
+            seen_at=flows.seen.ctypes.data + core * flows.words.size * 4,
             row_bytes=flows.table.itemsize,
             seed=self.seed,
             now=now,
