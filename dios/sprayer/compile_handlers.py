@@ -10,6 +10,7 @@ with that text in a folder of the user's, under a name that changes with all tha
 from __future__ import annotations
 
 import contextlib
+import dis
 import hashlib
 import inspect
 import marshal
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple, cast
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from dios.limits import SPRAYER_COMPILED_KEPT
 from dios.sprayer.flow_table import Flows
@@ -85,6 +86,10 @@ def compile_handlers(
     ``connection`` and ``regular`` are where a worker puts batches, ``now`` (1,) its time in seconds; what
     ``flows`` says of it is not looked at. :class:`HandlerError` for handlers that cannot be compiled.
     """
+    if type(function).regular_packets is NetworkFunction.regular_packets:
+        raise HandlerError(
+            f"class {type(function).__name__} has no regular_packets: write what they are to meet"
+        )
     fields = _Fields()
     lines = ["def entry(context, what, count):", "    words = array_at(context, (SIZE,), WORD)"]
     lines.append("    floats = array_at(context, (SIZE,), FLOAT)")
@@ -159,7 +164,7 @@ class _Made:
             exec(compile(text, str(path or f"<{name}>"), "exec"), space)  # noqa: S102 - our own text
             try:
                 found = callable_at(cast("Entry", space["entry"]), keep=path is not None)
-            except NumbaError as error:
+            except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
                 raise HandlerError(_told(type(function), own, str(error))) from error
             cls.known[name] = found
         return found
@@ -222,18 +227,37 @@ def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -
     files = {method.__code__.co_filename for method in own.values() if isinstance(method, FunctionType)}
     files.discard(inspect.getfile(NetworkFunction))
     where = f"class {kind.__name__}"
-    for found in re.finditer(r'(?:at (\S+) \((\d+)\)|File "([^"]+)", line (\d+))', plain):
+    for found in re.finditer(r'(?:(?:at|from) (\S+) \((\d+)\)|File "([^"]+)", line (\d+))', plain):
         name, line = found[1] or found[3], found[2] or found[4]
         match = [path for path in files if Path(path).name == Path(name).name]
         if match:
             where = f"{match[0]}:{line}"
             break
-    skip = ("Failed in nopython", "During:", "raised from", "There are", "- Of which", "Overload", "With arg")
-    said = [line.strip() for line in plain.splitlines() if line.strip() and not line.strip().startswith(skip)]
     inner = plain.rfind("Failed in nopython mode pipeline")
-    after = [line.strip() for line in plain[inner:].splitlines()[1:] if line.strip()] if inner >= 0 else said
-    reason = after[0] if after else said[0]
+    said = [line.strip() for line in plain[max(inner, 0) :].splitlines() if line.strip()]
+    reason = said[1] if inner >= 0 and len(said) > 1 else said[0]
+    reason = re.sub(r"Record\((\[.*?\], \d+, \w+|[^()]*)\)", "a record", reason)
+    if "NRT required" in reason:
+        reason = "it makes an array, a list or another object"
+    if "for lowering" in reason:
+        where, reason = (
+            _changed(own) or where,
+            "a number of self cannot be changed; use an element of an array",
+        )
     return (
-        f"{where}: this handler cannot be compiled: {reason} "
-        "Handlers use numbers, packets, flows, and arrays and numbers of self."
+        f"{where}: this handler cannot be compiled: {reason[:300]}\n"
+        "Handlers use packets, flows, numbers, and arrays and numbers of self; they make no objects."
     )
+
+
+def _changed(own: dict[str, Function]) -> str | None:
+    """The place where a handler changes an attribute of ``self``."""
+    for name, method in own.items():
+        before = None
+        for step in dis.get_instructions(method.__code__):
+            mine = method.__code__.co_varnames[:1] == (before and before.argval,)
+            if step.opname == "STORE_ATTR" and mine and name not in {"prepare", "counters"}:
+                line = step.positions.lineno if step.positions else method.__code__.co_firstlineno
+                return f"{method.__code__.co_filename}:{line}"
+            before = step
+    return None

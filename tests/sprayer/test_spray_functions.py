@@ -235,25 +235,70 @@ def test_the_batch_form_finds_what_the_other_does() -> None:
     assert sorted(rig.give([Made(source_port=n).frame() for n in range(51, 201)])) == list(range(50))
 
 
-class Listing(NetworkFunction):
-    """No handler that can be compiled."""
+class Nowhere(NetworkFunction):
+    """Uses a method that there is not."""
 
     stateless = True
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """Names something that is not there."""
+        """Nothing that works."""
         for packet in batch:
-            drop(packet)
-            self.nowhere(packet)  # type: ignore[attr-defined] # LINE
+            self.nowhere(packet)  # type: ignore[attr-defined] # LINE of Nowhere: Unknown attribute 'nowhere'
 
 
-def test_a_handler_that_cannot_be_compiled_is_told_by_its_line() -> None:
+class Lists(Nowhere):
+    """Makes a list."""
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Nothing that works."""
+        found = []  # LINE of Lists: it makes an array, a list
+        for packet in batch:
+            found.append(packet.length)  # noqa: PERF401 - as people write it
+
+
+class Counts(Nowhere):
+    """Counts in a number."""
+
+    number = 0
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Nothing that works."""
+        for packet in batch:
+            self.number = packet.length  # LINE of Counts: a number of self cannot be changed
+
+
+class Formats(Nowhere):
+    """Writes text."""
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Nothing that works."""
+        for packet in batch:
+            f"{packet.length:x}".strip()  # LINE of Formats: format spec in f-strings not supported
+
+
+class TooMany(Nowhere):
+    """Calls with too much."""
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Nothing that works."""
+        for packet in batch:
+            drop(packet, 1, 2)  # type: ignore[call-arg] # LINE of TooMany: Cannot bind 'args=.a record
+
+
+@pytest.mark.parametrize("kind", [Nowhere, Lists, Counts, Formats, TooMany])
+def test_a_handler_that_cannot_be_compiled_is_told_by_its_line(kind: type[NetworkFunction]) -> None:
     """The error names this file, the line, and what is wrong with it."""
-    line = 1 + ["self.nowhere(packet)" in text for text in Path(__file__).read_text().splitlines()].index(
-        True
-    )
-    with pytest.raises(HandlerError, match=rf"test_spray_functions.py:{line}: .*nowhere"):
-        Workers(Listing(), MemoryEngine([]))
+    mark = f"# LINE of {kind.__name__}: "
+    lines = Path(__file__).read_text().splitlines()
+    ((line, said),) = [(n, text.split(mark)[1]) for n, text in enumerate(lines, 1) if mark in text]
+    with pytest.raises(HandlerError, match=rf"test_spray_functions.py:{line}: .*{said}"):
+        Workers(kind(), MemoryEngine([]))
+
+
+def test_a_function_without_handlers_is_told_so() -> None:
+    """Nothing is compiled that could only fail."""
+    with pytest.raises(HandlerError, match="has no regular_packets"):
+        Workers(NetworkFunction(), MemoryEngine([]))
 
 
 def test_icmp_has_flows_too() -> None:
