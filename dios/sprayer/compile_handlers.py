@@ -176,7 +176,8 @@ def _digest(text: str, space: dict[str, object], own: dict[str, Function]) -> st
     hasher.update(
         repr({name: str(kind) for name, kind in space.items() if name.startswith("kind_")}).encode()
     )
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    for path in (*sorted(here.glob("*.py")), here.parent / "limits.py", here.parent / "compiled.py"):
         hasher.update(path.read_bytes())
     seen: set[CodeType] = set()
     for name in sorted(own):

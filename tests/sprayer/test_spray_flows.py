@@ -6,8 +6,8 @@ import threading
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spray_kernels import fresh
 
-from dios.compiled import borrowing, compiled
 from dios.limits import SPRAYER_BATCH
 from dios.sprayer.flow_table import EXPIRED, FULL, HELD, Flows
 from dios.sprayer.machine import natural, whole
@@ -21,7 +21,8 @@ SEED = np.array([77], np.uint64)
 class Small(NetworkFunction):
     """Tables of 40 flows."""
 
-    entry = (("value", "u8"), ("again", "u8"))
+    # So large that it takes a while to copy.
+    entry = (("value", "u8"), *((f"between_{n}", "u8") for n in range(28)), ("again", "u8"))
     flows_max = 40
     idle_s = 10
 
@@ -33,7 +34,7 @@ def tables(cores: int = 1, journal: int = 0, flows_max: int = 40) -> list[Flows]
     return make_tables(function, cores, SEED, journal)
 
 
-@borrowing
+@fresh
 def flow_of(number: int) -> Flow:
     """A flow for each number."""
     return Flow(
@@ -47,7 +48,7 @@ def flow_of(number: int) -> Flow:
     )
 
 
-@borrowing
+@fresh
 def put(flows: Flows, number: int, value: int) -> int:
     """Insert, or change what there is: 1 for new or changed, 0 for no room."""
     entry = flows.insert_local_flow(flow_of(number))
@@ -59,7 +60,7 @@ def put(flows: Flows, number: int, value: int) -> int:
     return 1
 
 
-@borrowing
+@fresh
 def get(flows: Flows, number: int) -> int:
     """The value, -1 for none, -2 for half of a change."""
     entry = flows.get_flow(flow_of(number))
@@ -68,19 +69,19 @@ def get(flows: Flows, number: int) -> int:
     return whole(entry.value) if entry.value == entry.again else -2
 
 
-@borrowing
+@fresh
 def remove(flows: Flows, number: int) -> bool:
     """Whether there was one."""
     return flows.remove_local_flow(flow_of(number))
 
 
-@borrowing
+@fresh
 def where(flows: Flows, number: int) -> int:
     """The designated core."""
     return flows.designated_core(flow_of(number))
 
 
-@borrowing
+@fresh
 def expire(flows: Flows) -> int:
     """Forget what is over, as a worker does; how many."""
     count = 0
@@ -156,7 +157,7 @@ def test_a_flow_is_over_when_no_core_saw_it() -> None:
     assert sum(int(flows.books[EXPIRED]) for flows in both) == 10
 
 
-@compiled
+@fresh
 def change_for_long(flows: Flows, rounds: int) -> int:
     """Change, remove and insert 8 flows again and again; how many changes there were."""
     done = 0
@@ -168,7 +169,7 @@ def change_for_long(flows: Flows, rounds: int) -> int:
     return done
 
 
-@compiled
+@fresh
 def read_for_long(flows: Flows, rounds: int) -> tuple[int, int]:
     """Read them: how many were found, and how many were half changed."""
     found = torn = 0
@@ -181,14 +182,14 @@ def read_for_long(flows: Flows, rounds: int) -> tuple[int, int]:
 
 
 def test_readers_never_see_half_of_a_change() -> None:
-    """While one core changes 8 flows 200,000 times, another sees whole entries only."""
+    """While one core changes 8 flows two million times, another sees whole entries only."""
     both = tables(2)
     # All of them on core 0: the table does not know which flows these are.
     writer = both[0]._replace(cores=1, words=both[0].words[: both[0].words.size // 2])
     reader = both[1]._replace(core=0, cores=1, words=writer.words)
     assert change_for_long(writer, 1) == 8
     assert read_for_long(reader, 1) == (8, 0)
-    thread = threading.Thread(target=change_for_long, args=(writer, 25_000))
+    thread = threading.Thread(target=change_for_long, args=(writer, 250_000))
     thread.start()
     found = torn = rounds = 0
     while thread.is_alive() or rounds == 0:

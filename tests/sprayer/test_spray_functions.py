@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from spray_frames import ACK, FIN, ICMP, SYN, TCP, UDP, Made, read
 
+import dios.sprayer
 from dios.sprayer import (
     INSIDE,
     OUTSIDE,
@@ -49,6 +50,14 @@ class Rig:
     def causes(self) -> dict[str, int]:
         """Frames by cause, of which there were any."""
         return {name: count for name, count in self.workers.statistics().causes.items() if count}
+
+
+def test_the_public_face_is_there() -> None:
+    """Every name that the library lists can be imported, and the words of the thesis are among them."""
+    assert all(hasattr(dios.sprayer, name) for name in dios.sprayer.__all__)
+    assert {"NetworkFunction", "get_five_tuple", "reverse", "drop", "replay"} <= set(dios.sprayer.__all__)
+    calls = {"insert_local_flow", "remove_local_flow", "get_local_flow", "get_flow", "get_flows"}
+    assert calls <= set(dir(Flows)), "Table 3.2"
 
 
 def test_without_a_function_everything_goes_on() -> None:

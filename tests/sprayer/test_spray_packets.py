@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spray_frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made, read, read_packet
+from spray_kernels import fresh
 
-from dios.compiled import borrowing
 from dios.sprayer import halves, set_source, set_target
 from dios.sprayer.flow_kernels import core_of_hash
 from dios.sprayer.machine import natural
@@ -22,19 +22,19 @@ from dios.sprayer.parse_kernels import parse
 SEED = natural(12345)
 
 
-@borrowing
+@fresh
 def parse_at(packets: Packets, seed: int) -> int:
     """Parse the only descriptor."""
     return parse(packets[0], seed)
 
 
-@borrowing
+@fresh
 def set_source_at(packets: Packets, high: int, low: int, port: int) -> None:
     """Change the only packet."""
     set_source(packets[0], high, low, port)
 
 
-@borrowing
+@fresh
 def set_target_at(packets: Packets, high: int, low: int, port: int) -> None:
     """Change the only packet."""
     set_target(packets[0], high, low, port)
