@@ -230,17 +230,22 @@ def test_a_second_function_on_the_same_interfaces_is_refused(lab: FunctionLab) -
 
 
 @pytest.mark.parametrize(
-    "part", ["af_packet:AfPacketEngine([('in0', 'out0')])", "offloads:change('in0', OFF)"]
+    ("left", "part"),
+    [
+        ("-all", "af_packet:AfPacketEngine([('in0', 'out0')])"),
+        ("-all,+net_raw", "af_packet:AfPacketEngine([('in0', 'out0')])"),
+        ("-all", "offloads:change('in0', {'tx-generic-segmentation': False})"),
+    ],
 )
-def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, part: str) -> None:
+def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left: str, part: str) -> None:
     """Without capabilities neither sockets nor offloads are had, and the message says whose they are."""
     module, _, made = part.partition(":")
-    text = f"from dios.sprayer.linux.{module} import *\n"
-    text += f"OFF = {{'tx-generic-segmentation': False}}\n{made}"
-    bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", sys.executable, "-c", text]
+    text = f"from dios.sprayer.linux.{module} import *\n{made}"
+    bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", sys.executable, "-c", text]
     done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
     assert done.returncode
     assert re.search(r"NotPermittedError: .* for root.*CAP_NET_ADMIN", done.stderr), done.stderr
+    assert run(lab.middle.inside("cat", "/proc/self/net/packet")).count("\n") == 1
 
 
 def test_interfaces_that_cannot_be_are_refused() -> None:

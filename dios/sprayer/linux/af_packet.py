@@ -112,14 +112,13 @@ class AfPacketEngine:
         self._sockets.append(sockets)
         group = None
         for _ in range(self.cores):
-            sockets.append(PacketSocket(where, places))
-            try:
-                group = sockets[-1].join(group)
-            except OSError as error:
-                raise InvalidError(
-                    f"{where.name}: sockets cannot share its frames: {error.strerror}"
-                ) from None
-        sockets[0].choose_by(text)
+            sockets.append(PacketSocket(where, places))  # noqa: PERF401 - what is open is closed if one fails
+        try:
+            for each in sockets:
+                group = each.join(group)
+            sockets[0].choose_by(text)
+        except OSError as error:
+            raise InvalidError(f"{where.name}: sockets cannot share its frames: {error.strerror}") from None
 
     def _fill(self, core: int, places: int, pin: Sequence[int]) -> None:
         """The context of one core."""

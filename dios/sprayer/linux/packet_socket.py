@@ -103,22 +103,25 @@ class PacketSocket:
     """
 
     def __init__(self, where: Interface, places: int) -> None:
+        refused = NotPermittedError(
+            f"frames of {where.name} are for root: start it as root, or with CAP_NET_RAW and CAP_NET_ADMIN"
+        )
         try:
             # Protocol 0: nothing arrives before it is bound.
             self._socket: Final = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         except PermissionError:
-            raise NotPermittedError(
-                f"frames of {where.name} are for root: start it as root, "
-                "or with CAP_NET_RAW and CAP_NET_ADMIN"
-            ) from None
+            raise refused from None
         self.interface: Final = where
         self.places: Final = places
         self._map: mmap.mmap | None = None
         self._arrived = self._lost = 0
         try:
             self._set_up()
+        except PermissionError:
+            self.close()
+            raise refused from None
         except OSError as error:
-            self._socket.close()
+            self.close()
             raise InvalidError(
                 f"a ring of {places} frames of {where.place_bytes} bytes on {where.name}: {error.strerror}; "
                 "choose fewer"
