@@ -61,12 +61,10 @@ class Nat(NetworkFunction):
                 drop(packet, NO_PORT)
                 continue
             outward = flows.insert_local_flow(flow)
-            if outward is not None:
-                outward.high, outward.low, outward.port = (
-                    there.source_high,
-                    there.source_low,
-                    there.source_port,
-                )
+            if outward is None:
+                drop(packet, TABLE_FULL)
+                continue
+            outward.high, outward.low, outward.port = there.source_high, there.source_low, there.source_port
             inward = flows.insert_local_flow(reverse(there))
             if inward is None:
                 flows.remove_local_flow(flow)
