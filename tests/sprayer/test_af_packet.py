@@ -30,6 +30,8 @@ from dios.sprayer.workers import jain
 SEED = 8
 PAGE_BYTES = 4_000_000
 PORT = "8000"
+OUTSIDE = "10.214.0.9"
+RIGHT_SIX = "fd00:214::2"
 
 
 @pytest.fixture
@@ -43,18 +45,18 @@ def lab(tmp_path: Path) -> Iterator[FunctionLab]:
     made.close()
 
 
-def fetch(lab: FunctionLab) -> str:
+def fetch(lab: FunctionLab, host: str = RIGHT) -> str:
     """Bring a page from the right to the left with curl, the same; what the server said of it."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed (on Debian or Ubuntu: apt install curl)")
     page = lab.folder / "page"
     page.write_bytes(random.Random(SEED).randbytes(PAGE_BYTES))  # noqa: S311 - test data
-    server = [sys.executable, "-u", "-m", "http.server", PORT, "--directory", str(lab.folder)]
+    server = [sys.executable, "-u", "-m", "http.server", PORT, "--directory", str(lab.folder), "--bind", "::"]
     with lab.serving(lab.right, server, "Serving") as said:
         got = lab.folder / "got"
         run(
             lab.left.inside(
-                *("curl", "-sS", "--max-time", "30", "-o", str(got), f"http://{RIGHT}:{PORT}/page")
+                *("curl", "-sS", "--max-time", "30", "-o", str(got), f"http://{host}:{PORT}/page")
             )
         )
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (page, got)]
@@ -84,12 +86,25 @@ def test_without_spraying_one_flow_stays_on_one_core(lab: FunctionLab) -> None:
     assert busy[0] > PAGE_BYTES // 1500
 
 
-def test_iperf3_comes_through(lab: FunctionLab) -> None:
-    """iperf3 measures through a function that sprays, in both directions."""
+def test_a_page_comes_through_over_ipv6(lab: FunctionLab) -> None:
+    """IPv6 is sprayed as IPv4 is, its discovery of neighbours passes, and both cores have a half."""
+    with lab.running(steer="spray") as told:
+        fetch(lab, f"[{RIGHT_SIX}]")
+    assert sum(core["causes"]["neighbour"] for core in told) > 0
+    assert jain(regular(told)) > 0.95, told
+
+
+@pytest.mark.parametrize("function", ["", f"dios.sprayer.functions.nat:Nat(['{OUTSIDE}'])"])
+def test_iperf3_comes_through(lab: FunctionLab, function: str) -> None:
+    """iperf3 measures through what sprays, with a NAT and without, both ways, with TCP and UDP."""
+    lab.right.batch([f"neigh add {OUTSIDE} lladdr 02:d1:05:02:00:01 dev e0"])
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed (on Debian or Ubuntu: apt install iperf3)")
-    with lab.running() as told, lab.serving(lab.right, ["iperf3", "-s", "--forceflush"], "listening"):
-        for way in ((), ("-R",)):
+    with (
+        lab.running(function=function) as told,
+        lab.serving(lab.right, ["iperf3", "-s", "--forceflush"], "listening"),
+    ):
+        for way in ((), ("-R",), ("-u", "-b", "20M", "-n", "1M")):
             text = run(lab.left.inside("iperf3", "-c", RIGHT, "-n", "8M", *way))
             assert "iperf Done" in text, text
     assert sum(regular(told)) > 10_000
@@ -97,12 +112,11 @@ def test_iperf3_comes_through(lab: FunctionLab) -> None:
 
 def test_a_nat_carries_curl(lab: FunctionLab) -> None:
     """With a NAT in between, the page arrives, and the right takes it for the NAT's own."""
-    outside = "10.214.0.9"
-    lab.right.batch([f"neigh add {outside} lladdr 02:d1:05:02:00:01 dev e0"])
-    with lab.running(function=f"dios.sprayer.functions.nat:Nat(['{outside}'])") as told:
+    lab.right.batch([f"neigh add {OUTSIDE} lladdr 02:d1:05:02:00:01 dev e0"])
+    with lab.running(function=f"dios.sprayer.functions.nat:Nat(['{OUTSIDE}'])") as told:
         said = fetch(lab)
     assert sum(core["counts"]["connection_packets"] for core in told) >= 3, told
-    assert said.startswith(f"{outside} - - "), said
+    assert said.startswith(f"::ffff:{OUTSIDE} - - "), said
 
 
 @pytest.mark.parametrize("steer", ["spray", "rss", "flowlet", "subset:1"])
