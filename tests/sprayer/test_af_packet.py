@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from lab_spaces import NotHereError, run
-from nf_lab import CHECKSUMS, RIGHT, SEGMENTS, FunctionLab, Told, features, offloads
+from nf_lab import CHECKSUMS, PYTHON, RIGHT, SEGMENTS, FunctionLab, Told, features, offloads
 from steer_frames import expected, make
 
 from dios.errors import InvalidError
@@ -255,7 +255,7 @@ def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left:
     """Without capabilities neither sockets nor offloads are had, and the message says whose they are."""
     module, _, made = part.partition(":")
     text = f"from dios.sprayer.linux.{module} import *\n{made}"
-    bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", sys.executable, "-c", text]
+    bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", *PYTHON, "-c", text]
     done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
     assert done.returncode
     assert re.search(r"NotPermittedError: .* for root.*CAP_NET_ADMIN", done.stderr), done.stderr

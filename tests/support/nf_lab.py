@@ -19,10 +19,13 @@ from lab_spaces import NotHereError, Space, mortal, run
 LEFT: Final = "10.214.0.1"
 RIGHT: Final = "10.214.0.2"
 END_SECONDS: Final = 30.0
+ROOT: Final = Path(__file__).parents[2]
+PYTHON: Final = ("env", f"PYTHONPATH={ROOT}", sys.executable)
+"""Programs in namespaces load the library that is tested."""
 _RAW: Final = Path(__file__).with_name("raw_frames.py")
 _PLAY: Final = Path(__file__).with_name("nf_play.py")
 # The file alone: all of the library would take a second to load.
-_OFFLOADS: Final = Path(__file__).parents[2] / "dios" / "sprayer" / "linux" / "offloads.py"
+_OFFLOADS: Final = ROOT / "dios" / "sprayer" / "linux" / "offloads.py"
 _CHANGE: Final = """
 import json, runpy, sys
 offloads = runpy.run_path(sys.argv[1])
@@ -86,7 +89,7 @@ class FunctionLab:
         """What runs the function."""
         words = ["--pair", "in0", "out0", "--steer", steer, "--cores", str(cores), "--function", function]
         words += ["--places", str(places), "--secret", str(secret), *more]
-        return mortal(self.middle.inside(sys.executable, str(_PLAY), *words, "--records", str(self.records)))
+        return mortal(self.middle.inside(*PYTHON, str(_PLAY), *words, "--records", str(self.records)))
 
     @contextlib.contextmanager
     def running(
