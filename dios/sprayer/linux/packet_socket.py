@@ -17,7 +17,6 @@ import socket
 import struct
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
@@ -203,9 +202,3 @@ class _program:  # noqa: N801 - a context, used as a function
 
     def __exit__(self, *exc: object) -> None:
         """The text is kept until here."""
-
-
-def promiscuous(name: str) -> bool:
-    """Whether an interface takes frames that are not for it because somebody asked."""
-    flags = int(Path(f"/sys/class/net/{name}/flags").read_text(), 16)
-    return bool(flags & 0x100)
