@@ -7,11 +7,11 @@ import random
 
 import numpy as np
 import pytest
+from sched_turns import Site
 
 from dios.errors import InvalidError
 from dios.firmament.policies.ledger import RESOURCES, Kept, KeptAccount, decode, encode
 from dios.limits import SHARES_FORGOTTEN_S
-from tests.support.sched_turns import Site
 
 
 def test_accounts_go_from_one_ledger_to_the_next() -> None:

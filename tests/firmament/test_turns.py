@@ -6,12 +6,12 @@ import math
 import random
 
 import pytest
+from sched_turns import Site
 
 from dios.fairness import SdrfScheduler
 from dios.fairness.sdrf_books import SCAN_MAX
 from dios.firmament.policies.ledger import Rule
 from dios.limits import TURN_EXEMPT_MAX, TURN_PATIENCE_S
-from tests.support.sched_turns import Site
 
 
 @pytest.mark.parametrize("rule", [Rule.SDRF, Rule.DRF])
