@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from dios.errors import InvalidError
+
 if TYPE_CHECKING:
     from dios.sprayer.flow_table import Flows
     from dios.sprayer.packet import Batch, Flow, Kept
 
 
-class HandlerError(Exception):
+class HandlerError(InvalidError):
     """A handler is no Python that can be compiled; the message names file and line."""
 
 

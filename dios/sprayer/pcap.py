@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 
+from dios.errors import InvalidError
 from dios.limits import SPRAYER_FRAME_BYTES_MAX, SPRAYER_REPLAY_BYTES
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
@@ -30,7 +31,7 @@ _NG: Final = 0x0A0D0D0A
 _ETHERNET: Final = 1
 
 
-class PcapError(Exception):
+class PcapError(InvalidError):
     """The file is no pcap that can be read; the message says what it is instead, and where."""
 
 
