@@ -465,6 +465,7 @@ SPRAYER_SPINS: Final = 64  # looks at empty interfaces, one after the other, bef
 SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
 SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
+SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of what a running function says that it did
 
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
 assert (  # noqa: S101

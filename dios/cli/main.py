@@ -18,6 +18,7 @@ from dios.cli import (
     fair,
     groups,
     log,
+    nf,
     nodes,
     objects,
     pack,
@@ -50,6 +51,7 @@ app.add_typer(quotas.app, name="limits")
 app.add_typer(sched.app, name="sched")
 app.add_typer(fair.app, name="fair")
 app.add_typer(pack.app, name="pack")
+app.add_typer(nf.app, name="nf")
 app.add_typer(shares.quota_app, name="quota")
 app.add_typer(repro.app, name="repro")
 for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve, shares):

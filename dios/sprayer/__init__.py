@@ -10,6 +10,7 @@ from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packet import INSIDE, OUTSIDE, Batch, Flow, Kept, Packet, halves
 from dios.sprayer.pcap import PcapError, replay
 from dios.sprayer.rewrite_kernels import set_source, set_target
+from dios.sprayer.running import run
 from dios.sprayer.workers import Statistics, Workers, jain
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "jain",
     "replay",
     "reverse",
+    "run",
     "set_source",
     "set_target",
     "with_source",

@@ -227,6 +227,11 @@ class Workers:
     ) -> None:
         self.stop()
 
+    def waiting(self, core: int) -> int:
+        """Packets that others handed over to a core, and that it did not take yet."""
+        rings = (np.arange(self.cores) * self.cores + core) * LINE
+        return int((self._marks[0][rings] - self._marks[1][rings]).sum())
+
     def statistics(self, core: int | None = None) -> Statistics:
         """What one core, or all together, did until now; others may be at it."""
         which = slice(None) if core is None else slice(core, core + 1)
