@@ -17,6 +17,8 @@ from dataclasses import asdict
 from dios.errors import InvalidError
 from dios.limits import SPRAYER_PLACES
 from dios.sprayer.linux.af_packet import AfPacketEngine, between, processors
+from dios.sprayer.linux.fanout import steering
+from dios.sprayer.linux.packet_socket import interface
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packet import CAUSES, DROP
@@ -49,6 +51,11 @@ def run(
     pairs = _pairs(inside, outside)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
     name = name or "-".join(each for pair in pairs for each in pair)
+    try:
+        steering(steer)
+    except ValueError as error:
+        raise InvalidError(str(error)) from None
+    numbers = [interface(each).index for pair in pairs for each in pair]
     # Compiled before any interface is touched: it may take a while, and may fail.
     workers = Workers(function, MemoryEngine([], cores))
     workers.turn(0, 0)
@@ -71,7 +78,6 @@ def run(
             with lock:
                 return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, engine)}
 
-        numbers = [socket.if_nametoindex(each) for pair in pairs for each in pair]
         workers.change_engine(engine)
         with telling(name, tell):
             with workers:

@@ -1,0 +1,212 @@
+"""``dios nf`` as a person types it: files of packets, and interfaces in namespaces of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+from lab_spaces import NotHereError, run
+from nf_lab import PYTHON, RIGHT, FunctionLab, features
+from spray_frames import ACK, SYN, UDP, Made, read
+from typer.testing import CliRunner, Result
+
+from dios.cli import main
+from dios.sprayer.pcap import PcapWriter, read_pcap
+
+PAGE_BYTES = 2_000_000
+INSIDE, NAT, SERVER = "10.0.0.5", "203.0.113.7", "192.0.2.9"
+# As a person would write it, by the documents.
+MINE = """
+from dios.sprayer import NetworkFunction, drop
+
+class Odd(NetworkFunction):
+    stateless = True
+
+    def prepare(self, cores):
+        self.counts = self.counters(cores, "odd")
+
+    def regular_packets(self, batch, flows):
+        for packet in batch:
+            if packet.source_port % 2:
+                self.counts[flows.core, 0] += 1
+                drop(packet, 16)
+"""
+
+
+def dios(*words: str) -> Result:
+    """The command, in this process."""
+    return CliRunner().invoke(main.app, ["nf", *words])
+
+
+def write(path: Path, frames: list[bytes]) -> str:
+    """A file of packets; its path."""
+    with path.open("wb") as file:
+        writer = PcapWriter(file)
+        for number, data in enumerate(frames):
+            writer.write(1_700_000_000 * 10**9 + number, data)
+    return str(path)
+
+
+def frames_in(path: Path) -> list[bytes]:
+    """The packets of a file."""
+    with path.open("rb") as file:
+        return [frame.data for frame in read_pcap(file, str(path))]
+
+
+def test_a_function_of_ones_own_is_replayed(tmp_path: Path) -> None:
+    """A file's class drops what it drops, and the count is in the JSON."""
+    mine = tmp_path / "odd.py"
+    mine.write_text(MINE)
+    source = write(tmp_path / "in.pcap", [Made(source_port=each).frame() for each in range(1000, 1020)])
+    target = tmp_path / "out.pcap"
+    result = dios("replay", source, str(target), str(mine), "--cores", "2", "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["counts"]["received"], told["counts"]["sent"]) == (20, 10)
+    assert (told["dropped"], told["counters"]) == ({"function": 10}, {"odd": 10})
+    assert [read(each).source_port for each in frames_in(target)] == list(range(1000, 1020, 2))
+
+
+def test_the_side_is_told_by_networks(tmp_path: Path) -> None:
+    """With --inside a NAT knows what comes back, and lets nothing in that nobody asked for."""
+    out = Made(source=INSIDE, source_port=4000, target=SERVER, flags=SYN)
+    opened = dios_nat(tmp_path, [out.frame()])
+    port = read(opened[0]).source_port
+    back = Made(source=SERVER, source_port=80, target=NAT, target_port=port, flags=SYN | ACK)
+    stranger = Made(source=SERVER, source_port=53, target=NAT, target_port=9, protocol=UDP)
+    tagged = Made(source=INSIDE, source_port=4000, target=SERVER, tags=(5,))
+    found = dios_nat(tmp_path, [out.frame(), back.frame(), stranger.frame(), tagged.frame()])
+    assert [read(each).target for each in found] == [SERVER, INSIDE, SERVER]
+    assert read(found[2]).source == NAT
+
+
+def dios_nat(folder: Path, frames: list[bytes]) -> list[bytes]:
+    """What a NAT makes of frames."""
+    target = folder / "out.pcap"
+    words = ("nat", "--set", f"addresses={NAT}", "--inside", "10.0.0.0/8", "--inside", "fd00::/8")
+    result = dios("replay", write(folder / "in.pcap", frames), str(target), *words)
+    assert result.exit_code == 0, result.stderr
+    assert f"packets  {len(frames)} from" in result.stdout
+    return frames_in(target)
+
+
+def test_a_network_that_is_none_is_told(tmp_path: Path) -> None:
+    """--inside with something else is an error, and nothing is written."""
+    target = tmp_path / "out.pcap"
+    result = dios("replay", write(tmp_path / "in.pcap", []), str(target), "monitor", "--inside", "10.0.0.1/8")
+    assert (result.exit_code, target.exists()) == (1, False)
+    assert "--inside: 10.0.0.1/8 has host bits set" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("replay", "none.pcap", "out.pcap", "monitor"), "none.pcap: No such file"),
+        (("run", "monitor", "--in", "nowhere0", "--out", "nowhere1"), "interface 'nowhere0'"),
+        (("run", "monitor", "--in", "lo", "--in", "x", "--out", "y"), "2 interfaces inside and 1 outside"),
+        (("run", "monitor", "--in", "lo", "--out", "lo", "--steer", "sideways"), "choose spray, rss"),
+        (("stats", "no-such-function"), "no function of the name no-such-function runs"),
+    ],
+)
+def test_errors_name_what_is_wrong(words: tuple[str, ...], told: str) -> None:
+    """What cannot be is one line with its cause, before anything is compiled."""
+    result = dios(*words)
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[FunctionLab]:
+    """Left, right, and nothing between them yet."""
+    try:
+        made = FunctionLab(tmp_path)
+    except NotHereError as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+@contextmanager
+def running(lab: FunctionLab, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """``dios nf run`` between left and right, at work."""
+    command = [*PYTHON, "-m", "dios.cli.main", "nf", "run", *words, "--in", "in0", "--out", "out0"]
+    with subprocess.Popen(
+        lab.middle.inside(*command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert "Ctrl-C ends it" in line(process.stderr)
+            yield process
+        finally:
+            process.kill()
+
+
+def line(stream: IO[str] | None) -> str:
+    """What was said first."""
+    assert stream is not None
+    return stream.readline()
+
+
+def in_middle(lab: FunctionLab, *words: str) -> str:
+    """What ``dios nf`` prints beside the function."""
+    return run(lab.middle.inside(*PYTHON, "-m", "dios.cli.main", "nf", *words))
+
+
+def test_a_function_runs_is_asked_and_ends(lab: FunctionLab) -> None:
+    """A page comes through, stats show all cores at it, Ctrl-C ends it, and offloads are as they were."""
+    before = features(lab.middle, "in0"), features(lab.middle, "out0")
+    name = f"test-{lab.folder.name}"
+    with running(lab, "monitor", "--cores", "2", "--name", name, "--json") as process:
+        during = features(lab.middle, "in0")
+        fetch(lab)
+        told = json.loads(in_middle(lab, "stats", name, "--json"))
+        shown = in_middle(lab, "stats", name)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    last = json.loads(output)
+    assert len(told["cores"]) == 2
+    assert min(core["packets"] for core in told["cores"]) > PAGE_BYTES // 1500 // 4
+    assert told["jain"] > 0.9
+    assert last["packets"] >= told["packets"]
+    assert last["counters"]["connections"] == 2, "one for each way"
+    assert "Jain's index" in shown
+    assert shown.count("\n") > 5
+    assert during != before[0]
+    assert (features(lab.middle, "in0"), features(lab.middle, "out0")) == before
+
+
+def fetch(lab: FunctionLab) -> None:
+    """Bring a page from the right to the left, with Python alone."""
+    page = random.Random(8).randbytes(PAGE_BYTES)  # noqa: S311 - test data
+    (lab.folder / "page").write_bytes(page)
+    server = [sys.executable, "-u", "-m", "http.server", "8000", "--directory", str(lab.folder)]
+    get = (
+        "import hashlib, sys, urllib.request as r;"
+        "print(hashlib.sha256(r.urlopen(sys.argv[1]).read()).hexdigest())"
+    )
+    with lab.serving(lab.right, server, "Serving"):
+        got = run(lab.left.inside(sys.executable, "-c", get, f"http://{RIGHT}:8000/page"))
+    assert got.strip() == hashlib.sha256(page).hexdigest()
+
+
+def test_an_interface_that_goes_ends_the_function(lab: FunctionLab) -> None:
+    """A function whose interface is gone says which one it was, instead of waiting for ever."""
+    with running(lab, "monitor", "--cores", "1", "--name", f"gone-{lab.folder.name}") as process:
+        lab.middle.batch(["link delete in0"])
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "interface 'in0' is gone" in errors

@@ -1,0 +1,128 @@
+"""Which network function is meant by what a person types, and what it is made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dios.errors import InvalidError
+from dios.sprayer.functions.balancer import Balancer
+from dios.sprayer.functions.firewall import Firewall
+from dios.sprayer.functions.nat import Nat
+from dios.sprayer.loading import READY, load, settings_of
+
+BASE = "from dios.sprayer import NetworkFunction\n"
+ONE = BASE + "class One(NetworkFunction):\n    def __init__(self, size=3):\n        self.size = size\n"
+TWO = ONE + "class Two(NetworkFunction):\n    pass\n"
+BALANCER = ['service=["192.0.2.1", 80]', 'servers=[["10.0.0.2", 8080]]', "inner=10.0.0.1"]
+
+
+def file(folder: Path, text: str, name: str = "own.py") -> str:
+    """A file of Python; its path."""
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_values_are_those_of_toml_and_all_else_is_text() -> None:
+    """Numbers, lists and tables are read as TOML has them, addresses and words as they are."""
+    found = settings_of(["a=3", "b=[1, 2]", "c=192.0.2.1", "d=remove", 'e="x"', "f=[{ g = true }]"])
+    assert found == {"a": 3, "b": [1, 2], "c": "192.0.2.1", "d": "remove", "e": "x", "f": [{"g": True}]}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(["a"], "say KEY=VALUE"), (["1=2"], "say KEY=VALUE"), (["a=1", "a=2"], "set twice")]
+)
+def test_words_that_set_nothing_are_refused(words: list[str], told: str) -> None:
+    """A word without a value, or a key twice, is an error that names it."""
+    with pytest.raises(InvalidError, match=told):
+        settings_of(words)
+
+
+@pytest.mark.parametrize("name", READY)
+def test_every_ready_function_is_there_by_its_name(name: str) -> None:
+    """Each has a class that is made with what it must have, and a missing setting is named."""
+    needed = {"nat": ["addresses=192.0.2.1"], "balancer": BALANCER}.get(name, [])
+    assert type(load(name, settings_of(needed))).__name__ == READY[name]
+    if needed:
+        with pytest.raises(InvalidError, match=f"{needed[0].partition('=')[0]}.* must be set"):
+            load(name, {})
+
+
+def test_settings_become_what_classes_want() -> None:
+    """One address is a list of one, tables are rules, and lists are pairs."""
+    nat = load("nat", settings_of(["addresses=192.0.2.1", "flows_max=100"]))
+    assert isinstance(nat, Nat)
+    assert (len(nat.addresses), nat.flows_max) == (1, 100)
+    rules = 'rules=[{ target = "192.0.2.0/24", ports = [443, 443] }, { allow = false }]'
+    wall = load("firewall", settings_of([rules]))
+    assert isinstance(wall, Firewall)
+    assert wall.ends[:, [0, 3, 4]].tolist() == [[1, 443, 443], [0, 0, 65_535]]
+    balancer = load("balancer", settings_of(BALANCER))
+    assert isinstance(balancer, Balancer)
+    assert balancer.port == 80
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("nat", ["address=192.0.2.1"], "no setting 'address'; known: addresses, ports, flows_max"),
+        ("nat", ["addresses=nowhere"], "'nowhere' does not appear to be an IPv4 or IPv6 address"),
+        ("firewall", ["rules=allow"], "rules: write each as a table"),
+        ("firewall", ["rules=[{ port = 1 }]"], "there is no 'port'; known: allow"),
+        ("nut", [], "'nut' is no network function"),
+        ("none.py", [], "none.py: there is no such file"),
+    ],
+)
+def test_what_cannot_be_is_told_by_name(name: str, words: list[str], told: str) -> None:
+    """An unknown setting, a wrong value, an unknown function and a missing file are errors that say so."""
+    with pytest.raises(InvalidError, match=told):
+        load(name, settings_of(words))
+
+
+def test_a_file_with_one_class_needs_no_name(tmp_path: Path) -> None:
+    """The only class of a file is the one meant; with two, the name decides, and is asked for."""
+    made = load(file(tmp_path, ONE), {"size": 5})
+    assert (type(made).__name__, vars(made)["size"]) == ("One", 5)
+    two = file(tmp_path, TWO)
+    with pytest.raises(InvalidError, match=r"which one, of One, Two\? Say .*own\.py:One"):
+        load(two, {})
+    assert type(load(f"{two}:Two", {})).__name__ == "Two"
+    with pytest.raises(InvalidError, match="there is no Three in it"):
+        load(f"{two}:Three", {})
+
+
+def test_an_object_of_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    """A file that makes its function has made its settings, too."""
+    path = file(tmp_path, TWO + "mine = One(9)\n")
+    assert vars(load(path, {}))["size"] == 9
+    with pytest.raises(InvalidError, match="made already"):
+        load(path, {"size": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\n", "no class of dios.sprayer.NetworkFunction"),
+        ("x = 1\n\ny = 1 / 0\n", r"own\.py:3: ZeroDivisionError"),
+        ("x = (\n", r"own\.py: SyntaxError"),
+        (BASE + "class A(NetworkFunction):\n    pass\nb = 3\n", ""),
+    ],
+)
+def test_a_file_that_is_wrong_is_told_by_its_line(tmp_path: Path, text: str, told: str) -> None:
+    """What a file does wrong is told with file and line; what is not a function is not taken for one."""
+    path = file(tmp_path, text)
+    if told:
+        with pytest.raises(InvalidError, match=told):
+            load(path, {})
+    else:
+        with pytest.raises(InvalidError, match="this is int, and no NetworkFunction"):
+            load(f"{path}:b", {})
+
+
+def test_a_file_may_use_what_lies_beside_it(tmp_path: Path) -> None:
+    """Modules in the file's own folder can be imported, as a program's can."""
+    file(tmp_path, "SIZE = 11\n", "beside_it.py")
+    made = load(file(tmp_path, "from beside_it import SIZE\n" + ONE + "one = One(SIZE)\n"), {})
+    assert vars(made)["size"] == 11

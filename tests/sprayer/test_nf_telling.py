@@ -1,0 +1,92 @@
+"""What a running function says of itself, on a socket for its user alone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from dios.errors import Busy, InvalidError
+from dios.limits import SPRAYER_ANSWER_BYTES_MAX
+from dios.sprayer.telling import NotRunningError, Told, ask, names, telling
+
+
+def says(number: int = 1) -> Told:
+    """An answer."""
+    return {"packets": number}
+
+
+def test_who_asks_gets_what_is_there_now(tmp_path: Path) -> None:
+    """Each question has the answer of its moment, and afterwards nobody is there."""
+    count = iter(range(10))
+    with telling("mine", lambda: says(next(count)), tmp_path) as path:
+        assert [ask("mine", tmp_path), ask("mine", tmp_path)] == [{"packets": 0}, {"packets": 1}]
+        assert names(tmp_path) == ["mine"]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert names(tmp_path) == []
+    with pytest.raises(NotRunningError, match="no function of the name mine runs"):
+        ask("mine", tmp_path)
+
+
+def test_a_name_is_had_once(tmp_path: Path) -> None:
+    """A second function of a name is refused while the first runs, which goes on."""
+    with telling("mine", says, tmp_path):
+        with pytest.raises(Busy, match="a function of the name mine runs"), telling("mine", says, tmp_path):
+            pass
+        assert ask("mine", tmp_path) == says()
+
+
+def test_what_a_killed_one_left_is_taken_away(tmp_path: Path) -> None:
+    """A socket that nobody answers on does not keep its name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+        left.bind(str(tmp_path / "mine.sock"))
+    with pytest.raises(NotRunningError):
+        ask("mine", tmp_path)
+    with telling("mine", says, tmp_path):
+        assert ask("mine", tmp_path) == says()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", ".x", "x" * 65])
+def test_a_name_is_a_file_s_and_short(tmp_path: Path, name: str) -> None:
+    """A name that would be a path, or is too long, is refused."""
+    with pytest.raises(InvalidError, match="cannot be the name"), telling(name, says, tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", NotRunningError),
+        (b"{", NotRunningError),
+        (b"[1]", InvalidError),
+        (b" " * (SPRAYER_ANSWER_BYTES_MAX + 70_000), InvalidError),
+    ],
+)
+def test_answers_are_bounded_and_looked_at(tmp_path: Path, data: bytes, told: type[Exception]) -> None:
+    """What is no document of JSON, or larger than it may be, is an error."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "mine.sock"))
+        listener.listen(1)
+
+        def answer() -> None:
+            asked, _ = listener.accept()
+            with asked, contextlib.suppress(OSError):
+                asked.sendall(data)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(told):
+            ask("mine", tmp_path)
+        thread.join()
+
+
+def test_who_hangs_up_harms_nobody(tmp_path: Path) -> None:
+    """An asker that goes without reading leaves the others their answers."""
+    with telling("mine", lambda: {"long": "x" * 500_000}, tmp_path) as path:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rude:
+            rude.connect(str(path))
+        assert len(str(ask("mine", tmp_path)["long"])) == 500_000
