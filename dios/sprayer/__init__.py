@@ -9,7 +9,7 @@ from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packet import INSIDE, OUTSIDE, Batch, Flow, Kept, Packet, halves
 from dios.sprayer.pcap import PcapError, replay
-from dios.sprayer.rewrite_kernels import set_source, set_target
+from dios.sprayer.rewrite_kernels import set_payload_size, set_source, set_target
 from dios.sprayer.running import run
 from dios.sprayer.workers import Statistics, Workers, jain
 
@@ -34,6 +34,7 @@ __all__ = [
     "replay",
     "reverse",
     "run",
+    "set_payload_size",
     "set_source",
     "set_target",
     "with_source",

@@ -34,7 +34,8 @@ from dios.sprayer.methods import Function, with_methods
 from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packet import Packets
 
-_HANDLERS: Final = ("connection_packets", "regular_packets", "expired_flow")
+_PLAIN: Final = frozenset({"prepare", "manage", "counters", "totals"})
+"""What no handler calls: it is Python, and what it uses changes nothing that is compiled."""
 
 
 class Handler(NamedTuple):
@@ -113,7 +114,11 @@ def compile_handlers(
     lines += ["    if what == 1:", f"        me.regular_packets({fields.read(regular)}[:count], flows)"]
     lines += ["    flows.show()", "    return 0", ""]
     made = namedtuple(type(function).__name__, tuple(seen))  # type: ignore[misc] # noqa: PYI024 - made as it runs
-    own = {name: method for name, method in _methods(type(function)) if not name.startswith("_")}
+    own = {
+        name: method
+        for name, method in _methods(type(function))
+        if not name.startswith("_") and name not in _PLAIN
+    }
     space = {
         # What is kept on disk names the module that it belongs to.
         "__name__": __name__,
@@ -253,11 +258,11 @@ def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -
 
 def _changed(own: dict[str, Function]) -> str | None:
     """The place where a handler changes an attribute of ``self``."""
-    for name, method in own.items():
+    for method in own.values():
         before = None
         for step in dis.get_instructions(method.__code__):
             mine = method.__code__.co_varnames[:1] == (before and before.argval,)
-            if step.opname == "STORE_ATTR" and mine and name not in {"prepare", "counters"}:
+            if step.opname == "STORE_ATTR" and mine:
                 line = step.positions.lineno if step.positions else method.__code__.co_firstlineno
                 return f"{method.__code__.co_filename}:{line}"
             before = step

@@ -6,12 +6,12 @@ An engine gives each worker three compiled functions of C, by address, which are
 context for that core, an address and a count:
 
 - ``receive(context, packets, room)``: fill in ``address``, ``length``, ``frame`` (the engine's own number,
-  for ``release``) and ``side`` of at most ``room`` descriptors of ``PACKET``; how many there are. It may
-  wait for some milliseconds when there are none. The bytes stay where they are, and may be changed, until
-  they are released.
+  for ``release``), ``side`` and ``room`` (so long the frame may become where it lies) of at most ``room``
+  descriptors of ``PACKET``; how many there are. It may wait for some milliseconds when there are none. The
+  bytes stay where they are, and may be changed, until they are released.
 - ``transmit(context, packets, count)``: send those whose ``verdict`` is ``FORWARD`` out of the side
-  opposite to ``side``; how many were taken. The bytes are copied, or gone, when it returns. A core also
-  transmits packets that others received.
+  opposite to ``side``, with ``length`` as it is then; how many were taken. The bytes are copied, or gone,
+  when it returns. A core also transmits packets that others received.
 - ``release(context, frames, count)``: so many numbers (int64) of frames that this core received are not
   needed any more, in any order. Each is released once, by the core that received it.
 

@@ -32,6 +32,7 @@ _BYTES_SIZE: Final = 9
 _BYTES_NEXT: Final = 10
 _RELEASED: Final = 11
 _AGAIN: Final = 12
+_GROW: Final = 13
 _WORDS: Final = 16
 
 
@@ -49,6 +50,7 @@ def _receive(context: int, packets: int, room: int) -> int:
             frames[frame, 2],
         )
         batch[i].frame = frame
+        batch[i].room = min(frames[frame, 1] + words[_GROW], 65_535)
     words[_NEXT] += count
     if words[_AGAIN] > 0 and words[_NEXT] == words[_MINE_SIZE]:
         words[_AGAIN] -= 1
@@ -110,7 +112,7 @@ class MemoryEngine:
     ``frames`` with a ``side`` each (0 for all, if none is given); ``steer`` (N,) the core on which each
     arrives, in this order or that of ``order``. ``room`` bytes may go out on each core, by default twice
     what comes in; 0 counts what goes out and keeps nothing. ``again``: so many times more each core
-    receives the same frames, for figures.
+    receives the same frames, for figures. A frame may become ``grow`` bytes longer.
     """
 
     def __init__(
@@ -123,14 +125,15 @@ class MemoryEngine:
         order: npt.ArrayLike = (),
         room: int | None = None,
         again: int = 0,
+        grow: int = 0,
     ) -> None:
         count = len(frames)
         self.cores: Final = cores
         self.receive, self.transmit, self.release = _functions()
         lengths = np.array([len(each) for each in frames], np.int64)
-        self._data: Final = np.frombuffer(bytearray(b"".join(frames) or b"\0"), np.uint8)
+        self._data: Final = np.frombuffer(bytearray(bytes(grow).join([*frames, b"\0"])), np.uint8)
         self._frames: Final = np.zeros((max(count, 1), 3), np.int64)
-        self._frames[:count, 0] = self._data.ctypes.data + np.cumsum(lengths) - lengths
+        self._frames[:count, 0] = self._data.ctypes.data + np.cumsum(lengths + grow) - (lengths + grow)
         self._frames[:count, 1] = lengths
         self._frames[:count, 2] = sides if len(sides) else 0
         cores_of = np.asarray(steer, np.int64)
@@ -142,7 +145,7 @@ class MemoryEngine:
         self._mine: Final = [
             np.ascontiguousarray(ordered[cores_of[ordered] == core]) for core in range(cores)
         ]
-        space = 2 * int(lengths.sum()) + 64 if room is None else room
+        space = 2 * int(lengths.sum()) + grow * count + 64 if room is None else room
         self._sent: Final = [np.zeros((count + 1, 3), np.int64) for _ in range(cores)]
         self._bytes: Final = [np.zeros(max(space, 1), np.uint8) for _ in range(cores)]
         self._contexts: Final = np.zeros((cores, _WORDS), np.int64)
@@ -151,7 +154,7 @@ class MemoryEngine:
             words[_FRAMES], words[_COUNT] = self._frames.ctypes.data, len(self._frames)
             words[_SENT], words[_SENT_SIZE] = self._sent[core].ctypes.data, count
             words[_BYTES], words[_BYTES_SIZE] = self._bytes[core].ctypes.data if space else 0, space
-            words[_RELEASED], words[_AGAIN] = self.released.ctypes.data, again
+            words[_RELEASED], words[_AGAIN], words[_GROW] = self.released.ctypes.data, again, grow
 
     def context(self, core: int) -> int:
         """See ``Engine``."""

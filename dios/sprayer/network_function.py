@@ -43,9 +43,19 @@ class NetworkFunction:
     """A flow is over after so many seconds without a packet."""
     stateless = False
     """True: there are no flows, all packets are regular and stay on the core on which they arrive."""
+    grows = 0
+    """So many bytes a packet may become longer: engines that hold no more than was received make room."""
 
     def prepare(self, cores: int) -> None:
         """Make arrays, and set ``entry``, ``flows_max`` and ``idle_s``: it comes before anything else."""
+
+    def manage(self) -> None:
+        """What is to be done now and then beside packets, in Python: ask others, change arrays.
+
+        Whoever runs the function calls it before the first packet and then about four times a second, in a
+        thread, one call at a time; handlers run meanwhile, and must never see half of a change. What it
+        raises is logged and stops nothing.
+        """
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
         """Packets that may open or close a connection, on their designated core."""

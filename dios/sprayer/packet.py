@@ -28,15 +28,15 @@ PACKET: Final = np.dtype(
         ("target_port", "u2"),
         *((name, "u1") for name in ("version", "protocol", "syn", "ack", "fin", "rst", "opens", "error")),
         *((name, "u1") for name in ("side", "home", "verdict", "cause")),
-        ("reserved", "u2"),
-        ("reserved_too", "u8"),
+        ("room", "u2"),  # bytes of its place that may be used, from the frame's first byte on
+        ("reserved", "u8"),
     ]
 )
 """A descriptor: 96 bytes. Offsets (``network`` to ``inner_transport``) count from the frame's first byte."""
 
 
 class Packet(Protocol):
-    """What a handler reads of a packet; only ``drop``, ``set_source`` and ``set_target`` change it."""
+    """What a handler reads of a packet; it is changed by ``drop`` and by ``set_source`` and the like only."""
 
     address: int
     hash: int
@@ -75,6 +75,8 @@ class Packet(Protocol):
     """The core that received it."""
     verdict: int
     cause: int
+    room: int
+    """So long the frame may become; 0 where the engine does not say."""
 
 
 class Kept(Protocol):
@@ -143,6 +145,8 @@ NO_FLOW: Final = 17
 NO_PORT: Final = 18
 TABLE_FULL: Final = 19
 REFUSED: Final = 20
+NO_SERVER: Final = 21
+NOT_KNOWN: Final = 22
 
 
 class Cause(NamedTuple):
@@ -178,6 +182,8 @@ CAUSES: Final = (
     Cause("no_port", "no port is left", DROP, DROP),
     Cause("table_full", "no room in the table of flows", DROP, DROP),
     Cause("refused", "not allowed by the function's rules", DROP, DROP),
+    Cause("no_server", "nobody serves at the moment", DROP, DROP),
+    Cause("not_known", "it stands for bytes that are not remembered here", DROP, DROP),
 )
 
 

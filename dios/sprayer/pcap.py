@@ -120,10 +120,12 @@ def replay(
         file = stack.enter_context(source.open("rb"))
         writer: PcapWriter | None = None
         done = 0
-        for part in _parts(read_pcap(file, str(source))):
+        grow = function.grows if function else 0
+        for part in _parts(read_pcap(file, str(source)), grow):
             frames = [frame.data for frame in part]
             sides = [side(data) if side else INSIDE for data in frames]
-            engine = MemoryEngine(frames, cores, sides=sides, steer=np.arange(len(frames)) % cores)
+            steer = np.arange(len(frames)) % cores
+            engine = MemoryEngine(frames, cores, sides=sides, steer=steer, grow=grow)
             now = part[0].time_ns // 10**9 + 1 if part else 1
             if workers is None:
                 workers = Workers(function, engine, seed=seed, now=now)
@@ -145,18 +147,22 @@ def replay(
     return workers.statistics()
 
 
-def _parts(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    """Frames of one second and so many bytes together; one empty part if there are none."""
+def _parts(frames: Iterator[Frame], grow: int) -> Iterator[list[Frame]]:
+    """Frames of one second and so many bytes together; one empty part if there are none.
+
+    Each may become ``grow`` bytes longer.
+    """
     part: list[Frame] = []
     size = 0
     first = True
     for frame in frames:
-        if part and (size + len(frame.data) > SPRAYER_REPLAY_BYTES or _second(frame) != _second(part[0])):
+        large = size + len(frame.data) + grow > SPRAYER_REPLAY_BYTES
+        if part and (large or _second(frame) != _second(part[0])):
             first = False
             yield part
             part, size = [], 0
         part.append(frame)
-        size += len(frame.data)
+        size += len(frame.data) + grow
     if part or first:
         yield part
 

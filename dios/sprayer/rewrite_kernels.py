@@ -1,4 +1,4 @@
-"""Changing addresses and ports of a packet, with checksums kept up as RFC 1624 says; compiled.
+"""Changing addresses, ports and lengths of a packet, with checksums kept up as RFC 1624 says; compiled.
 
 Not for: Ethernet addresses, or checksums that were wrong: they stay as wrong as they were.
 
@@ -141,3 +141,27 @@ def set_target(packet: Packet, high: int, low: int, port: int) -> None:
     """Send a packet to another address and port."""
     _change(packet, natural(high), natural(low), whole(port), 1)
     packet.target_high, packet.target_low, packet.target_port = natural(high), natural(low), port
+
+
+@borrowing
+def set_payload_size(packet: Packet, size: int) -> bool:
+    """Let a packet of TCP or UDP carry so many bytes, and its frame end behind them; whether there is room.
+
+    Lengths of IP and UDP are changed, and the checksum of IPv4's header. That of TCP or UDP stays as it was,
+    since what is carried is the caller's: it is right again only when all of it is again as it was.
+    """
+    end = packet.payload + size
+    old = whole(packet.end - packet.network)
+    new = old + end - packet.end
+    if end > max(whole(packet.room), whole(packet.length)) or new > 0xFFFF:
+        return False
+    network = packet.address + packet.network
+    if packet.version == 4:
+        poke16(network + 2, word16(new))
+        _adjust(network + 10, old, new)
+    else:
+        poke16(network + 4, word16(new - 40))
+    if packet.protocol == 17:
+        poke16(packet.address + packet.transport + 4, word16(end - packet.transport))
+    packet.end = packet.length = end
+    return True

@@ -5,6 +5,7 @@ Not for: what workers do (``worker_kernels.py``).
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -34,7 +35,11 @@ from dios.sprayer.worker_kernels import (
 
 TICK_S: Final = 0.25
 """So often workers are told the time."""
+_MANAGED_S: Final = 1.0
+"""So long the end waits for ``manage``."""
 LOCAL_TURNS: Final = 2**62
+
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,41 @@ def jain(shares: list[int]) -> float:
     """Jain's fairness index of what each got: 1 for the same for all, 1 / N for all to one of N."""
     total, squares = sum(shares), sum(share * share for share in shares)
     return total * total / (len(shares) * squares) if squares else 1.0
+
+
+class _Manager:
+    """Calls a function's ``manage``, one call at a time, in a thread that nobody waits for."""
+
+    def __init__(self, function: NetworkFunction | None) -> None:
+        self._function: Final = function
+        self._wanted: Final = type(function).manage is not NetworkFunction.manage if function else False
+        self._thread: threading.Thread | None = None
+        self._said = ""
+
+    def once(self) -> None:
+        """Call it now."""
+        if self._function is None or not self._wanted:
+            return
+        try:
+            self._function.manage()
+        except Exception as error:  # noqa: BLE001 - whatever it is, packets go on
+            said = f"{type(error).__name__}: {error}"
+            if said != self._said:
+                _log.warning("%s.manage: %s", type(self._function).__name__, said)
+            self._said = said
+        else:
+            self._said = ""
+
+    def begin(self) -> None:
+        """Call it in a thread, unless it is still at it."""
+        if self._wanted and not (self._thread and self._thread.is_alive()):
+            self._thread = threading.Thread(target=self.once, name="manage", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Wait for it, but not for long."""
+        if self._thread:
+            self._thread.join(_MANAGED_S)
 
 
 class Workers:
@@ -92,6 +132,8 @@ class Workers:
         self.tell_time(int(time.monotonic()) + 1 if now is None else now)
         if function is not None:
             function.prepare(cores)
+        self._manager: Final = _Manager(function)
+        self._manager.once()
         self.flows: Final = make_tables(function or NetworkFunction(), cores, self.seed, journal)
         self._rings: Final = np.zeros(cores * cores * SPRAYER_RING, PACKET)
         self._returned: Final = np.zeros(cores * cores * SPRAYER_RING, np.int32)
@@ -202,10 +244,11 @@ class Workers:
         self.handled[core] = work(self.workers[core], LOCAL_TURNS)
 
     def tick(self) -> None:
-        """Wait for ``TICK_S``, and tell workers the time, unless it was given."""
+        """Wait for ``TICK_S``, tell workers the time, unless it was given, and begin ``manage``."""
         time.sleep(TICK_S)
         if self._clock:
             self.tell_time(int(time.monotonic()) + 1)
+        self._manager.begin()
 
     def stop(self) -> None:
         """Let each end its turn, and wait for that."""
@@ -213,6 +256,7 @@ class Workers:
         for thread in self._threads:
             thread.join()
         self._threads = []
+        self._manager.end()
         self.control[STOP] = 0
 
     def __enter__(self) -> Self:

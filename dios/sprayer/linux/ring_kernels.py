@@ -161,6 +161,7 @@ def _from_ring(words: _Words, port: int, batch: Packets, count: int, room: int) 
             packet.address -= 4
             packet.length += 4
             words[TAGGED] += 1
+        packet.room = min(at + size - packet.address, 0xFFFF)
         prefetch(packet.address)
         count += 1
     words[base + POSITION] = place
