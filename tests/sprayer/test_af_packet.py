@@ -110,12 +110,18 @@ def test_iperf3_comes_through(lab: FunctionLab, function: str) -> None:
     assert sum(regular(told)) > 10_000
 
 
-def test_a_nat_carries_curl(lab: FunctionLab) -> None:
-    """With a NAT in between, the page arrives, and the right takes it for the NAT's own."""
+@pytest.mark.parametrize("steer", ["spray", "rss"])
+def test_a_nat_carries_curl(lab: FunctionLab, steer: str) -> None:
+    """With a NAT in between, the page arrives, and the right takes it for the NAT's own.
+
+    Steered by flow, everything arrives on its designated core, and nothing is handed over.
+    """
     lab.right.batch([f"neigh add {OUTSIDE} lladdr 02:d1:05:02:00:01 dev e0"])
-    with lab.running(function=f"dios.sprayer.functions.nat:Nat(['{OUTSIDE}'])") as told:
-        said = fetch(lab)
-    assert sum(core["counts"]["connection_packets"] for core in told) >= 3, told
+    with lab.running(steer=steer, function=f"dios.sprayer.functions.nat:Nat(['{OUTSIDE}'])") as told:
+        # Half of all connections would be on the wrong core, if that were left to chance.
+        said = "".join(fetch(lab) for _ in range(4))
+    assert sum(core["counts"]["connection_packets"] for core in told) >= 12, told
+    assert (sum(core["counts"]["handed_over"] for core in told) == 0) == (steer == "rss"), told
     assert said.startswith(f"::ffff:{OUTSIDE} - - "), said
 
 

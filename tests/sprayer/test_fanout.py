@@ -4,12 +4,18 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from bpf_machine import run
+from spray_kernels import fresh
 from steer_frames import Made, build, expected, flow_hash, make, seen
 
+from dios.sprayer.flow_kernels import core_of_hash
 from dios.sprayer.linux import bpf
 from dios.sprayer.linux.fanout import program, steering
+from dios.sprayer.machine import natural
+from dios.sprayer.packet import PACKET, Packets
+from dios.sprayer.parse_kernels import parse
 
 SEED = 8
 STEERS = ["spray", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]
@@ -59,6 +65,26 @@ def test_both_directions_of_a_flow_meet_one_core() -> None:
         while back.data[23 if there.data[12:14] == b"\x08\x00" else 20] != same:
             back = build(chance, (there.ends[1], there.ends[0]), plain=True)
         assert chosen(text, there.data, 8) == chosen(text, back.data, 8), f"seed {SEED}, flow {number}"
+
+
+@fresh
+def core_at(packets: Packets, seed: int, cores: int) -> int:
+    """The designated core of the only packet."""
+    parse(packets[0], seed)
+    return core_of_hash(packets[0].hash, cores)
+
+
+@pytest.mark.parametrize("cores", [1, 3, 8, 64])
+def test_what_is_steered_by_flow_arrives_on_its_designated_core(cores: int) -> None:
+    """TCP and UDP without extension headers meet the core that keeps their flow, under one secret."""
+    chance = random.Random(SEED)  # noqa: S311 - test data
+    packets = np.zeros(1, PACKET)
+    for number in range(FRAMES // 2):
+        made, secret = make(chance, plain=True), chance.getrandbits(64)
+        data = np.frombuffer(made.data, np.uint8)
+        packets["address"], packets["length"] = data.ctypes.data, data.size
+        found = core_at(packets, natural(secret), cores)
+        assert chosen(program(steering("rss"), cores, secret), made.data, cores) == found, number
 
 
 def test_flows_that_differ_little_are_spread() -> None:

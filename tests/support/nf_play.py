@@ -37,7 +37,7 @@ def main() -> None:
         secret=given.secret,
         records=given.records,
     ) as engine:
-        workers = Workers(_function(given.function), engine)
+        workers = Workers(_function(given.function), engine, seed=engine.secret)
         workers.turn(0, 0)  # what is compiled at the first turn is compiled now
         with workers:
             sys.stdout.write("ready\n")

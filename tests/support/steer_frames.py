@@ -106,17 +106,20 @@ def _word(value: int) -> int:
 
 def flow_hash(made: Made, secret: int) -> int:
     """The hash of a flow's ends, 16 bits."""
+    key = secret * 0x9E3779B97F4A7C15 & (2**64 - 1)
+    one, two = key & 0xFFFFFFFF | 1, key >> 32 | 1
     total = 0
-    for address, port in made.ends:
-        folded = int.from_bytes(address[:4], "big")
-        for at in range(4, len(address), 4):
-            folded = _word(folded * 0x85EBCA77) ^ int.from_bytes(address[at : at + 4], "big")
+    for plain, port in made.ends:
+        # Addresses of IPv4 as ::ffff:a.b.c.d.
+        address = plain if len(plain) == 16 else bytes(10) + b"\xff\xff" + plain
+        words = struct.unpack("!4I", address)
+        end = (words[0] * 0x9E3779B1 + words[1]) * (one ^ 0x85EBCA77 | 1)
+        end += words[2] * (one ^ two | 1) + words[3] * one
         if made.rule != "addresses":
-            folded = _word(folded + port * 0xC2B2AE3D)
-        mixed = _word(_word(folded + secret) * 0x9E3779B1)
-        total += _word((mixed ^ mixed >> 15) * 0x85EBCA77)
-    both = _word(total * 0xC2B2AE3D)
-    return _word((both ^ both >> 13) * 0x9E3779B1) >> 16
+            end += port * two
+        end = _word(end)
+        total += end ^ end >> 15
+    return _word(total * 0x9E3779B1) >> 16
 
 
 def expected(made: Made, steer: str, cores: int, secret: int) -> int:
@@ -125,7 +128,7 @@ def expected(made: Made, steer: str, cores: int, secret: int) -> int:
         return 0
     hashed = flow_hash(made, secret)
     if made.rule != "tcp" or steer == "rss":
-        return hashed % cores
+        return hashed * cores >> 16
     if steer == "spray":
         return made.checksum % cores
     if steer == "flowlet":
@@ -133,4 +136,4 @@ def expected(made: Made, steer: str, cores: int, secret: int) -> int:
         mixed = _word(clock * 0x9E3779B1)
         return (((mixed >> 16 ^ mixed) + hashed) & 0xFFFF) % cores
     width = int(steer.partition(":")[2])
-    return (hashed + made.checksum % min(width, cores)) % cores
+    return ((hashed * cores >> 16) + made.checksum % min(width, cores)) % cores

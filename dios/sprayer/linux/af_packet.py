@@ -64,8 +64,9 @@ class AfPacketEngine:
 
     ``pairs``: the inside and the outside interface of each. ``steer`` as ``fanout.steering``; ``places``:
     so many frames of each core and interface are held at most, a power of two. ``pin``: the processor of
-    each worker, which its thread goes to at its first reception. ``secret`` is that of the hash that
-    steers, chosen if none is given.
+    each worker, which its thread goes to at its first reception. ``secret`` (64 bits) is that of the hash
+    that steers, chosen if none is given. Workers with it as their seed have the same hash: then TCP and UDP
+    that are steered by flow arrive on their designated cores, and nothing has to cross.
 
     InvalidError for what cannot be, with the reason; NotPermittedError for whoever is not root.
     """
@@ -92,7 +93,8 @@ class AfPacketEngine:
         self._rings: Final[list[npt.NDArray[np.uint8]]] = []
         self._contexts: Final = np.zeros((cores, kernels.WORDS), np.int64)
         self._kept: Final[list[npt.NDArray[np.int64]]] = []
-        text = program(how, cores, secrets.randbits(32) if secret is None else secret)
+        self.secret: Final = secrets.randbits(64) if secret is None else secret
+        text = program(how, cores, self.secret)
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
             for where in self.interfaces:

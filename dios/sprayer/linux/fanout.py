@@ -1,7 +1,8 @@
 """Which worker's socket gets a frame: programs that the kernel runs on each (thesis section 3.3).
 
 For: the engine's PACKET_FANOUT groups. Not for: designated cores, which are known after parsing
-(``flow_kernels.py``): a connection packet that arrives elsewhere is handed over.
+(``flow_kernels.py``): a connection packet that arrives elsewhere is handed over. The hash here is the part
+of theirs that chooses cores, so that TCP and UDP that go by it arrive there at once.
 
 The thesis lets a network card match the low bits of the TCP checksum, which look random; here the kernel
 does.
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dios.limits import SPRAYER_CORES_MAX
+from dios.sprayer.flow_kernels import MIX_KEY, MIX_ONE, MIX_TWO
 from dios.sprayer.linux import bpf
 
 KINDS: Final = ("spray", "rss", "flowlet", "subset")
@@ -40,11 +42,6 @@ _IP6: Final = 0x86DD
 _TAGS: Final = (0x8100, 0x88A8)
 _TCP: Final = 6
 _UDP: Final = 17
-
-# Multipliers of the hash; odd, and their bits without a pattern. The secret is added to each end.
-_FIRST: Final = 0x9E3779B1
-_SECOND: Final = 0x85EBCA77
-_THIRD: Final = 0xC2B2AE3D
 
 # Places that a program keeps things in.
 _NETWORK: Final = 0
@@ -63,6 +60,29 @@ class Steering:
     """Of ``subset``: so many cores for each flow."""
 
 
+@dataclass(frozen=True)
+class Keys:
+    """What the words of an address, from the last one on, and ports are multiplied by; 32 bits each."""
+
+    last: int
+    third: int
+    first: int
+    """The first word is multiplied by ``MIX_ONE``, and both first ones by this."""
+    port: int
+
+    @property
+    def mapped(self) -> int:
+        """What stands before an address of IPv4 where descriptors have 128 bits."""
+        return 0xFFFF * self.third % 2**32
+
+
+def keys(secret: int) -> Keys:
+    """The keys of a secret of 64 bits."""
+    key = secret * MIX_KEY % 2**64
+    last, port = key % 2**32 | 1, key >> 32 | 1
+    return Keys(last, (last ^ port) | 1, (last ^ MIX_TWO) | 1, port)
+
+
 def steering(text: str) -> Steering:
     """``spray``, ``rss``, ``flowlet`` or ``subset:2``. ``ValueError`` says what is wrong with another."""
     found = re.fullmatch(r"subset:(\d{1,3})", text)
@@ -77,11 +97,12 @@ def steering(text: str) -> Steering:
 
 
 def program(how: Steering, cores: int, secret: int) -> bytes:
-    """The program for so many sockets, which answers one's index; ``secret`` (32 bits) is that of the hash.
+    """The program for so many sockets, which answers one's index; ``secret`` (64 bits) is that of the hash.
 
-    All interfaces of a function need the same secret, so that both directions of a flow meet one core.
+    All interfaces of a function need the same secret, so that both directions of a flow meet one core;
+    workers whose designated cores shall be the same have it as their seed.
     """
-    return bpf.assemble([*_find(), *_by_hash(secret), *_choose(how, cores)])
+    return bpf.assemble([*_find(), *_by_hash(keys(secret), cores), *_choose(how, cores)])
 
 
 def _find() -> bpf.Program:
@@ -102,14 +123,14 @@ def _find() -> bpf.Program:
     ]
 
 
-def _by_hash(secret: int) -> bpf.Program:
+def _by_hash(key: Keys, cores: int) -> bpf.Program:
     """Both kinds of header to places: ends of the flow, where the transport begins, and A the protocol."""
     return [
         bpf.Label("four"),
-        bpf.load(12, 4, by_x=True),
-        bpf.store(_SOURCE),
-        bpf.load(16, 4, by_x=True),
-        bpf.store(_OTHER),
+        *(bpf.load(12, 4, by_x=True), bpf.calculate("mul", key.last)),
+        *(bpf.calculate("add", key.mapped), bpf.store(_SOURCE)),
+        *(bpf.load(16, 4, by_x=True), bpf.calculate("mul", key.last)),
+        *(bpf.calculate("add", key.mapped), bpf.store(_OTHER)),
         bpf.load(0, 1, by_x=True),
         bpf.calculate("and", 15),
         bpf.calculate("lsh", 2),
@@ -120,8 +141,8 @@ def _by_hash(secret: int) -> bpf.Program:
         bpf.load(9, 1, by_x=True),
         bpf.go("protocol"),
         bpf.Label("six"),
-        *_folded(8, _SOURCE),
-        *_folded(24, _OTHER),
+        *_summed(key, 8, _SOURCE),
+        *_summed(key, 24, _OTHER),
         bpf.from_x(),
         bpf.calculate("add", 40),
         bpf.store(_TRANSPORT),
@@ -131,66 +152,73 @@ def _by_hash(secret: int) -> bpf.Program:
         bpf.jump("equal", _TCP, "tcp"),
         bpf.jump("equal", _UDP, "ports", "no_ports"),
         bpf.Label("tcp"),
-        *_with_ports(secret),
+        *_with_ports(key),
         bpf.go("choose"),
         bpf.Label("ports"),
-        *_with_ports(secret),
+        *_with_ports(key),
+        *_core(cores),
         bpf.answer(),
         bpf.Label("no_ports"),
-        *_mixed(secret, _SOURCE),
-        *_mixed(secret, _OTHER),
+        *_mixed(_SOURCE),
+        *_mixed(_OTHER),
         *_both(),
+        *_core(cores),
         bpf.answer(),
     ]
 
 
-def _folded(offset: int, place: int) -> bpf.Program:
+def _summed(key: Keys, offset: int, place: int) -> bpf.Program:
     """An address of IPv6 as 32 bits."""
-    lines: bpf.Program = [bpf.load(offset, 4, by_x=True), bpf.store(place)]
-    for word in (1, 2, 3):
+    lines: bpf.Program = [bpf.load(offset, 4, by_x=True), bpf.calculate("mul", MIX_ONE), bpf.store(place)]
+    for word, before, after in ((1, None, key.first), (2, key.third, None), (3, key.last, None)):
+        lines.append(bpf.load(offset + 4 * word, 4, by_x=True))
+        lines += [bpf.calculate("mul", before)] if before else []
+        lines += [bpf.fetch_x(place), bpf.calculate("add")]
+        lines += [bpf.calculate("mul", after)] if after else []
         # X is needed to load by, so it comes back from where it is kept.
-        lines += [bpf.fetch(place), bpf.calculate("mul", _SECOND), bpf.store(place)]
-        lines += [bpf.load(offset + 4 * word, 4, by_x=True), bpf.fetch_x(place), bpf.calculate("xor")]
         lines += [bpf.store(place), bpf.fetch_x(_NETWORK)]
     return lines
 
 
-def _with_ports(secret: int) -> bpf.Program:
+def _with_ports(key: Keys) -> bpf.Program:
     """X is where the transport begins: A = the hash of the flow, kept, and X as before."""
     lines: bpf.Program = []
     for offset, place in ((0, _SOURCE), (2, _OTHER)):
-        lines += [bpf.load(offset, 2, by_x=True), bpf.calculate("mul", _THIRD), bpf.fetch_x(place)]
+        lines += [bpf.load(offset, 2, by_x=True), bpf.calculate("mul", key.port), bpf.fetch_x(place)]
         lines += [bpf.calculate("add"), bpf.store(place), bpf.fetch_x(_TRANSPORT)]
-    return [*lines, *_mixed(secret, _SOURCE), *_mixed(secret, _OTHER), *_both(), bpf.fetch_x(_TRANSPORT)]
+    return [*lines, *_mixed(_SOURCE), *_mixed(_OTHER), *_both(), bpf.fetch_x(_TRANSPORT)]
 
 
-def _mixed(secret: int, place: int) -> bpf.Program:
+def _mixed(place: int) -> bpf.Program:
     """One end of a flow."""
-    return [
-        *(bpf.fetch(place), bpf.calculate("add", secret), bpf.calculate("mul", _FIRST), bpf.to_x()),
-        *(bpf.calculate("rsh", 15), bpf.calculate("xor"), bpf.calculate("mul", _SECOND), bpf.store(place)),
-    ]
+    mixed: bpf.Program = [bpf.fetch(place), bpf.to_x(), bpf.calculate("rsh", 15), bpf.calculate("xor")]
+    return [*mixed, bpf.store(place)]
 
 
 def _both() -> bpf.Program:
     """A = both ends together, in any order: 16 bits, kept."""
     return [
-        *(bpf.fetch_x(_OTHER), bpf.fetch(_SOURCE), bpf.calculate("add"), bpf.calculate("mul", _THIRD)),
-        *(bpf.to_x(), bpf.calculate("rsh", 13), bpf.calculate("xor"), bpf.calculate("mul", _FIRST)),
+        *(bpf.fetch_x(_OTHER), bpf.fetch(_SOURCE), bpf.calculate("add"), bpf.calculate("mul", MIX_ONE)),
         *(bpf.calculate("rsh", 16), bpf.store(_HASH)),
     ]
+
+
+def _core(cores: int) -> bpf.Program:
+    """A = the core of a hash in A."""
+    return [bpf.calculate("mul", cores), bpf.calculate("rsh", 16)]
 
 
 def _choose(how: Steering, cores: int) -> bpf.Program:
     """For TCP: X is where its header begins, A the hash. The kernel divides the answer by the sockets."""
     begin: bpf.Program = [bpf.Label("choose")]
     if how.kind == "rss":
-        return [*begin, bpf.answer()]
+        return [*begin, bpf.fetch(_HASH), *_core(cores), bpf.answer()]
     if how.kind == "spray":
         return [*begin, bpf.load(16, 2, by_x=True), bpf.answer()]
     if how.kind == "subset":
         width = min(how.width, cores)
-        part: bpf.Program = [bpf.load(16, 2, by_x=True), bpf.calculate("mod", width), bpf.fetch_x(_HASH)]
+        part: bpf.Program = [bpf.fetch(_HASH), *_core(cores), bpf.store(_HASH)]
+        part += [bpf.load(16, 2, by_x=True), bpf.calculate("mod", width), bpf.fetch_x(_HASH)]
         return [*begin, *part, bpf.calculate("add"), bpf.answer()]
     return [
         *begin,
@@ -205,6 +233,6 @@ def _choose(how: Steering, cores: int) -> bpf.Program:
         bpf.load(4, 4, by_x=True),
         bpf.calculate("rsh", _SEQUENCE_BITS),
         bpf.Label("slice"),
-        *(bpf.calculate("mul", _FIRST), bpf.to_x(), bpf.calculate("rsh", 16), bpf.calculate("xor")),
+        *(bpf.calculate("mul", MIX_ONE), bpf.to_x(), bpf.calculate("rsh", 16), bpf.calculate("xor")),
         *(bpf.fetch_x(_HASH), bpf.calculate("add"), bpf.calculate("and", 0xFFFF), bpf.answer()),
     ]
