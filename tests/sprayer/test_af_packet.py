@@ -249,6 +249,31 @@ def test_a_second_function_on_the_same_interfaces_is_refused(lab: FunctionLab) -
         fetch(lab)
 
 
+@pytest.mark.parametrize(("version", "address"), [(4, "10.215.0.1/24"), (6, "fd00:215::1/64")])
+def test_an_interface_that_the_kernel_forwards_from_is_refused(
+    lab: FunctionLab, version: int, address: str
+) -> None:
+    """With an address and forwarding on, the message names the setting; what it says helps, for it alone."""
+
+    def setting(name: str, value: int) -> None:
+        text = f"echo {value} > /proc/sys/net/ipv{version}/conf/{name}/forwarding"
+        run(lab.middle.inside("sh", "-c", text))
+
+    setting("all", 1)
+    with lab.running():
+        pass
+    lab.middle.batch([f"address add {address} dev out0"])
+    done = subprocess.run(
+        lab.command(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode
+    said = rf"'out0' has the address {address[:-3]}, .*`sysctl -w net.ipv{version}.conf.out0.forwarding=0`"
+    assert re.search(said, done.stderr), done.stderr
+    setting("out0", 0)
+    with lab.running():
+        pass
+
+
 @pytest.mark.parametrize(
     ("left", "part"),
     [

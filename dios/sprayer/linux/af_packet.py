@@ -5,8 +5,8 @@ trying one without (``memory_engine.py``, and files), or offloads, which have to
 
 Each worker has a socket on every interface; the sockets of one are a group, in which the kernel runs a
 program for each frame (``fanout.py``). What comes in by the first of a pair goes out by its second, and the
-other way round. The interfaces should have no addresses, and the machine should not forward packets between
-them itself.
+other way round. The kernel sees the same frames: an interface should have no address, and one from which the
+kernel forwards what comes to its address is refused (``forwarding.py``).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from dios.limits import (
 )
 from dios.sprayer.linux import ring_kernels as kernels
 from dios.sprayer.linux.fanout import program, steering
+from dios.sprayer.linux.forwarding import check_forwarding
 from dios.sprayer.linux.offloads import RECORDS, without_offloads
 from dios.sprayer.linux.packet_socket import Interface, PacketSocket, interface
 from dios.sprayer.packet import INSIDE, OUTSIDE
@@ -198,11 +199,14 @@ def between(
 ) -> Iterator[AfPacketEngine]:
     """An engine between interfaces that have no offloads meanwhile; it takes what both take.
 
-    Workers must have stopped before its end. Raises what ``AfPacketEngine`` and ``without_offloads`` do.
+    Workers must have stopped before its end. Raises what ``AfPacketEngine``, ``without_offloads`` and
+    ``check_forwarding`` do.
     """
     _check(pairs, cores, places, pin)
+    names = [name for pair in pairs for name in pair]
+    check_forwarding(names)
     with (
-        without_offloads([name for pair in pairs for name in pair], records),
+        without_offloads(names, records),
         AfPacketEngine(pairs, cores, steer=steer, places=places, pin=pin, secret=secret) as engine,
     ):
         yield engine

@@ -76,9 +76,9 @@ def interface(name: str) -> Interface:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             index = socket.if_nametoindex(name)
-            (flags,) = struct.unpack_from("=H", _ask(asked, _SIOCGIFFLAGS, name), 16)
-            (mtu,) = struct.unpack_from("=i", _ask(asked, _SIOCGIFMTU, name), 16)
-            (kind,) = struct.unpack_from("=H", _ask(asked, 0x8927, name), 16)
+            (flags,) = struct.unpack_from("=H", ask(asked, _SIOCGIFFLAGS, name), 16)
+            (mtu,) = struct.unpack_from("=i", ask(asked, _SIOCGIFMTU, name), 16)
+            (kind,) = struct.unpack_from("=H", ask(asked, 0x8927, name), 16)
         except OSError as error:
             raise InvalidError(f"interface {name!r}: {error.strerror}; there are {known}") from None
     if not flags & _UP:
@@ -90,7 +90,8 @@ def interface(name: str) -> Interface:
     return Interface(name, index, min(mtu, SPRAYER_FRAME_BYTES_MAX - LINK_BYTES))
 
 
-def _ask(asked: socket.socket, what: int, name: str) -> bytes:
+def ask(asked: socket.socket, what: int, name: str) -> bytes:
+    """What the kernel answers about an interface: its name in 16 bytes, and 16 bytes more. OSError."""
     return fcntl.ioctl(asked, what, struct.pack("16s16x", name.encode()[:15]))
 
 
