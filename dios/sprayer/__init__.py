@@ -7,15 +7,33 @@ from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source
 from dios.sprayer.flow_table import Flows
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import HandlerError, NetworkFunction
-from dios.sprayer.packet import INSIDE, OUTSIDE, Batch, Flow, Kept, Packet, halves
+from dios.sprayer.packet import (
+    FUNCTION,
+    INSIDE,
+    NO_FLOW,
+    NO_PORT,
+    OUTSIDE,
+    REFUSED,
+    TABLE_FULL,
+    Batch,
+    Flow,
+    Kept,
+    Packet,
+    halves,
+)
 from dios.sprayer.pcap import PcapError, replay
 from dios.sprayer.rewrite_kernels import set_payload_size, set_source, set_target
 from dios.sprayer.running import run
 from dios.sprayer.workers import Statistics, Workers, jain
 
 __all__ = [
+    "FUNCTION",
     "INSIDE",
+    "NO_FLOW",
+    "NO_PORT",
     "OUTSIDE",
+    "REFUSED",
+    "TABLE_FULL",
     "Batch",
     "Flow",
     "Flows",
