@@ -224,6 +224,7 @@ LOAD_MEASURE_MS: Final = 3_000
 # -- catalogues of what people put ----------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
 CATALOGUE_EDITS_MAX: Final = 64
+SERVICE_MEMBERS_MAX: Final = 1024  # who accept connections of one service; each is looked up by itself
 SHELL_HISTORY_MAX: Final = 1_000
 
 # -- other nodes, as the core sees them -------------------------------------------------------------
@@ -465,6 +466,7 @@ SPRAYER_SPINS: Final = 64  # looks at empty interfaces, one after the other, bef
 SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
 SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
+SPRAYER_SERVERS_MAX: Final = 1024  # that connections are dealt to
 SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of what a running function says that it did
 
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101

@@ -16,13 +16,13 @@ from dios.client.cluster import Gathered, Member
 from dios.client.keyring import Keyring, check_alias
 from dios.client.status import Status
 from dios.core.names import log_name
-from dios.errors import Conflict, ExistsError, InvalidError, NoSuchTaskError, UnreachableError
+from dios.errors import ExistsError, InvalidError, NoSuchTaskError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
-from dios.lib.catalogue import Entry
+from dios.lib.catalogue import Entry, StoredCatalogue
 from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
-from dios.wire.types import ObjectType, Semantics
+from dios.wire.types import ObjectType
 
 CATALOGUE_ALIAS: Final = "catalogue/"
 SHOWN_MAX: Final = 10
@@ -39,25 +39,6 @@ class Found:
     def fingerprint(self) -> str:
         """What may be shown of the name."""
         return fingerprint(self.entry.name)
-
-
-class StoredCatalogue:
-    """A catalogue as an object of the node."""
-
-    def __init__(self, reference: Reference) -> None:
-        self._reference: Final = reference
-
-    def read(self) -> tuple[bytes, int]:
-        """Content and version."""
-        with self._reference.read(Semantics.MRSW) as request:
-            return bytes(request.view), request.v_w
-
-    def replace(self, data: bytes, version: int) -> None:
-        """Write if nobody did since."""
-        with self._reference.write(len(data), Semantics.EXCL, replace=True) as request:
-            if request.v_w != version:
-                raise Conflict("the catalogue was written meanwhile")
-            request.view[:] = data
 
 
 class Place:

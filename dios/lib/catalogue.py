@@ -16,7 +16,9 @@ from typing import Final, Protocol
 import msgspec
 
 from dios import limits
+from dios.client.blocking import Reference
 from dios.errors import Conflict, DamagedError, InvalidError, TooLargeError
+from dios.wire.types import Semantics
 
 FORMAT_VERSION: Final = 1
 
@@ -78,6 +80,25 @@ class Stored(Protocol):
     def replace(self, data: bytes, version: int) -> None:
         """Write the whole content if its version still is ``version``; raises Conflict otherwise."""
         ...
+
+
+class StoredCatalogue:
+    """A catalogue as an object of the node."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference: Final = reference
+
+    def read(self) -> tuple[bytes, int]:
+        """Content and version."""
+        with self._reference.read(Semantics.MRSW) as request:
+            return bytes(request.view), request.v_w
+
+    def replace(self, data: bytes, version: int) -> None:
+        """Write if nobody did since."""
+        with self._reference.write(len(data), Semantics.EXCL, replace=True) as request:
+            if request.v_w != version:
+                raise Conflict("the catalogue was written meanwhile")
+            request.view[:] = data
 
 
 def edit(stored: Stored, change: Callable[[tuple[Entry, ...]], Iterable[Entry]]) -> tuple[Entry, ...]:

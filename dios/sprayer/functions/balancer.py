@@ -1,22 +1,30 @@
 """A load balancer of layer 4: connections to one address are dealt to servers, which answer through it.
 
-Not for: looking at requests. In front of a service of DIOS the servers are the nodes that accept for it.
+Not for: looking at requests, or asking servers how they do. In front of a service of DIOS the servers are
+the tasks that accept for it: ``Balancer(("192.0.2.9", 80), service.places, "10.1.0.254")``, with a
+``dios.lib.services.Service``.
+
+Servers may change at any time. Two lists of them take turns: Python fills the one that nobody reads, and
+then says in one word which it is and how long. A core that reads a list looks at the word again afterwards:
+as long as it is the same, nobody has begun to write that list anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.compiled import borrowing, compiled
+from dios.limits import SPRAYER_LOOKS_MAX, SPRAYER_SERVERS_MAX
 from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flow_table import Flows
 from dios.sprayer.functions.closing import follow
-from dios.sprayer.machine import natural
+from dios.sprayer.machine import Words, fence, load_acquire, natural, store_release, whole
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import NO_FLOW, NO_PORT, TABLE_FULL, Batch, Flow, Kept, Packet, halves
+from dios.sprayer.packet import NO_FLOW, NO_PORT, NO_SERVER, TABLE_FULL, Batch, Flow, Kept, Packet, halves
 from dios.sprayer.rewrite_kernels import set_source, set_target
 
 TRIES: Final = 256
@@ -24,13 +32,21 @@ PORTS: Final = 64_512
 """From 1024 on."""
 OPENED: Final = 0
 
+Server = tuple[str, int]
+"""An address and a port."""
+_BITS: Final = SPRAYER_SERVERS_MAX.bit_length()
+"""Of the number of servers, in the word that says which list is read: above it is how often it changed."""
+
 
 class Balancer(NetworkFunction):
     """Connections to ``service`` (address, port) go to one of ``servers``, each to the next one.
 
+    ``servers`` are (address, port) each, or what gives them and is asked again and again. Who is no longer
+    among them gets no new connections; those that it has go on.
+
     Clients are not seen by servers: what they get comes from ``inner``, an address of the balancer's own,
-    with a port such that both ways have the same designated core. Servers are dealt out by each core for
-    itself, by weighted turns: servers are the global state of a load balancer (Table 3.1).
+    with a port such that both ways have the same designated core. Servers are dealt out in turns, by each
+    core for itself: they are the global state of a load balancer (Table 3.1).
     """
 
     entry = (
@@ -46,24 +62,81 @@ class Balancer(NetworkFunction):
 
     def __init__(
         self,
-        service: tuple[str, int],
-        servers: Sequence[tuple[str, int]],
+        service: Server,
+        servers: Sequence[Server] | Callable[[], Sequence[Server]],
         inner: str,
         flows_max: int = 65_536,
     ) -> None:
-        if not servers:
-            raise ValueError("a load balancer needs servers: name at least one (address, port)")
         self.flows_max = 2 * flows_max
         self.high, self.low = (int(np.array(half, np.uint64).astype(np.int64)) for half in halves(service[0]))
         self.port = service[1]
-        self.servers = np.array([(*halves(address), port) for address, port in servers], np.uint64)
         self.inner = np.array(halves(inner), np.uint64)
+        self.lists = np.zeros((2, SPRAYER_SERVERS_MAX, 4), np.uint64)
+        """(2, servers, 4) halves of addresses, ports, and places in ``by_server``."""
+        self.reading = np.zeros(1, np.int64)
+        """(1,) which list is read, and how many servers are in it."""
+        self.by_server = np.zeros((1, SPRAYER_SERVERS_MAX), np.int64)
+        self._before = np.zeros(SPRAYER_SERVERS_MAX, np.int64)
+        self._places: dict[Server, int] = {}
+        self._version = _version(inner)
+        if _version(service[0]) != self._version:
+            raise ValueError(f"{inner} is of another version of IP than the service, {service[0]}")
+        self._source = servers if callable(servers) else None
+        if not callable(servers):
+            if not servers:
+                raise ValueError("a load balancer needs servers: name at least one (address, port)")
+            self.set_servers(servers)
 
     def prepare(self, cores: int) -> None:
         """Turns, ports and counters for each core."""
         self.next = np.zeros((cores, 16), np.int64)
         self.counts = self.counters(cores, "opened")
-        self.by_server = np.zeros((cores, -(-len(self.servers) // 16) * 16), np.int64)
+        self.by_server = np.zeros((cores, SPRAYER_SERVERS_MAX), np.int64)
+        """(cores, servers) connections, by the place that a server has at the moment."""
+
+    def manage(self) -> None:
+        """Ask for the servers, where somebody knows them; those of another version of IP are left out."""
+        if self._source is not None:
+            found = [
+                (address, port) for address, port in self._source() if _version(address) == self._version
+            ]
+            self.set_servers(found)
+
+    def set_servers(self, servers: Sequence[Server]) -> None:
+        """Deal new connections to these from now on, none if there are none; also while workers run.
+
+        One call at a time. ``ValueError`` for too many, and for addresses that no packet of the service's
+        version of IP can go to; then all is as it was.
+        """
+        wanted = list(dict.fromkeys((address, port) for address, port in servers))
+        if len(wanted) > SPRAYER_SERVERS_MAX:
+            raise ValueError(f"{len(wanted)} servers: at most {SPRAYER_SERVERS_MAX} are dealt to")
+        for address, port in wanted:
+            if _version(address) != self._version or not 0 < port < 2**16:
+                raise ValueError(
+                    f"{address} port {port}: the service is of IPv{self._version}, ports 1 to 65535"
+                )
+        if wanted == list(self._places):
+            return
+        used = set(self._places.values())
+        free = [place for place in range(SPRAYER_SERVERS_MAX) if place not in used]
+        free += [place for server, place in self._places.items() if server not in wanted]
+        places = {}
+        for server in wanted:
+            places[server] = self._places[server] if server in self._places else free.pop(0)
+            if server not in self._places:
+                self._before[places[server]] = self.by_server[:, places[server]].sum()
+        self._places = places
+        changes = (int(self.reading[0]) >> _BITS) + 1
+        rows = [(*halves(address), port, place) for (address, port), place in places.items()]
+        for column in range(4):
+            self.lists[changes & 1, : len(rows), column] = np.array([row[column] for row in rows], np.uint64)
+        _say(self.reading, changes << _BITS | len(wanted))
+
+    def shares(self) -> dict[Server, int]:
+        """How many connections each server got that is dealt to now."""
+        sums = self.by_server.sum(axis=0) - self._before
+        return {server: int(sums[place]) for server, place in self._places.items()}
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
         """What opens a connection to the service gets a server and a port."""
@@ -84,9 +157,10 @@ class Balancer(NetworkFunction):
     def open(self, packet: Packet, flow: Flow, flows: Flows) -> None:
         """Choose a server, and a port that nobody uses with it."""
         core = flows.core
-        server = self.next[core, 0] % len(self.servers)
-        self.next[core, 0] += 1
-        to = with_target(flow, self.servers[server, 0], self.servers[server, 1], self.servers[server, 2])
+        to, server = self.choose(flow, core)
+        if server < 0:
+            drop(packet, NO_SERVER)
+            return
         for _ in range(TRIES):
             self.next[core, 1] = (self.next[core, 1] + 1) % PORTS
             there = with_source(to, self.inner[0], self.inner[1], 1024 + self.next[core, 1])
@@ -94,6 +168,22 @@ class Balancer(NetworkFunction):
                 self.keep(packet, flow, there, server, flows)
                 return
         drop(packet, NO_PORT)
+
+    def choose(self, flow: Flow, core: int) -> tuple[Flow, int]:
+        """A flow as it goes to the next server, and that one's place; -1 if there is none."""
+        self.next[core, 0] += 1
+        for _ in range(SPRAYER_LOOKS_MAX):
+            said = load_acquire(self.reading, 0)
+            count = said & ((1 << _BITS) - 1)
+            if count == 0:
+                break
+            row = self.lists[(said >> _BITS) & 1, self.next[core, 0] % count]
+            to = with_target(flow, row[0], row[1], row[2])
+            place = whole(row[3])
+            fence()
+            if load_acquire(self.reading, 0) == said:
+                return to, place
+        return flow, whole(-1)
 
     def keep(self, packet: Packet, flow: Flow, there: Flow, server: int, flows: Flows) -> None:
         """Note both ways of a connection, and let its first packet go."""
@@ -135,6 +225,17 @@ class Balancer(NetworkFunction):
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
         """Both ways are kept as long as one of them is seen."""
         return flows.still_seen(turned(entry, flow.protocol))
+
+
+@compiled
+def _say(word: Words, value: int) -> None:
+    """Let others see a word after all that was written before, and before all that is written then."""
+    store_release(word, 0, value)
+    fence()
+
+
+def _version(address: str) -> int:
+    return ipaddress.ip_address(address).version
 
 
 @borrowing
