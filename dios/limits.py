@@ -449,6 +449,8 @@ PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
 # -- network functions ------------------------------------------------------------------------------
 SPRAYER_CORES_MAX: Final = 64
 SPRAYER_BATCH: Final = 64  # packets that a worker takes at once, from an interface or from the others
+SPRAYER_BATCH_MIN: Final = 2
+SPRAYER_TURN_CYCLES: Final = 50_000  # a worker receives as many packets as take about so long
 SPRAYER_RING: Final = 512  # frames of one core that another has at the same time; a power of two
 SPRAYER_FRAME_BYTES_MAX: Final = 65_535
 SPRAYER_EXTENSIONS_MAX: Final = 8  # headers of IPv6 before that of TCP, UDP or ICMP
@@ -462,6 +464,8 @@ SPRAYER_COMPILED_KEPT: Final = 64  # functions that are kept compiled
 SPRAYER_PLACES: Final = 2048  # frames of one core and interface that wait or are being worked on
 SPRAYER_PLACES_MAX: Final = 65_536
 SPRAYER_INTERFACES_MAX: Final = 16
+SPRAYER_QUEUES_MAX: Final = 16  # that an interface deals its frames to
+SPRAYER_SENDS: Final = 16  # calls for one batch of frames that the kernel takes in parts
 SPRAYER_SPINS: Final = 64  # looks at empty interfaces, one after the other, before a core waits
 SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
 SPRAYER_WAIT_US: Final = 100

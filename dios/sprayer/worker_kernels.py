@@ -17,9 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.compiled import borrowing, compiled
-from dios.limits import SPRAYER_BATCH, SPRAYER_EXPIRY_STEP, SPRAYER_RING
+from dios.limits import (
+    SPRAYER_BATCH,
+    SPRAYER_BATCH_MIN,
+    SPRAYER_EXPIRY_STEP,
+    SPRAYER_RING,
+    SPRAYER_TURN_CYCLES,
+)
 from dios.sprayer.flow_kernels import core_of_hash
-from dios.sprayer.machine import call_at, load_acquire, natural, prefetch, store_release, whole
+from dios.sprayer.machine import call_at, cycles, load_acquire, natural, prefetch, store_release, whole
 from dios.sprayer.packet import CAUSES, DROP, FINE, FORWARD, FUNCTION, NOT_SENT, RING_FULL, Packet, Packets
 from dios.sprayer.parse_kernels import parse
 
@@ -107,6 +113,8 @@ class Worker(NamedTuple):
     back_tails: Ints
     filling: Ints
     """(cores,) heads as they will be."""
+    pace: Ints
+    """(1,) the cycles that a packet took lately."""
     counters: Ints
     """(COUNTERS,)"""
     control: Ints
@@ -131,7 +139,8 @@ def _turn(w: Worker) -> int:
     taken = 0
     if w.cores > 1:
         taken = _take_over(w)
-    got = call_at(w.receive, w.engine_context, w.regular.ctypes.data, SPRAYER_BATCH)
+    got = call_at(w.receive, w.engine_context, w.regular.ctypes.data, _room(w))
+    begun = cycles()
     w.counters[RECEIVED] += got
     own, regular, passing, spent = _classify(w, got, taken)
     if spent > 0:
@@ -148,11 +157,19 @@ def _turn(w: Worker) -> int:
             call_at(w.handler, w.handler_context, REGULAR, regular)
         _send(w, w.regular, regular)
         w.counters[REGULAR_PACKETS] += regular
+    if own + regular > 0:
+        w.pace[0] += ((cycles() - begun) // (own + regular) - w.pace[0]) // 4
     if w.handler and not w.stateless and (got + taken == 0 or w.counters[TURNS] & 15 == 0):
         call_at(w.handler, w.handler_context, TEND, SPRAYER_EXPIRY_STEP)
     w.counters[TURNS] += 1
     w.counters[IDLE_TURNS] += whole(got + taken == 0)
     return got + taken
+
+
+@borrowing
+def _room(w: Worker) -> int:
+    """How many packets to receive: few if they take long, or those that others have overtake them."""
+    return int(min(max(SPRAYER_TURN_CYCLES // max(w.pace[0], 1), SPRAYER_BATCH_MIN), SPRAYER_BATCH))
 
 
 @borrowing

@@ -181,6 +181,7 @@ class Workers:
             back_heads=self._marks[2],
             back_tails=self._marks[3],
             filling=np.zeros(self.cores, np.int64),
+            pace=np.zeros(1, np.int64),
             counters=self.counters[core],
             control=self.control,
         )
