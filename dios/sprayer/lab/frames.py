@@ -1,0 +1,132 @@
+"""Frames of TCP for measuring, with checksums that are right, and so differ from frame to frame.
+
+Not for: sending them (``traffic.py``), or connections of a real TCP (``tcp.py``).
+
+A message is what the kernel is given at once: one frame, or a burst of one flow that it cuts into frames
+itself, as it does for its own TCP where a card cannot. That costs the sender half of the time, which on a
+small machine the network function would lack.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.errors import InvalidError
+
+HEAD: Final = 54
+"""Bytes of the headers of a frame."""
+NUMBER: Final = 38
+"""TCP's sequence: where a frame is in its flow, in bytes, as it has to be where the kernel cuts."""
+FLOW: Final = 42
+"""TCP's acknowledgement: which flow it is."""
+CHECKSUM: Final = 50
+ABOVE: Final = 10
+"""Bytes before each message, that tell the kernel how to cut (``struct virtio_net_hdr``)."""
+BYTES_MAX: Final = 65_535
+_SYN: Final = 2
+_ACK: Final = 16
+_WANTS_CHECKSUM: Final = 1
+_CUT_TCP: Final = 1
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+
+class Frames:
+    """Frames of ``length`` bytes, of so many flows in turn, in messages of ``burst``, and a SYN of each flow.
+
+    There are about ``count`` of them, to be sent over and over. Addresses, ports and payload are drawn by
+    ``seed``. InvalidError for what cannot be.
+    """
+
+    def __init__(
+        self,
+        flows: int,
+        length: int,
+        seed: int,
+        *,
+        target: bytes,
+        source: bytes,
+        burst: int = 1,
+        count: int = 8192,
+    ) -> None:
+        self.flows: Final = flows
+        self.length: Final = length
+        self.burst: Final = burst
+        self.payload: Final = length - HEAD
+        if flows < 1 or burst < 1 or self.payload < 1 or HEAD + burst * self.payload > BYTES_MAX:
+            raise InvalidError(
+                f"{flows} flows, {length} bytes, bursts of {burst}: choose at least 1 flow, {HEAD + 1} bytes "
+                f"and 1 frame, and bursts up to {BYTES_MAX} bytes"
+            )
+        turns = max(count // (flows * burst), 4)
+        self.each: Final = turns * burst
+        """Frames of each flow."""
+        chance = np.random.default_rng(seed)
+        ends = chance.integers(0, 256, (flows, 12), np.uint8)
+        ends[:, 0] = ends[:, 4] = 10  # addresses as 10.x.y.z, ports from 32768 on
+        ends[:, 8] |= 0x80
+        ends[:, 10] |= 0x80
+        self._links: Final = np.frombuffer(target + source + b"\x08\x00", np.uint8)
+        which, turn = np.tile(np.arange(flows), turns), np.repeat(np.arange(turns), flows)
+        data = chance.integers(0, 256, (flows * turns, HEAD + burst * self.payload), np.uint8)
+        self._head(data, ends[which], which, turn * burst * self.payload, _ACK)
+        above = b"\0" * ABOVE
+        if burst > 1:
+            above = struct.pack("=BBHHHH", _WANTS_CHECKSUM, _CUT_TCP, HEAD, self.payload, 34, 16)
+        self.messages: Final = np.hstack([_rows(above, len(data)), data])
+        """(messages, ABOVE + bytes) uint8; message ``i`` is of flow ``i % flows``."""
+        opening = np.zeros((flows, HEAD), np.uint8)
+        self._head(opening, ends, np.arange(flows), np.full(flows, 2**32 - 1), _SYN)
+        self.opening: Final = np.hstack([_rows(b"\0" * ABOVE, flows), opening])
+        """(flows, ABOVE + HEAD) uint8"""
+
+    @property
+    def checksums(self) -> Numbers:
+        """(messages,) TCP's, of messages that are one frame."""
+        return _words(self.messages[:, ABOVE + CHECKSUM : ABOVE + CHECKSUM + 2])[:, 0]
+
+    def _head(self, data: Bytes, ends: Bytes, flows: Numbers, sequence: Numbers, flags: int) -> None:
+        """Write headers into rows of bytes, each a message."""
+        count, length = data.shape
+        data[:, :14] = self._links
+        data[:, 14:26] = _row(0x4500, length - 14, 0, 0x4000, 64 << 8 | 6, 0)
+        data[:, 26:34] = ends[:, :8]
+        data[:, 24:26] = _sum(data[:, 14:34])
+        data[:, 34:NUMBER] = ends[:, 8:]
+        for at, numbers in ((NUMBER, sequence), (FLOW, flows)):
+            data[:, at : at + 4] = numbers.astype(">u4")[:, np.newaxis].view(np.uint8)
+        data[:, 46:HEAD] = _row(5 << 12 | flags, 1000, 0, 0)
+        pseudo = np.hstack([data[:, 26:34], _rows(struct.pack(">HH", 6, length - 34), count)])
+        if self.burst > 1 and flags != _SYN:
+            # The kernel adds what is missing, in each piece.
+            data[:, CHECKSUM : CHECKSUM + 2] = ~_sum(pseudo)
+            return
+        odd = np.zeros((count, length & 1), np.uint8)
+        data[:, CHECKSUM : CHECKSUM + 2] = _sum(np.hstack([pseudo, data[:, 34:], odd]))
+
+
+def _row(*words: int) -> Bytes:
+    return np.frombuffer(np.array(words, ">u2").tobytes(), np.uint8)
+
+
+def _rows(text: bytes, count: int) -> Bytes:
+    return np.broadcast_to(np.frombuffer(text, np.uint8), (count, len(text)))
+
+
+def _words(data: Bytes) -> Numbers:
+    """Rows of bytes as rows of numbers of 16 bits."""
+    return np.ascontiguousarray(data).view(">u2").astype(np.int64)
+
+
+def _sum(data: Bytes) -> Bytes:
+    """The Internet checksum of each row: (N, 2)."""
+    total = _words(data).sum(axis=1)
+    while (total >> 16).any():
+        total = (total & 0xFFFF) + (total >> 16)
+    found: Bytes = (~total & 0xFFFF).astype(">u2")[:, np.newaxis].view(np.uint8)
+    return found

@@ -1,0 +1,91 @@
+"""The 99th percentile of round trips: Figure 3.8 of the thesis.
+
+For: ``dios repro sprayer``. Not for: throughput (``rates.py``, ``connections.py``).
+"""
+
+from __future__ import annotations
+
+from dios.figures import Cell, Claim, Figure, Sheet
+from dios.pictures import Lines
+from dios.sprayer.repro.fields import (
+    BOTH,
+    FAMILY,
+    LOAD,
+    NOTES,
+    RSS,
+    SPRAY,
+    Fields,
+    mean,
+    middle_and_ends,
+    ratios,
+    times,
+)
+
+_LARGEST_US = 15.0
+"""Section 3.1: a window of 150 microseconds is ten times the largest."""
+
+
+def figure_8(fields: Fields) -> Figure:
+    """One flow at 70 % of the lower rate, by cycles."""
+    scope = fields.scope
+    found = {
+        (steer, cycles): [fields.delay(steer, cycles, seed) for seed in fields.seeds()]
+        for cycles in scope.cycles
+        for steer in BOTH
+    }
+    late = {key: [delay.p99 for _, delay in each] for key, each in found.items()}
+    rows: list[tuple[Cell, ...]] = []
+    for (steer, cycles), each in found.items():
+        rates, delays = [float(rate) for rate, _ in each], [delay for _, delay in each]
+        lost = 100 * max(delay.lost for delay in delays)
+        middle = mean([delay.median for delay in delays])
+        rows.append((cycles, steer, mean(rates) / 1e3, middle, *middle_and_ends(late[steer, cycles]), lost))
+    most = max(scope.cycles)
+    gain = ratios(late[SPRAY, most], late[RSS, most])
+    largest = max(max(each) for each in late.values())
+    columns = ("cycles", "steer", "thousand/s", "median", "99 %: mean", "least", "most", "lost %")
+    return Figure(
+        number="3.8",
+        title=f"Figure 3.8: 99th percentile round trip of one flow at {LOAD:.0%} load",
+        seed=fields.seed,
+        quick=scope.quick,
+        setting=fields.setting(),
+        sheets=(Sheet("Microseconds from sending to coming, frames of 64 bytes", columns, rows),),
+        claims=(
+            Claim(
+                "section 3.4, Figure 3.8",
+                f"{most:,} cycles: the 99th percentile of spraying beside RSS",
+                "less (no number)",
+                times(gain),
+                mean(gain) < 1.0,
+            ),
+            Claim(
+                "section 3.1",
+                "the largest 99th percentile, microseconds",
+                f"{_LARGEST_US:g}",
+                f"{largest:,.0f}",
+                largest <= _LARGEST_US,
+            ),
+        ),
+        pictures=(
+            Lines(
+                "3.8",
+                f"One flow at {LOAD:.0%} of the lower rate",
+                "cycles for each",
+                "99th percentile, microseconds",
+                {steer: (scope.cycles, [mean(late[steer, each]) for each in scope.cycles]) for steer in BOTH},
+            ),
+        ),
+        notes=(
+            *NOTES,
+            (
+                "As in the thesis a frame goes once through the function and comes back to where time is "
+                "told: the sender reads the clock before it sends, and the kernel's time of arrival on the "
+                "right is on the same clock. Frames are sent one by one, in the intervals that the kernel's "
+                "timers allow, so some leave close together."
+            ),
+        ),
+        measured=True,
+        family=FAMILY,
+        options=fields.options,
+    )
