@@ -109,6 +109,16 @@ def _place(context, builder, signature, arguments):
 
 
 @intrinsic
+def _swap_if(_context, array, index, old, new):
+    def built(context, builder, signature, arguments):
+        place = _place(context, builder, signature, arguments)
+        found = builder.cmpxchg(place, arguments[2], arguments[3], "acq_rel", "acquire")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(array, types.intp, array.dtype, array.dtype), built
+
+
+@intrinsic
 def _fence(_context):
     def built(context, builder, _signature, _arguments):
         builder.fence("acq_rel")
@@ -182,6 +192,8 @@ load_acquire: Final = cast("Callable[[Words, int], int]", _load_acquire)
 """An element of an array of one dimension; what follows is not done before."""
 store_release: Final = cast("Callable[[Words, int, int], None]", _store_release)
 """Write an element of an array of one dimension after all that was written before."""
+swap_if: Final = cast("Callable[[Words, int, int, int], bool]", _swap_if)
+"""Write an element of an array of one dimension if it has a value, in one step for all cores; whether."""
 fence: Final = cast("Callable[[], None]", _fence)
 """What stands before is done before what stands after."""
 copy_bytes: Final = cast("Callable[[int, int, int], None]", _copy_bytes)

@@ -42,8 +42,9 @@ Told = list[dict[str, dict[str, int]]]
 class FunctionLab:
     """Left and right with addresses, and the function's interfaces ``in0`` and ``out0`` between them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, how: str = "af_packet") -> None:
         self.folder: Final = folder
+        self.how: Final = how
         self.records: Final = folder / "offloads"
         self.said = ""
         self._stack: Final = contextlib.ExitStack()
@@ -88,7 +89,7 @@ class FunctionLab:
     ) -> list[str]:
         """What runs the function."""
         words = ["--pair", "in0", "out0", "--steer", steer, "--cores", str(cores), "--function", function]
-        words += ["--places", str(places), "--secret", str(secret), *more]
+        words += ["--places", str(places), "--secret", str(secret), "--how", self.how, *more]
         return mortal(self.middle.inside(*PYTHON, str(_PLAY), *words, "--records", str(self.records)))
 
     @contextlib.contextmanager

@@ -22,6 +22,7 @@ def main() -> None:
     reader = argparse.ArgumentParser()
     reader.add_argument("--pair", required=True, nargs=2, action="append")
     reader.add_argument("--cores", type=int, default=2)
+    reader.add_argument("--how", default="af_packet")
     reader.add_argument("--steer", default="spray")
     reader.add_argument("--places", type=int, default=1024)
     reader.add_argument("--secret", type=int)
@@ -31,6 +32,7 @@ def main() -> None:
     with between(
         [(inside, outside) for inside, outside in given.pair],
         given.cores,
+        how=given.how,
         steer=given.steer,
         places=given.places,
         pin=processors(given.cores),

@@ -15,49 +15,27 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from dios.errors import InvalidError
-from dios.limits import (
-    SPRAYER_BATCH,
-    SPRAYER_CORES_MAX,
-    SPRAYER_INTERFACES_MAX,
-    SPRAYER_PLACES,
-    SPRAYER_PLACES_MAX,
-    SPRAYER_WAIT_LONG_US,
-    SPRAYER_WAIT_US,
-)
+from dios.limits import SPRAYER_BATCH, SPRAYER_PLACES
 from dios.sprayer.linux import ring_kernels as kernels
-from dios.sprayer.linux.fanout import program, steering
+from dios.sprayer.linux import wait_kernels as waiting
+from dios.sprayer.linux.af_xdp import AfXdpEngine
+from dios.sprayer.linux.engine_terms import CoreStatistics, check, fill_waiting, steered
+from dios.sprayer.linux.fanout import program
 from dios.sprayer.linux.forwarding import check_forwarding
 from dios.sprayer.linux.offloads import RECORDS, without_offloads
 from dios.sprayer.linux.packet_socket import Interface, PacketSocket, interface
 from dios.sprayer.packet import INSIDE, OUTSIDE
 
-
-@dataclass(frozen=True)
-class CoreStatistics:
-    """What the sockets of one core did, over all interfaces."""
-
-    arrived: int
-    """Frames that the kernel gave to this core."""
-    no_place: int
-    """Among them those that found its ring full."""
-    cut: int
-    """Longer than a place: the sender's segmentation offload is on."""
-    tagged: int
-    """VLAN tags put back into their frames."""
-    finished: int
-    """Checksums made that the sender had left to its hardware."""
-    refused: int
-    """Frames that the kernel did not take for sending."""
-    waits: int
+ENGINES: Final = ("af_packet", "af_xdp")
 
 
 class AfPacketEngine:
@@ -82,11 +60,8 @@ class AfPacketEngine:
         pin: Sequence[int] = (),
         secret: int | None = None,
     ) -> None:
-        _check(pairs, cores, places, pin)
-        try:
-            how = steering(steer)
-        except ValueError as error:
-            raise InvalidError(str(error)) from None
+        check(pairs, cores, places, pin)
+        how = steered(steer)
         self.cores: Final = cores
         self.interfaces: Final = [interface(name) for pair in pairs for name in pair]
         self.receive, self.transmit, self.release = kernels.functions()
@@ -130,26 +105,18 @@ class AfPacketEngine:
         messages = np.zeros((SPRAYER_BATCH, kernels.MESSAGE_BYTES // 8), np.int64)
         messages[:, 2] = vectors.ctypes.data + 16 * np.arange(SPRAYER_BATCH)
         messages[:, 3] = 1
-        polled = np.zeros(len(self._sockets), np.int64)
-        short, long = (np.array([0, us * 1000], np.int64) for us in (SPRAYER_WAIT_US, SPRAYER_WAIT_LONG_US))
-        mask = np.zeros(1024 // 64, np.uint64)
-        words[kernels.PORTS], words[kernels.PLACES], words[kernels.CORES] = len(polled), places, self.cores
+        files = [sockets[core].fileno() for sockets in self._sockets]
+        self._kept.extend([vectors, messages, *fill_waiting(words, files, pin[core] if pin else None)])
+        words[kernels.PLACES], words[kernels.CORES] = places, self.cores
         words[kernels.MESSAGES], words[kernels.VECTORS] = messages.ctypes.data, vectors.ctypes.data
-        words[kernels.POLLED] = polled.ctypes.data
-        words[kernels.SHORT], words[kernels.LONG] = short.ctypes.data, long.ctypes.data
-        if pin:
-            mask[pin[core] // 64] = np.uint64(1 << pin[core] % 64)
-            words[kernels.SET], words[kernels.SET_BYTES] = mask.ctypes.data, mask.nbytes
         for port, sockets in enumerate(self._sockets):
             socket, base = sockets[core], kernels.FIRST_PORT + port * kernels.PORT_WORDS
             ring = socket.ring()
             self._rings.append(ring)
-            polled[port] = socket.fileno() | 1 << 32  # POLLIN
             words[base + kernels.RING], words[base + kernels.SOCKET] = ring.ctypes.data, socket.fileno()
             words[base + kernels.TO] = port ^ 1
             words[base + kernels.SIDE] = OUTSIDE if port & 1 else INSIDE
             words[base + kernels.PLACE_BYTES] = ring.shape[1]
-        self._kept.extend([vectors, messages, polled, short, long, mask.view(np.int64)])
 
     def context(self, core: int) -> int:
         """See ``Engine``."""
@@ -166,7 +133,7 @@ class AfPacketEngine:
             tagged=int(words[kernels.TAGGED]),
             finished=int(words[kernels.FINISHED]),
             refused=int(words[kernels.REFUSED]),
-            waits=int(words[kernels.WAITS]),
+            waits=int(words[waiting.WAITS]),
         )
 
     def close(self) -> None:
@@ -186,29 +153,61 @@ class AfPacketEngine:
         self.close()
 
 
-@contextlib.contextmanager
+class Given(TypedDict, total=False):
+    """What both engines take: see ``AfPacketEngine``."""
+
+    steer: str
+    places: int
+    pin: Sequence[int]
+    secret: int | None
+
+
+@overload
+def between(
+    pairs: Sequence[tuple[str, str]],
+    cores: int = ...,
+    *,
+    how: Literal["af_packet"] = ...,
+    records: Path = ...,
+    **given: Unpack[Given],
+) -> AbstractContextManager[AfPacketEngine]: ...
+@overload
+def between(
+    pairs: Sequence[tuple[str, str]],
+    cores: int = ...,
+    *,
+    how: str,
+    records: Path = ...,
+    **given: Unpack[Given],
+) -> AbstractContextManager[AfPacketEngine | AfXdpEngine]: ...
 def between(
     pairs: Sequence[tuple[str, str]],
     cores: int = 1,
     *,
-    steer: str = "spray",
-    places: int = SPRAYER_PLACES,
-    pin: Sequence[int] = (),
-    secret: int | None = None,
+    how: str = "af_packet",
     records: Path = RECORDS,
-) -> Iterator[AfPacketEngine]:
+    **given: Unpack[Given],
+) -> AbstractContextManager[AfPacketEngine | AfXdpEngine]:
     """An engine between interfaces that have no offloads meanwhile; it takes what both take.
 
-    Workers must have stopped before its end. Raises what ``AfPacketEngine``, ``without_offloads`` and
-    ``check_forwarding`` do.
+    ``how`` is ``af_packet``, or ``af_xdp``. Workers must have stopped before its end. Raises what
+    the engine, ``without_offloads`` and ``check_forwarding`` do.
     """
-    _check(pairs, cores, places, pin)
+    return _between(pairs, cores, how, records, given)
+
+
+@contextlib.contextmanager
+def _between(
+    pairs: Sequence[tuple[str, str]], cores: int, how: str, records: Path, given: Given
+) -> Iterator[AfPacketEngine | AfXdpEngine]:
+    check(pairs, cores, given.get("places", SPRAYER_PLACES), given.get("pin", ()))
+    if how not in ENGINES:
+        raise InvalidError(f"frames by {how!r}: choose {' or '.join(ENGINES)}")
     names = [name for pair in pairs for name in pair]
-    check_forwarding(names)
-    with (
-        without_offloads(names, records),
-        AfPacketEngine(pairs, cores, steer=steer, places=places, pin=pin, secret=secret) as engine,
-    ):
+    if how == "af_packet":
+        check_forwarding(names)
+    made = AfPacketEngine if how == "af_packet" else AfXdpEngine
+    with without_offloads(names, records, tags=how == "af_xdp"), made(pairs, cores, **given) as engine:
         yield engine
 
 
@@ -216,19 +215,3 @@ def processors(cores: int) -> list[int]:
     """A processor for each of so many workers, or none if there are fewer that this process may use."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[:cores] if len(allowed) >= cores else []
-
-
-def _check(pairs: Sequence[tuple[str, str]], cores: int, places: int, pin: Sequence[int]) -> None:
-    names = [name for pair in pairs for name in pair]
-    if not 0 < len(names) <= SPRAYER_INTERFACES_MAX or len(set(names)) < len(names):
-        raise InvalidError(
-            f"interfaces {', '.join(names)}: give pairs of different ones, up to {SPRAYER_INTERFACES_MAX}"
-        )
-    if not 0 < cores <= SPRAYER_CORES_MAX:
-        raise InvalidError(f"{cores} cores: choose from 1 to {SPRAYER_CORES_MAX}")
-    if not 32 <= places <= SPRAYER_PLACES_MAX or places & (places - 1):
-        raise InvalidError(
-            f"{places} places in a ring: choose a power of two from 32 to {SPRAYER_PLACES_MAX}"
-        )
-    if pin and len(pin) != cores:
-        raise InvalidError(f"{len(pin)} processors for {cores} cores: give one for each, or none")

@@ -32,16 +32,16 @@ from dios.sprayer.linux import bpf
 
 KINDS: Final = ("spray", "rss", "flowlet", "subset")
 SLICE_MS: Final = 4
-_SLICE_BITS: Final = 2
-_SEQUENCE_BITS: Final = 16
-_TIMESTAMPS: Final = 0x0101080A
+SLICE_BITS: Final = 2
+SEQUENCE_BITS: Final = 16
+TIMESTAMPS: Final = 0x0101080A
 """Two fillers and the option: where Linux, BSD and Windows have it on all but the first packet."""
 
-_IP4: Final = 0x0800
-_IP6: Final = 0x86DD
-_TAGS: Final = (0x8100, 0x88A8)
-_TCP: Final = 6
-_UDP: Final = 17
+IP4: Final = 0x0800
+IP6: Final = 0x86DD
+TAGS: Final = (0x8100, 0x88A8)
+TCP: Final = 6
+UDP: Final = 17
 
 # Places that a program keeps things in.
 _NETWORK: Final = 0
@@ -110,15 +110,15 @@ def _find() -> bpf.Program:
     return [
         bpf.constant_x(0),
         bpf.ancillary(bpf.PROTOCOL),
-        *(bpf.jump("equal", tag, "tagged") for tag in _TAGS),
+        *(bpf.jump("equal", tag, "tagged") for tag in TAGS),
         bpf.go("untagged"),
         bpf.Label("tagged"),
         bpf.constant_x(4),
         bpf.load(2, 2),
         bpf.Label("untagged"),
         bpf.Line(bpf.STORE_X, _NETWORK),
-        bpf.jump("equal", _IP4, "four"),
-        bpf.jump("equal", _IP6, "six"),
+        bpf.jump("equal", IP4, "four"),
+        bpf.jump("equal", IP6, "six"),
         bpf.answer(0),
     ]
 
@@ -149,8 +149,8 @@ def _by_hash(key: Keys, cores: int) -> bpf.Program:
         bpf.load(6, 1, by_x=True),
         bpf.Label("protocol"),
         bpf.fetch_x(_TRANSPORT),
-        bpf.jump("equal", _TCP, "tcp"),
-        bpf.jump("equal", _UDP, "ports", "no_ports"),
+        bpf.jump("equal", TCP, "tcp"),
+        bpf.jump("equal", UDP, "ports", "no_ports"),
         bpf.Label("tcp"),
         *_with_ports(key),
         bpf.go("choose"),
@@ -225,13 +225,13 @@ def _choose(how: Steering, cores: int) -> bpf.Program:
         bpf.load(12, 1, by_x=True),
         bpf.jump("greater", 0x7F, "", "sequence"),  # eight words: room for the option
         bpf.load(20, 4, by_x=True),
-        bpf.jump("equal", _TIMESTAMPS, "", "sequence"),
+        bpf.jump("equal", TIMESTAMPS, "", "sequence"),
         bpf.load(24, 4, by_x=True),
-        bpf.calculate("rsh", _SLICE_BITS),
+        bpf.calculate("rsh", SLICE_BITS),
         bpf.go("slice"),
         bpf.Label("sequence"),
         bpf.load(4, 4, by_x=True),
-        bpf.calculate("rsh", _SEQUENCE_BITS),
+        bpf.calculate("rsh", SEQUENCE_BITS),
         bpf.Label("slice"),
         *(bpf.calculate("mul", MIX_ONE), bpf.to_x(), bpf.calculate("rsh", 16), bpf.calculate("xor")),
         *(bpf.fetch_x(_HASH), bpf.calculate("add"), bpf.calculate("and", 0xFFFF), bpf.answer()),

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from dios.errors import Busy, InvalidError, NotPermittedError
+from dios.limits import SPRAYER_QUEUES_MAX
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,16 +38,20 @@ _STRINGS: Final = 0x1B
 _HOW_MANY: Final = 0x37
 _GET: Final = 0x3A
 _SET: Final = 0x3B
+_CHANNELS: Final = 0x3C
 _FEATURES: Final = 4
 _NAME_BYTES: Final = 32
 _UNWANTED: Final = re.compile(
     r"rx-gro.*|rx-lro|rx-udp-gro-forwarding|tx-.*segmentation|tx-checksum-.*|tx-gso-(robust|partial|list)"
 )
+_TAGS: Final = re.compile(r"rx-vlan-(stag-)?hw-parse")
 
 
 @contextlib.contextmanager
-def without_offloads(names: Sequence[str], records: Path = RECORDS) -> Iterator[None]:
+def without_offloads(names: Sequence[str], records: Path = RECORDS, *, tags: bool = False) -> Iterator[None]:
     """Switch what glues frames and leaves checksums out off on interfaces, and on again at the end.
+
+    With ``tags``, also what takes VLAN tags out of frames.
 
     First what a killed one left is put right. NotPermittedError for whoever is not root, Busy for an
     interface that another function has, InvalidError with the system's words for one that cannot be
@@ -54,16 +59,21 @@ def without_offloads(names: Sequence[str], records: Path = RECORDS) -> Iterator[
     """
     with contextlib.ExitStack() as stack:
         for name in names:
-            stack.enter_context(_without(name, records))
+            stack.enter_context(_without(name, records, tags=tags))
         yield
 
 
 @contextlib.contextmanager
-def _without(name: str, records: Path) -> Iterator[None]:
+def _without(name: str, records: Path, *, tags: bool) -> Iterator[None]:
     with _locked(name, records) as file:
         _restore(name, file)
         on = wanted(name)
-        off = {feature: False for feature, state in on.items() if state and _UNWANTED.fullmatch(feature)}
+        kinds = (_UNWANTED, _TAGS) if tags else (_UNWANTED,)
+        off = {
+            feature: False
+            for feature, state in on.items()
+            if state and any(kind.fullmatch(feature) for kind in kinds)
+        }
         # Before anything is changed: whoever is killed in between leaves the way back.
         _write(file, dict.fromkeys(off, True))
         try:
@@ -183,6 +193,23 @@ def change(name: str, features: dict[str, bool]) -> None:
         if any(valid for valid, _ in blocks):
             told = b"".join(struct.pack("=II", *block) for block in blocks)
             _call(asked, name, struct.pack("=II", _SET, len(blocks)) + told)
+
+
+def receive_queues(name: str) -> int:
+    """How many queues an interface deals its frames to. InvalidError for more than ``SPRAYER_QUEUES_MAX``."""
+    try:
+        with _asked() as asked:
+            told = _call(asked, name, struct.pack("=9I", _CHANNELS, *bytes(8)))
+        _, _, _, _, _, receiving, _, _, both = struct.unpack("=9I", told)
+        count = max(int(receiving) + int(both), 1)
+    except InvalidError:
+        count = 1  # It has no word for them.
+    if count > SPRAYER_QUEUES_MAX:
+        raise InvalidError(
+            f"interface {name!r} has {count} receive queues, and each wants a socket of every core: "
+            f"`ethtool -L {name} combined {SPRAYER_QUEUES_MAX}` makes them fewer"
+        )
+    return count
 
 
 def _names(asked: socket.socket, name: str) -> list[str]:

@@ -10,12 +10,14 @@ and a lone one arrives after 4 us and not 1,000; besides, a frame that another c
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -95,6 +97,18 @@ def ask(asked: socket.socket, what: int, name: str) -> bytes:
     return fcntl.ioctl(asked, what, struct.pack("16s16x", name.encode()[:15]))
 
 
+@contextlib.contextmanager
+def promiscuous(where: Interface) -> Iterator[None]:
+    """Let an interface take frames for others as well, while this is open; for other kinds of sockets."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as held:
+        held.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, _membership(where))
+        yield
+
+
+def _membership(where: Interface) -> bytes:
+    return struct.pack("=iHH8x", where.index, _PROMISCUOUS, 0)
+
+
 class PacketSocket:
     """One socket on one interface, and its ring; nothing arrives before ``open_up``.
 
@@ -143,7 +157,7 @@ class PacketSocket:
         with _program(_NOTHING) as nothing:
             self._socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing.told)
         self._socket.bind((self.interface.name, _ALL))
-        self._set(_ADD_MEMBERSHIP, struct.pack("=iHH8x", self.interface.index, _PROMISCUOUS, 0))
+        self._set(_ADD_MEMBERSHIP, _membership(self.interface))
 
     def _set(self, option: int, value: bytes) -> None:
         self._socket.setsockopt(_SOL_PACKET, option, value)

@@ -21,8 +21,9 @@ import numpy as np
 from numba import types
 
 from dios.compiled import borrowing
-from dios.limits import SPRAYER_BATCH, SPRAYER_INTERFACES_MAX, SPRAYER_SOON, SPRAYER_SPINS
+from dios.limits import SPRAYER_BATCH, SPRAYER_INTERFACES_MAX
 from dios.sprayer.engine import entry
+from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
 from dios.sprayer.machine import (
     array_at,
     load_acquire,
@@ -45,33 +46,20 @@ _WORD: Final = np.dtype(np.int64)
 _FLAGS: Final = np.dtype(np.uint32)
 _HALVES: Final = np.dtype(np.uint16)
 
-PORTS: Final = 0
-PLACES: Final = 1
+PLACES: Final = WAIT_WORDS
 """Of each ring."""
-CORES: Final = 2
-MESSAGES: Final = 3
-VECTORS: Final = 4
+CORES: Final = WAIT_WORDS + 1
+MESSAGES: Final = WAIT_WORDS + 2
+VECTORS: Final = WAIT_WORDS + 3
 """Addresses of what ``sendmmsg`` reads."""
-POLLED: Final = 5
-SHORT: Final = 6
-LONG: Final = 7
-"""Addresses of what ``ppoll`` reads: sockets, and two times."""
-SET: Final = 8
-SET_BYTES: Final = 9
-"""The processors that the thread may run on, or 0; it is told once."""
-TURN: Final = 10
-EMPTY: Final = 11
-"""Receptions of nothing in a row."""
-CUT: Final = 12
+TURN: Final = WAIT_WORDS + 4
+CUT: Final = WAIT_WORDS + 5
 """Frames longer than a place: segments that the sender's offload left together."""
-TAGGED: Final = 13
-FINISHED: Final = 14
+TAGGED: Final = WAIT_WORDS + 6
+FINISHED: Final = WAIT_WORDS + 7
 """Checksums that the sender left to its hardware."""
-REFUSED: Final = 15
+REFUSED: Final = WAIT_WORDS + 8
 """Frames that the kernel did not take."""
-WAITS: Final = 16
-WOKEN: Final = 17
-"""At which reception of nothing the last wait ended early."""
 FIRST_PORT: Final = 24
 PORT_WORDS: Final = 8
 RING: Final = 0
@@ -93,16 +81,8 @@ _KERNEL: Final = np.uint32(0)
 _DONT_WAIT: Final = np.int32(0x40)
 
 _int, _long = types.int32, types.int64
-_Whole = int | np.int32 | np.uint32 | np.int64
-_Two = Callable[[_Whole, _Whole], int]
-_Three = Callable[[_Whole, _Whole, _Whole], int]
-_Four = Callable[[_Whole, _Whole, _Whole, _Whole], int]
+_Four = Callable[[Whole, Whole, Whole, Whole], int]
 _sendmmsg: Final = cast("_Four", types.ExternalFunction("sendmmsg", _int(_int, _long, types.uint32, _int)))
-_ppoll: Final = cast("_Four", types.ExternalFunction("ppoll", _int(_long, _long, _long, _long)))
-_nanosleep: Final = cast("_Two", types.ExternalFunction("nanosleep", _int(_long, _long)))
-_sched_setaffinity: Final = cast(
-    "_Three", types.ExternalFunction("sched_setaffinity", _int(_int, _long, _long))
-)
 _load: Final = cast("Callable[[npt.NDArray[np.uint32], int], np.uint32]", load_acquire)
 _store: Final = cast("Callable[[npt.NDArray[np.uint32], int, np.uint32], None]", store_release)
 
@@ -110,18 +90,13 @@ _store: Final = cast("Callable[[npt.NDArray[np.uint32], int, np.uint32], None]",
 def _receive(context: int, packets: int, room: int) -> int:
     words = array_at(context, (WORDS,), _WORD)
     batch = array_at(packets, (room,), PACKET)
-    if words[SET]:
-        _sched_setaffinity(np.int32(0), words[SET_BYTES], words[SET])
-        words[SET] = 0
+    go_to_processor(words)
     count = 0
     ports = words[PORTS]
     for step in range(ports):
         count = _from_ring(words, (words[TURN] + step) % ports, batch, count, room)
     words[TURN] += 1
-    if count:
-        words[EMPTY] = words[WOKEN] = 0
-    else:
-        _wait(words)
+    wait_or_not(words, count)
     return count
 
 
@@ -205,21 +180,6 @@ def _finish(address: int, length: int | np.int64) -> int:
         found = np.int64(0xFFFF)
     poke16(address + at + (16 if protocol == 6 else 6), np.uint16(found))
     return 1
-
-
-@borrowing
-def _wait(words: _Words) -> None:
-    """Let the processor go when nothing comes: shortly at first, since others may hand something over."""
-    words[EMPTY] += 1
-    if words[EMPTY] <= SPRAYER_SPINS:
-        return
-    words[WAITS] += 1
-    long = words[LONG] if words[EMPTY] > SPRAYER_SOON else words[SHORT]
-    if _ppoll(words[POLLED], words[PORTS], long, 0) > 0:
-        if words[WOKEN] == words[EMPTY] - 1:
-            # So says an interface that is down, and a ring whose last frame another core has.
-            _nanosleep(long, 0)
-        words[WOKEN] = words[EMPTY]
 
 
 def _transmit(context: int, packets: int, count: int) -> int:

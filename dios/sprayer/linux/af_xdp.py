@@ -1,0 +1,176 @@
+"""Frames of network interfaces for workers by AF_XDP: before the kernel makes anything of them.
+
+For: running a network function between interfaces of this machine, as root, like ``af_packet.py``, and in its
+place. Not for: interfaces that the machine uses itself: a program of XDP takes each frame, and what is of no
+socket is dropped, so the kernel sees none; nor for MTUs beyond a page.
+
+A socket gets frames of one receive queue. So each worker has one on every queue of every interface, and the
+program (``xdp_program.py``) picks the worker among those of the queue that a frame came by. A core sends by
+one queue of each interface. Frames are copied into our memory and out of it (XDP_COPY): drivers without
+copies are few, and want interfaces of one kind.
+
+VLAN tags and checksums are those in the frame: what a sender's virtual cable leaves beside it is lost
+(``ethtool -K DEV tx off txvlan off`` there). Network cards have both in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.limits import SPRAYER_BATCH, SPRAYER_PLACES
+from dios.sprayer.linux import bpf_calls
+from dios.sprayer.linux import wait_kernels as waiting
+from dios.sprayer.linux import xdp_kernels as kernels
+from dios.sprayer.linux.engine_terms import CoreStatistics, check, fill_waiting, steered
+from dios.sprayer.linux.fanout import Steering
+from dios.sprayer.linux.offloads import receive_queues
+from dios.sprayer.linux.packet_socket import Interface, interface, promiscuous
+from dios.sprayer.linux.xdp_program import program
+from dios.sprayer.linux.xdp_socket import Memory, XdpSocket, place_bytes
+from dios.sprayer.packet import INSIDE, OUTSIDE
+
+_LOCK_WORDS: Final = 16
+"""Locks stand so far apart: processors fetch lines in pairs."""
+
+
+class AfXdpEngine:
+    """An :class:`~dios.sprayer.engine.Engine` between pairs of interfaces; a context manager, open at once.
+
+    It takes what ``AfPacketEngine`` does. ``native`` says of each interface whether its driver runs the
+    program, which is faster than what the kernel does for those that do not.
+
+    InvalidError for what cannot be, with the reason; NotPermittedError for whoever is not root.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        cores: int = 1,
+        *,
+        steer: str = "spray",
+        places: int = SPRAYER_PLACES,
+        pin: Sequence[int] = (),
+        secret: int | None = None,
+    ) -> None:
+        check(pairs, cores, places, pin)
+        how = steered(steer)
+        self.cores: Final = cores
+        self.secret: Final = secrets.randbits(64) if secret is None else secret
+        self.interfaces: Final = [interface(name) for pair in pairs for name in pair]
+        self.native: Final[dict[str, bool]] = {}
+        self.receive, self.transmit, self.release = kernels.functions()
+        self._contexts: Final = np.zeros((cores, kernels.WORDS), np.int64)
+        queues = [receive_queues(each.name) for each in self.interfaces]
+        self._ports: Final = [(place, queue) for place, count in enumerate(queues) for queue in range(count)]
+        # A port has at least two batches for each core, whatever its part is.
+        self._each: Final = cores * max(places // max(queues), 2 * SPRAYER_BATCH)
+        self._states: Final = np.zeros(self._each * len(self._ports), np.int64)
+        self._locks: Final = np.zeros((2, len(self._ports), _LOCK_WORDS), np.int64)
+        self._sockets: Final[list[list[XdpSocket]]] = []
+        self._kept: Final[list[npt.NDArray[np.int64]]] = []
+        with contextlib.ExitStack() as stack:
+            size = max(place_bytes(each) for each in self.interfaces)
+            self._memory: Final = Memory(self._each * len(self._ports), size)
+            stack.callback(self._memory.close)
+            # What a core sends by one port may be all that came by the ports of the other interface.
+            shared = 1 << (self._each * max(queues) - 1).bit_length()
+            for place, queue in self._ports:
+                self._open(stack, self.interfaces[place], queue, places, shared)
+            for core in range(cores):
+                self._fill(core, pin[core] if pin else None)
+            for place, where in enumerate(self.interfaces):
+                stack.enter_context(promiscuous(where))
+                self._attach(stack, place, how)
+            self._stack: Final = stack.pop_all()
+
+    def _open(
+        self, stack: contextlib.ExitStack, where: Interface, queue: int, places: int, shared: int
+    ) -> None:
+        """A socket on one queue for each core."""
+        sockets: list[XdpSocket] = []
+        for _ in range(self.cores):
+            beside = sockets[0] if sockets else self._sockets[0][0] if self._sockets else None
+            made = XdpSocket(where, queue, self._memory, places, shared, beside)
+            stack.callback(made.close)
+            sockets.append(made)
+        sockets[0].offer(len(self._sockets) * self._each, self._each, self._memory.size)
+        self._sockets.append(sockets)
+
+    def _fill(self, core: int, processor: int | None) -> None:
+        """The context of one core."""
+        words = self._contexts[core]
+        self._kept.extend(fill_waiting(words, [each[core].fileno() for each in self._sockets], processor))
+        words[kernels.MEMORY], words[kernels.SHIFT] = self._memory.address, self._memory.size.bit_length() - 1
+        words[kernels.EACH], words[kernels.STATES] = self._each, self._states.ctypes.data
+        for port, (place, _) in enumerate(self._ports):
+            base = kernels.FIRST_PORT + port * kernels.PORT_WORDS
+            mine, first = self._sockets[port][core], self._sockets[port][0]
+            beyond = [at for at, (other, _) in enumerate(self._ports) if other == place ^ 1]
+            stash = np.zeros(self._each, np.int64)
+            self._kept.append(stash)
+            words[base + kernels.SOCKET], words[base + kernels.STASH] = mine.fileno(), stash.ctypes.data
+            words[base + kernels.TO] = beyond[core % len(beyond)]
+            words[base + kernels.SIDE] = OUTSIDE if place & 1 else INSIDE
+            for at, ring in (
+                (kernels.RECEIVED, mine.received),
+                (kernels.SENDING, mine.sending),
+                (kernels.FILL, first.fill),
+                (kernels.DONE, first.done),
+            ):
+                words[base + at : base + at + 4] = ring
+            words[base + kernels.FILL + kernels.LOCK] = self._locks[0, port].ctypes.data
+            words[base + kernels.DONE + kernels.LOCK] = self._locks[1, port].ctypes.data
+
+    def _attach(self, stack: contextlib.ExitStack, place: int, how: Steering) -> None:
+        """Let a program give one interface's frames to its sockets."""
+        where = self.interfaces[place]
+        ports = [port for port, (other, _) in enumerate(self._ports) if other == place]
+        table = bpf_calls.socket_map(len(ports) * self.cores)
+        stack.callback(os.close, table)
+        for at, port in enumerate(ports):
+            for core, each in enumerate(self._sockets[port]):
+                bpf_calls.put(table, at * self.cores + core, each.fileno())
+        loaded = bpf_calls.load(program(how, self.cores, self.secret, table))
+        stack.callback(os.close, loaded)
+        link, self.native[where.name] = bpf_calls.link(loaded, where.index, where.name)
+        stack.callback(os.close, link)
+
+    def context(self, core: int) -> int:
+        """See ``Engine``."""
+        return int(self._contexts[core].ctypes.data)
+
+    def statistics(self, core: int) -> CoreStatistics:
+        """What one core's sockets did until now."""
+        words = self._contexts[core]
+        lost = sum(sockets[core].lost() for sockets in self._sockets)
+        return CoreStatistics(
+            arrived=int(words[kernels.TAKEN]) + lost,
+            no_place=lost,
+            cut=0,
+            tagged=0,
+            finished=0,
+            refused=int(words[kernels.REFUSED]),
+            waits=int(words[waiting.WAITS]),
+        )
+
+    def close(self) -> None:
+        """Take the programs away, and give sockets and memory back; only when no worker runs any more."""
+        self._stack.close()
+        self._contexts[:] = 0
+        self._sockets.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

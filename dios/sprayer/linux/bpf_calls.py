@@ -1,0 +1,126 @@
+"""The system call bpf(): maps, programs, and their link to an interface, without a library.
+
+For: AF_XDP sockets. Not for: writing programs (``ebpf.py``).
+
+A program is on its interface as long as somebody has its link open. So it goes with this process, however
+that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import platform
+import struct
+from typing import Final
+
+from dios.errors import InvalidError, NotPermittedError
+
+_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+_MAP_CREATE: Final = 0
+_MAP_UPDATE: Final = 2
+_LOAD: Final = 5
+_TRY: Final = 10
+_LINK: Final = 28
+_XSK_MAP: Final = 17
+_XDP: Final = 6
+_ON_XDP: Final = 37
+_GENERIC: Final = 2
+_NATIVE: Final = 4
+_TOLD_BYTES: Final = 2**16
+_SHOWN: Final = 600
+
+
+def _call(command: int, attributes: bytes) -> int:
+    """What the call answers. OSError; NotPermittedError for whoever may not."""
+    return _told(command, attributes)[0]
+
+
+def _told(command: int, attributes: bytes) -> tuple[int, bytes]:
+    """What the call answers, and what it wrote into its attributes."""
+    number = _NUMBERS.get(platform.machine())
+    if number is None:
+        raise InvalidError(
+            f"bpf() has no number here for {platform.machine()} machines; choose packet sockets (af_packet)"
+        )
+    memory = ctypes.create_string_buffer(attributes.ljust(144, b"\0"), 144)
+    found = int(_LIBC.syscall(number, command, memory, len(memory)))
+    if found >= 0:
+        return found, memory.raw
+    code = ctypes.get_errno()
+    if code == errno.EPERM:
+        raise NotPermittedError(
+            "programs in the kernel are for root: start it as root, or with CAP_BPF, CAP_NET_ADMIN and "
+            "CAP_NET_RAW"
+        )
+    if code == errno.ENOSYS:
+        raise InvalidError("this kernel has no bpf(); choose packet sockets (af_packet)")
+    raise OSError(code, os.strerror(code))
+
+
+def socket_map(places: int) -> int:
+    """A map of AF_XDP sockets by number: its file. InvalidError if there are no such maps."""
+    try:
+        return _call(_MAP_CREATE, struct.pack("=4I", _XSK_MAP, 4, 4, places))
+    except OSError as error:
+        raise InvalidError(
+            f"this kernel makes no map of AF_XDP sockets ({error.strerror}): it wants CONFIG_XDP_SOCKETS; "
+            "choose packet sockets (af_packet)"
+        ) from None
+
+
+def put(file: int, place: int, socket: int) -> None:
+    """Give a socket a place in a map. OSError."""
+    key, value = struct.pack("=I", place), struct.pack("=I", socket)
+    texts = [ctypes.create_string_buffer(each, 4) for each in (key, value)]
+    _call(_MAP_UPDATE, struct.pack("=IIQQQ", file, 0, *map(ctypes.addressof, texts), 0))
+
+
+def load(text: bytes) -> int:
+    """Load a program for XDP: its file. InvalidError with the words of the kernel's verifier."""
+    code = ctypes.create_string_buffer(text, len(text))
+    rights = ctypes.create_string_buffer(b"Apache-2.0")
+    told = ctypes.create_string_buffer(_TOLD_BYTES)
+    given = struct.pack("=IIQQ", _XDP, len(text) // 8, ctypes.addressof(code), ctypes.addressof(rights))
+    try:
+        return _call(_LOAD, given)
+    except OSError as error:
+        # Once more, to be told why.
+        with contextlib.suppress(OSError):
+            os.close(_call(_LOAD, given + struct.pack("=IIQ", 1, len(told), ctypes.addressof(told))))
+        words = told.value.decode(errors="replace").strip()[-_SHOWN:]
+        raise InvalidError(f"the kernel does not take the program: {error.strerror}; {words}") from None
+
+
+def link(program: int, index: int, name: str) -> tuple[int, bool]:
+    """Attach a program to an interface: the link's file, and whether its driver runs it.
+
+    A driver that cannot leaves it to the kernel. InvalidError if neither does, or another program is there.
+    """
+    for mode in (_NATIVE, _GENERIC):
+        try:
+            return _call(_LINK, struct.pack("=4I", program, index, _ON_XDP, mode)), mode == _NATIVE
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.EEXIST):
+                raise InvalidError(
+                    f"interface {name!r} has another XDP program; `ip link set {name} xdp off` takes one "
+                    "away that nobody holds"
+                ) from None
+            if mode == _GENERIC:
+                raise InvalidError(
+                    f"interface {name!r} takes no XDP program: {error.strerror}; "
+                    "choose packet sockets (af_packet)"
+                ) from None
+    raise AssertionError  # the loop ends in one of its ways
+
+
+def answer(program: int, frame: bytes) -> int:
+    """What a program says of a frame, when it is only tried. OSError."""
+    data = ctypes.create_string_buffer(frame, len(frame))
+    given = struct.pack("=4IQQ", program, 0, len(frame), 0, ctypes.addressof(data), 0)
+    (found,) = struct.unpack_from("=I", _told(_TRY, given)[1], 4)
+    return int(found)

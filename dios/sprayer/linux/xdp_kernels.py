@@ -1,0 +1,280 @@
+"""The engine's three functions on rings of AF_XDP sockets (``dios.sprayer.engine``); compiled.
+
+Not for: making sockets and rings (``xdp_socket.py``, ``af_xdp.py``).
+
+A core's context is an array of words: what waiting needs, what is named here first, and then ``PORT_WORDS``
+for each port, which is one queue of one interface. Each core has rings of its own for what it receives and
+sends. Those with the places that the kernel may fill, and that it sent, belong to all cores of a port: who
+wants one takes its lock, and who does not get it goes on and comes again with the next batch. So nobody
+ever waits for a core that the kernel does not run just now.
+
+In copy mode the kernel copies a frame when it is told to send it, mostly: some drivers get the place itself,
+and what a driver has no room for waits. So a place goes back once it is released and done with by the kernel;
+``STATES`` says which of both comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+from numba import types
+
+from dios.compiled import borrowing
+from dios.limits import SPRAYER_INTERFACES_MAX, SPRAYER_QUEUES_MAX, SPRAYER_SENDS
+from dios.sprayer.engine import entry
+from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
+from dios.sprayer.machine import array_at, load_acquire, prefetch, store_release, swap_if, whole, word32
+from dios.sprayer.packet import FORWARD, PACKET, Packets
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    _Words = npt.NDArray[np.int64]
+    _Index = npt.NDArray[np.uint32]
+
+_WORD: Final = np.dtype(np.int64)
+_INDEX: Final = np.dtype(np.uint32)
+_ROW: Final = np.dtype([("address", "u8"), ("length", "u4"), ("options", "u4")])
+
+MEMORY: Final = WAIT_WORDS
+SHIFT: Final = WAIT_WORDS + 1
+"""The memory of all frames, and how many bits the size of a place has."""
+EACH: Final = WAIT_WORDS + 2
+"""So many places has a port, one port after the other."""
+STATES: Final = WAIT_WORDS + 3
+"""What is known of each place: below."""
+TURN: Final = WAIT_WORDS + 4
+REFUSED: Final = WAIT_WORDS + 5
+"""Frames that a driver dropped, or had no room for."""
+TAKEN: Final = WAIT_WORDS + 6
+"""Frames that were received."""
+FIRST_PORT: Final = 16
+
+PORT_WORDS: Final = 32
+SOCKET: Final = 0
+TO: Final = 1
+"""The port by which goes out what came in here."""
+SIDE: Final = 2
+STASH: Final = 3
+STASHED: Final = 4
+"""Places of this port that go back as soon as the ring is free: where, and how many."""
+PENDING: Final = 5
+"""How many were put into the ring for sending, and not told yet."""
+RECEIVED: Final = 8
+SENDING: Final = 13
+FILL: Final = 18
+DONE: Final = 24
+# Of each ring: addresses of its indices and rows, and how many there are. Then how far this core is, or the
+# address of the lock.
+_PRODUCER: Final = 0
+_CONSUMER: Final = 1
+_ROWS: Final = 2
+_COUNT: Final = 3
+NEXT: Final = 4
+LOCK: Final = 4
+WORDS: Final = FIRST_PORT + SPRAYER_INTERFACES_MAX * SPRAYER_QUEUES_MAX * PORT_WORDS
+
+# States of a place.
+_OURS: Final = 0
+"""Or for the kernel to fill."""
+_SENT: Final = 1
+"""With the kernel, and not released."""
+_RELEASED: Final = 2
+"""With the kernel, and released."""
+
+_DONT_WAIT: Final = np.int32(0x40)
+_EAGAIN: Final = 11
+_EBUSY: Final = 16
+_MASK: Final = 0xFFFFFFFF
+
+_int, _long = types.int32, types.int64
+_sendto: Final = cast(
+    "Callable[[Whole, Whole, Whole, Whole, Whole, Whole], int]",
+    types.ExternalFunction("sendto", _long(_int, _long, _long, _int, _long, _int)),
+)
+_errno_at: Final = cast("Callable[[], int]", types.ExternalFunction("__errno_location", _long()))
+_load: Final = cast("Callable[[npt.NDArray[np.uint32], int], int]", load_acquire)
+_store: Final = cast("Callable[[npt.NDArray[np.uint32], int, int], None]", store_release)
+
+
+def _receive(context: int, packets: int, room: int) -> int:
+    words = array_at(context, (WORDS,), _WORD)
+    batch = array_at(packets, (room,), PACKET)
+    go_to_processor(words)
+    count = 0
+    ports = words[PORTS]
+    for step in range(ports):
+        base = FIRST_PORT + (words[TURN] + step) % ports * PORT_WORDS
+        _take_done(words, base)
+        _give_back(words, base)
+        if words[base + SENDING + NEXT] != _index(words[base + SENDING + _CONSUMER]):
+            _tell(words, base)
+        count = _from_ring(words, base, batch, count, room)
+    words[TURN] += 1
+    words[TAKEN] += count
+    wait_or_not(words, count)
+    return count
+
+
+@borrowing
+def _index(address: int) -> int:
+    """An index that the kernel or another core writes."""
+    return whole(_load(array_at(address, (1,), _INDEX), 0))
+
+
+@borrowing
+def _set_index(address: int, value: int) -> None:
+    _store(array_at(address, (1,), _INDEX), 0, word32(value & _MASK))
+
+
+@borrowing
+def _from_ring(words: _Words, base: int, batch: Packets, count: int, room: int) -> int:
+    """Take what is there on one port; how many there are in the batch then."""
+    ring = base + RECEIVED
+    at = words[ring + NEXT]
+    there = min((_index(words[ring + _PRODUCER]) - at) & _MASK, room - count)
+    if there == 0:
+        return count
+    rows = array_at(words[ring + _ROWS], (words[ring + _COUNT],), _ROW)
+    size = 1 << words[SHIFT]
+    for step in range(there):
+        row = rows[(at + step) & (words[ring + _COUNT] - 1)]
+        place = np.int64(row.address)
+        packet = batch[count + step]
+        packet.address = words[MEMORY] + place
+        packet.length = row.length
+        packet.frame = place >> words[SHIFT]
+        packet.side = words[base + SIDE]
+        packet.room = size - (place & (size - 1))
+        prefetch(packet.address)
+    words[ring + NEXT] = (at + there) & _MASK
+    _set_index(words[ring + _CONSUMER], at + there)
+    return int(count + there)
+
+
+@borrowing
+def _take_done(words: _Words, base: int) -> None:
+    """Take the places that the kernel is done with sending; those that were released meanwhile go back."""
+    ring = base + DONE
+    if _index(words[ring + _PRODUCER]) == _index(words[ring + _CONSUMER]):
+        return
+    lock = array_at(words[ring + LOCK], (1,), _WORD)
+    if not swap_if(lock, 0, 0, 1):
+        return
+    at = _index(words[ring + _CONSUMER])
+    there = (_index(words[ring + _PRODUCER]) - at) & _MASK
+    rows = array_at(words[ring + _ROWS], (words[ring + _COUNT],), _WORD)
+    states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
+    for step in range(there):
+        place = rows[(at + step) & (words[ring + _COUNT] - 1)] >> words[SHIFT]
+        if not swap_if(states, place, _SENT, _OURS):
+            states[place] = _OURS
+            _keep(words, place)
+    _set_index(words[ring + _CONSUMER], at + there)
+    store_release(lock, 0, 0)
+
+
+@borrowing
+def _keep(words: _Words, place: int) -> None:
+    """A place of any port is to go back to the kernel."""
+    base = FIRST_PORT + place // words[EACH] * PORT_WORDS
+    stash = array_at(words[base + STASH], (words[EACH],), _WORD)
+    stash[words[base + STASHED]] = place
+    words[base + STASHED] += 1
+
+
+@borrowing
+def _give_back(words: _Words, base: int) -> None:
+    """Let the kernel have the places that are kept for one port; its ring has room for all that there are."""
+    count = words[base + STASHED]
+    if count == 0:
+        return
+    ring = base + FILL
+    lock = array_at(words[ring + LOCK], (1,), _WORD)
+    if not swap_if(lock, 0, 0, 1):
+        return
+    at = _index(words[ring + _PRODUCER])
+    rows = array_at(words[ring + _ROWS], (words[ring + _COUNT],), _WORD)
+    stash = array_at(words[base + STASH], (words[EACH],), _WORD)
+    for step in range(count):
+        rows[(at + step) & (words[ring + _COUNT] - 1)] = stash[step] << words[SHIFT]
+    _set_index(words[ring + _PRODUCER], at + count)
+    words[base + STASHED] = 0
+    store_release(lock, 0, 0)
+
+
+def _transmit(context: int, packets: int, count: int) -> int:
+    words = array_at(context, (WORDS,), _WORD)
+    batch = array_at(packets, (count,), PACKET)
+    states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
+    sent = 0
+    for i in range(count):
+        if batch[i].verdict != FORWARD:
+            continue
+        frame = np.int64(batch[i].frame)
+        base = FIRST_PORT + words[FIRST_PORT + frame // words[EACH] * PORT_WORDS + TO] * PORT_WORDS
+        ring = base + SENDING
+        at = words[ring + NEXT]
+        if (at - _index(words[ring + _CONSUMER])) & _MASK >= words[ring + _COUNT]:
+            sent -= _tell(words, base)
+            if (at - _index(words[ring + _CONSUMER])) & _MASK >= words[ring + _COUNT]:
+                words[REFUSED] += 1
+                continue
+        row = array_at(words[ring + _ROWS], (words[ring + _COUNT],), _ROW)[at & (words[ring + _COUNT] - 1)]
+        row.address = batch[i].address - words[MEMORY]
+        row.length = batch[i].length
+        row.options = 0
+        states[frame] = _SENT
+        words[ring + NEXT] = (at + 1) & _MASK
+        words[base + PENDING] += 1
+        sent += 1
+    for port in range(words[PORTS]):
+        base = FIRST_PORT + port * PORT_WORDS
+        if words[base + PENDING] > 0:
+            sent -= _tell(words, base)
+    return sent
+
+
+@borrowing
+def _tell(words: _Words, base: int) -> int:
+    """Let the kernel send what is in one ring; how many a driver dropped. What finds no room stays there."""
+    ring = base + SENDING
+    _set_index(words[ring + _PRODUCER], words[ring + NEXT])
+    words[base + PENDING] = 0
+    dropped = 0
+    before = _index(words[ring + _CONSUMER])
+    for _ in range(SPRAYER_SENDS):
+        if before == words[ring + NEXT]:
+            break
+        failed = _sendto(np.int32(words[base + SOCKET]), 0, 0, _DONT_WAIT, 0, np.int32(0)) < 0
+        now = _index(words[ring + _CONSUMER])
+        if failed:
+            why = array_at(_errno_at(), (1,), _INDEX)[0]
+            if why == _EBUSY:
+                dropped += 1
+            elif why != _EAGAIN or now == before:
+                break
+        before = now
+    words[REFUSED] += dropped
+    return dropped
+
+
+def _release(context: int, frames: int, count: int) -> int:
+    words = array_at(context, (WORDS,), _WORD)
+    numbers = array_at(frames, (count,), _WORD)
+    states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
+    for i in range(count):
+        if not swap_if(states, numbers[i], _SENT, _RELEASED):
+            _keep(words, numbers[i])
+    for port in range(words[PORTS]):
+        _give_back(words, FIRST_PORT + port * PORT_WORDS)
+    return count
+
+
+@cache
+def functions() -> tuple[int, int, int]:
+    """The addresses of receive, transmit and release."""
+    return entry(_receive), entry(_transmit), entry(_release)

@@ -1,0 +1,214 @@
+"""AF_XDP sockets of Linux: frames in memory of ours, before the kernel makes anything of them.
+
+For: the engine, which has one for each core and receive queue (``af_xdp.py``). Not for: reading rings
+(``xdp_kernels.py``), or choosing among sockets (``xdp_program.py``).
+
+All sockets share one memory of frames. Those of one queue also share two rings: what the kernel may fill, and
+what it is done with sending.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import resource
+import socket
+import struct
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.errors import InvalidError, NotPermittedError
+from dios.sprayer.linux.packet_socket import LINK_BYTES, Interface
+
+HEAD_BYTES: Final = 256
+"""The kernel leaves so many bytes before each frame."""
+PLACE_BYTES: Final = (2048, 4096)
+"""A frame's place is one of these."""
+
+_AF_XDP: Final = 44
+_SOL_XDP: Final = 283
+_OFFSETS: Final = 1
+_RX_RING: Final = 2
+_TX_RING: Final = 3
+_MEMORY: Final = 4
+_FILL_RING: Final = 5
+_DONE_RING: Final = 6
+_STATISTICS: Final = 7
+_SEND_AT_ONCE: Final = 9
+_SHARED: Final = 1
+_COPY: Final = 2
+_WHERE: Final = {_RX_RING: 0, _TX_RING: 0x80000000, _FILL_RING: 0x100000000, _DONE_RING: 0x180000000}
+_ROW: Final = {_RX_RING: 16, _TX_RING: 16, _FILL_RING: 8, _DONE_RING: 8}
+_SEND_BUFFER_FORCE: Final = 32
+_SEND_BYTES: Final = 4 * 2**20
+_BATCH: Final = 256
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def place_bytes(where: Interface) -> int:
+    """The size of a place for an interface's frames. InvalidError for an MTU that is too large."""
+    for size in PLACE_BYTES:
+        if where.mtu + LINK_BYTES + HEAD_BYTES <= size:
+            return size
+    most = PLACE_BYTES[-1] - LINK_BYTES - HEAD_BYTES
+    raise InvalidError(
+        f"interface {where.name!r} has an MTU of {where.mtu}, and AF_XDP takes {most} at most: "
+        f"`ip link set {where.name} mtu {most}`, or choose packet sockets (af_packet)"
+    )
+
+
+class Memory:
+    """Places for so many frames, shared by all sockets."""
+
+    def __init__(self, frames: int, size: int) -> None:
+        self.frames: Final = frames
+        self.size: Final = size
+        self._map: Final = mmap.mmap(-1, frames * size)
+        self.address: Final = _address(self._map)
+
+    def told(self) -> bytes:
+        """How the kernel is told of it."""
+        return struct.pack("=QQ4I", self.address, self.frames * self.size, self.size, 0, 0, 0)
+
+    def close(self) -> None:
+        """Give it back, once no socket has it any more."""
+        self._map.close()
+
+
+class Ring(NamedTuple):
+    """Where a ring lies: addresses of its indices and rows, and how many rows it has, a power of two."""
+
+    producer: int
+    consumer: int
+    rows: int
+    places: int
+
+
+_NO_RING: Final = Ring(0, 0, 0, 0)
+
+
+class XdpSocket:
+    """One socket of one core on one queue of an interface; nothing arrives before a program chooses it.
+
+    The first of a queue brings its rings (``places``: so many frames are there), the first of all the memory;
+    ``beside`` is the socket that has what this one shares, None for the first. NotPermittedError for whoever
+    may not have such sockets; InvalidError with the kernel's words.
+    """
+
+    def __init__(
+        self, where: Interface, queue: int, memory: Memory, rows: int, places: int, beside: XdpSocket | None
+    ) -> None:
+        self.interface: Final = where
+        self.queue: Final = queue
+        self._maps: Final[list[mmap.mmap]] = []
+        self._brings = beside is None or (beside.interface, beside.queue) != (where, queue)
+        try:
+            self._socket: Final = socket.socket(_AF_XDP, socket.SOCK_RAW, 0)
+        except PermissionError:
+            raise _refused(where) from None
+        except OSError as error:
+            raise InvalidError(
+                f"this kernel has no AF_XDP sockets ({error.strerror}): it wants CONFIG_XDP_SOCKETS; "
+                "choose packet sockets (af_packet)"
+            ) from None
+        try:
+            self._set_up(memory, rows, places, beside)
+        except PermissionError:
+            self.close()
+            raise _refused(where) from None
+        except OSError as error:
+            self.close()
+            raise InvalidError(_why(where, queue, memory, error)) from None
+
+    def _set_up(self, memory: Memory, rows: int, places: int, beside: XdpSocket | None) -> None:
+        if beside is None:
+            self._set(_MEMORY, memory.told())
+        self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCE, _SEND_BYTES)
+        kinds = {_RX_RING: rows, _TX_RING: rows}
+        if self._brings:
+            kinds |= {_FILL_RING: places, _DONE_RING: places}
+        for kind, count in kinds.items():
+            self._set(kind, struct.pack("=i", count))
+        offsets = struct.unpack("=16Q", self._socket.getsockopt(_SOL_XDP, _OFFSETS, 128))
+        found = {kind: self._mapped(kind, count, offsets) for kind, count in kinds.items()}
+        self.received, self.sending = found[_RX_RING], found[_TX_RING]
+        # Those that another socket brought are looked for there.
+        self.fill, self.done = found.get(_FILL_RING, _NO_RING), found.get(_DONE_RING, _NO_RING)
+        try:
+            # More frames for each call; kernels before 6.17 have no such option.
+            self._set(_SEND_AT_ONCE, struct.pack("=i", min(rows, _BATCH)))
+        except OSError as error:
+            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+                raise
+        flags = _COPY if beside is None else _SHARED
+        told = struct.pack(
+            "=HHIII",
+            _AF_XDP,
+            flags,
+            self.interface.index,
+            self.queue,
+            0 if beside is None else beside.fileno(),
+        )
+        if _LIBC.bind(self.fileno(), told, len(told)):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    def _mapped(self, kind: int, count: int, offsets: tuple[int, ...]) -> Ring:
+        at = 4 * (_RX_RING, _TX_RING, _FILL_RING, _DONE_RING).index(kind)
+        producer, consumer, rows, _ = offsets[at : at + 4]
+        flags, rights = mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ | mmap.PROT_WRITE
+        memory = mmap.mmap(self.fileno(), rows + count * _ROW[kind], flags, rights, offset=_WHERE[kind])
+        self._maps.append(memory)
+        base = _address(memory)
+        return Ring(base + producer, base + consumer, base + rows, count)
+
+    def _set(self, option: int, value: bytes) -> None:
+        self._socket.setsockopt(_SOL_XDP, option, value)
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
+
+    def offer(self, first: int, count: int, size: int) -> None:
+        """Let the kernel fill so many places, from one on, before anything arrives; of a queue's first."""
+        rows = np.ctypeslib.as_array((ctypes.c_uint64 * self.fill.places).from_address(self.fill.rows))
+        rows[:count] = (first + np.arange(count)) * size
+        ctypes.c_uint32.from_address(self.fill.producer).value = count
+
+    def lost(self) -> int:
+        """Frames since the beginning that found no place here, or no frame to be put into."""
+        dropped, _, _, full, _, _ = struct.unpack("=6Q", self._socket.getsockopt(_SOL_XDP, _STATISTICS, 48))
+        return int(dropped + full)
+
+    def close(self) -> None:
+        """Give the socket and its rings back."""
+        self._socket.close()
+        for each in self._maps:
+            each.close()
+        self._maps.clear()
+
+
+def _address(memory: mmap.mmap) -> int:
+    """Where a mapping begins; it may still be closed."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _refused(where: Interface) -> NotPermittedError:
+    return NotPermittedError(
+        f"frames of {where.name} are for root: start it as root, or with CAP_BPF, CAP_NET_ADMIN and "
+        "CAP_NET_RAW"
+    )
+
+
+def _why(where: Interface, queue: int, memory: Memory, error: OSError) -> str:
+    said = f"an AF_XDP socket on queue {queue} of {where.name}: {error.strerror}"
+    if error.errno == errno.ENOBUFS:
+        most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        size = memory.frames * memory.size
+        return f"{said}; {size} bytes are to stay in memory, and {most} may: choose fewer places"
+    if error.errno == errno.EBUSY:
+        return f"{said}; another program has its frames"
+    return f"{said}; choose packet sockets (af_packet)"
