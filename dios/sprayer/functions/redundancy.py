@@ -1,10 +1,22 @@
-"""Redundancy elimination, as far as the middlebox on this side goes: what was sent before is found out.
+"""Redundancy elimination: what went over a link before goes again as a few bytes that stand for it.
 
-Not for: leaving it out, for which another middlebox would have to put it in again.
+It takes two middleboxes, one at each end of the link, with their insides away from it: ``remove`` replaces
+payloads that it sent before by tokens, ``restore`` puts them back, ``both`` does one for each direction, and
+``count`` only finds out what there would be to save. Not for: what is encrypted, which never is the same.
 
-The cache of packets is global state that every packet reads and writes (thesis Table 3.1), which spraying
-does not make easier: all cores share one, whoever writes last wins, and a lost fingerprint costs a saving,
-never a packet.
+The cache of packets is global state that every packet reads and writes (thesis Table 3.1). Here each core
+writes a part of its own and all read all, without a lock: a word beside each payload is odd while it is
+written, and another one afterwards. A payload found is compared byte by byte before it is left out; the other
+end finds it by 112 bits of a fingerprint with a key that both share.
+
+What can go wrong costs a packet that TCP sends again, never a connection and never a wrong byte:
+
+- A token may come before what it stands for, since spraying changes the order, or after it was forgotten. It
+  is dropped then, as ``not_known``. What comes again, by flow and sequence number, always goes whole, as the
+  same datagram of UDP does: by the last ``SEGMENTS`` times ``remembered`` segments of each core.
+- The checksum of TCP or UDP goes over the link as it was, and is wrong there. It is right again when the
+  payload is, so that the receiver checks what both middleboxes did. What stands between them must not look.
+- Payloads that begin as a token does by chance, or by somebody who saw one, go with eight bytes before them.
 """
 
 from __future__ import annotations
@@ -13,58 +25,217 @@ from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.sprayer.flow_kernels import drop
 from dios.sprayer.flow_table import Flows
-from dios.sprayer.machine import natural, peek8, peek64, whole
+from dios.sprayer.functions.payloads import (
+    LONGEST,
+    fingerprint,
+    move_down,
+    move_up,
+    numbers_of,
+    same_bytes,
+)
+from dios.sprayer.machine import (
+    copy_bytes,
+    fence,
+    load_acquire,
+    natural,
+    peek16,
+    peek32,
+    peek64,
+    poke64,
+    store_release,
+    whole,
+)
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import Batch
+from dios.sprayer.packet import INSIDE, NOT_KNOWN, OUTSIDE, TOO_LONG, Batch, Packet
+from dios.sprayer.rewrite_kernels import set_payload_size
 
-PACKETS, BYTES, AGAIN, AGAIN_BYTES = range(4)
+PAYLOADS, BYTES, AGAIN, AGAIN_BYTES, REPEATED, TOKENS, SAVED, RESTORED, MISSING, ESCAPED = range(10)
+COUNTERS: Final = (
+    *("payloads", "bytes", "again", "again_bytes", "repeated"),
+    *("tokens", "saved_bytes", "restored", "missing", "escaped"),
+)
+SHORTEST: Final = 64
+"""Shorter payloads are not worth a token."""
+TOKEN_BYTES: Final = 24
+"""A mark, a fingerprint of 64 and of 48 bits, and a length."""
+ESCAPE_BYTES: Final = 8
+SEGMENTS: Final = 4
+
+_TOKEN: Final = 0
+_ESCAPE: Final = 1
+_SEGMENT: Final = 2
+"""Places among the key's numbers: marks, and what segments are told apart with."""
+_FIRST_PART: Final = 4
 _PRIME: Final = natural(0x9E3779B97F4A7C15)
 _SHIFT: Final = natural(29)
+_BITS: Final = natural(16)
+_ONE: Final = natural(1)
 
 
 class Redundancy(NetworkFunction):
-    """Counts payloads that went through before, among about so many of the last ones (a power of two)."""
+    """Finds payloads that went through before, and leaves them out or puts them in again, by its ``role``.
+
+    Both ends have the same ``key``. Each core remembers about so many of the last payloads (a power of
+    two), with 1.5 KiB for each; the end that restores should have as many, and as many cores, at least.
+    ``ValueError`` for another role or number.
+    """
 
     stateless = True
 
-    def __init__(self, remembered: int = 2**16) -> None:
+    def __init__(self, role: str = "count", key: str = "", remembered: int = 2**14) -> None:
+        if role not in {"count", "remove", "restore", "both"}:
+            raise ValueError(f"role {role!r}: choose count, remove, restore or both")
         if remembered < 1 or remembered & (remembered - 1):
             raise ValueError(f"{remembered} payloads: choose a power of two")
-        self.cache = np.zeros(remembered, np.uint64)
-        """(remembered,) fingerprints, each in the place that it chooses; shared by all cores."""
+        self.counting = role == "count"
+        self.removes = role in {"remove", "both"}
+        self.restores = role in {"restore", "both"}
+        self.grows = LONGEST - TOKEN_BYTES if self.restores else ESCAPE_BYTES * self.removes
+        self.remembered = remembered
+        self.numbers = numbers_of(key)
 
     def prepare(self, cores: int) -> None:
-        """Counters for each core."""
-        self.counts = self.counters(cores, "payloads", "bytes", "again", "again_bytes")
+        """A part of the cache, segments and counters for each core."""
+        places = cores * self.remembered
+        self.words = np.zeros(places, np.uint64)
+        """(places,) how often each place was written, twice; odd while it is."""
+        self.marks = np.zeros((places, 3), np.uint64)
+        """(places, 3) fingerprints and lengths; all 0 for none, since no payload has none."""
+        self.data = np.zeros(places * LONGEST, np.uint8)
+        self.segments = np.zeros((cores, SEGMENTS * self.remembered), np.uint64)
+        """(cores, segments) those that went through, by a number for each."""
+        self.counts = self.counters(cores, *COUNTERS)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """Look each payload up, and remember it."""
-        mine = self.counts[flows.core]
+        """What comes from inside is looked up, what comes from the link is as it was again."""
         for packet in batch:
-            size = packet.end - packet.payload
-            if packet.error or size <= 0:
+            if packet.error or packet.protocol not in (6, 17):
                 continue
-            mark = fingerprint(packet.address + packet.payload, size)
-            place = whole(mark & natural(self.cache.size - 1))
-            mine[PACKETS] += 1
-            mine[BYTES] += size
-            if self.cache[place] == mark:
-                mine[AGAIN] += 1
-                mine[AGAIN_BYTES] += size
+            # Datagrams that end before their packet does are left alone at both ends.
+            here = packet.address + packet.transport
+            if packet.protocol == 17 and packet.transport + whole(peek16(here + 4)) != packet.end:
+                continue
+            size = whole(packet.end) - packet.payload
+            if self.counting or (self.removes and packet.side == INSIDE):
+                self.remove(packet, packet.address + packet.payload, size, flows.core)
+            elif self.restores and packet.side == OUTSIDE:
+                self.restore(packet, packet.address + packet.payload, size, flows.core)
+
+    def remove(self, packet: Packet, at: int, size: int, core: int) -> None:
+        """Let a payload that is known go as a token, and remember one that is not."""
+        if self.removes and self.misleads(at, size):
+            if set_payload_size(packet, size + ESCAPE_BYTES):
+                move_up(at, size, ESCAPE_BYTES)
+                poke64(at, self.numbers[_ESCAPE])
+                self.counts[core, ESCAPED] += 1
             else:
-                self.cache[place] = mark
+                drop(packet, TOO_LONG)
+            return
+        if size < SHORTEST or size > LONGEST:
+            return
+        mark, check = fingerprint(at, size, self.numbers[_FIRST_PART:])
+        mine = self.counts[core]
+        mine[PAYLOADS] += 1
+        mine[BYTES] += size
+        repeated = self.went_before(packet, mark, core)
+        if not self.knows(at, size, mark, check):
+            self.remember(at, size, mark, check, core)
+            return
+        mine[AGAIN] += 1
+        mine[AGAIN_BYTES] += size
+        if repeated:
+            mine[REPEATED] += 1
+        elif self.removes and set_payload_size(packet, TOKEN_BYTES):
+            poke64(at, self.numbers[_TOKEN])
+            poke64(at + 8, mark)
+            poke64(at + 16, check << _BITS | natural(size))
+            mine[TOKENS] += 1
+            mine[SAVED] += size - TOKEN_BYTES
 
+    def restore(self, packet: Packet, at: int, size: int, core: int) -> None:
+        """Put back what a token stands for, and remember all else."""
+        if size == TOKEN_BYTES and peek64(at) == self.numbers[_TOKEN]:
+            self.put_back(packet, at, core)
+        elif size >= ESCAPE_BYTES and peek64(at) == self.numbers[_ESCAPE]:
+            move_down(at + ESCAPE_BYTES, size - ESCAPE_BYTES, ESCAPE_BYTES)
+            set_payload_size(packet, size - ESCAPE_BYTES)
+            self.counts[core, ESCAPED] += 1
+        elif SHORTEST <= size <= LONGEST:
+            mark, check = fingerprint(at, size, self.numbers[_FIRST_PART:])
+            self.counts[core, PAYLOADS] += 1
+            self.counts[core, BYTES] += size
+            if not self.knows(at, size, mark, check):
+                self.remember(at, size, mark, check, core)
 
-@borrowing
-def fingerprint(address: int, size: int) -> int:
-    """64 bits of so many bytes at an address, never 0."""
-    mixed = natural(natural(size) * _PRIME)
-    for at in range(0, size - 7, 8):
-        mixed = (mixed ^ peek64(address + at)) * _PRIME
-        mixed ^= mixed >> _SHIFT
-    for at in range(size - size % 8, size):
-        mixed = (mixed ^ natural(peek8(address + at))) * _PRIME
-    mixed ^= mixed >> _SHIFT
-    return natural(mixed * _PRIME) | natural(1)
+    def put_back(self, packet: Packet, at: int, core: int) -> None:
+        """Put a token's payload in its place, or drop it."""
+        mark, told = peek64(at + 8), peek64(at + 16)
+        size = whole(told & natural(0xFFFF))
+        if not SHORTEST <= size <= LONGEST or not set_payload_size(packet, size):
+            drop(packet, TOO_LONG)
+            return
+        for other in range(len(self.segments)):
+            place = other * self.remembered + whole(mark & natural(self.remembered - 1))
+            word = load_acquire(self.words, place)
+            if self.is_at(place, word, size, mark, told >> _BITS):
+                copy_bytes(at, self.data.ctypes.data + place * LONGEST, size)
+                fence()
+                if load_acquire(self.words, place) == word:
+                    self.counts[core, RESTORED] += 1
+                    return
+        self.counts[core, MISSING] += 1
+        drop(packet, NOT_KNOWN)
+
+    def misleads(self, at: int, size: int) -> bool:
+        """Whether a payload looks like something of ours."""
+        if size < ESCAPE_BYTES:
+            return False
+        begin = peek64(at)
+        return bool(begin == self.numbers[_ESCAPE] or (size == TOKEN_BYTES and begin == self.numbers[_TOKEN]))
+
+    def went_before(self, packet: Packet, mark: int, core: int) -> bool:
+        """Whether the same segment went through lately, on any core; from now on it did."""
+        sequence = mark
+        if packet.protocol == 6:
+            sequence = natural(peek32(packet.address + packet.transport + 4))
+        # The hash of a flow is that of its reverse.
+        way = packet.source_low * _PRIME + natural(packet.source_port)
+        name = (packet.hash ^ self.numbers[_SEGMENT]) + (sequence ^ (way << _BITS)) * _PRIME
+        name ^= name >> _SHIFT
+        name = natural(name * _PRIME) | _ONE
+        place = whole(name >> _SHIFT) % self.segments.shape[1]
+        before = False
+        for other in range(len(self.segments)):
+            before |= bool(self.segments[other, place] == name)
+        self.segments[core, place] = name
+        return before
+
+    def is_at(self, place: int, word: int, size: int, mark: int, check: int) -> bool:
+        """Whether a place has the payload of a fingerprint, by what its word was."""
+        row = self.marks[place]
+        return bool(word & _ONE == 0 and row[0] == mark and row[1] == check and row[2] == natural(size))
+
+    def knows(self, at: int, size: int, mark: int, check: int) -> bool:
+        """Whether a core remembers the same bytes."""
+        for other in range(len(self.segments)):
+            place = other * self.remembered + whole(mark & natural(self.remembered - 1))
+            word = load_acquire(self.words, place)
+            if self.is_at(place, word, size, mark, check):
+                same = same_bytes(at, self.data.ctypes.data + place * LONGEST, size)
+                fence()
+                if same and load_acquire(self.words, place) == word:
+                    return True
+        return False
+
+    def remember(self, at: int, size: int, mark: int, check: int, core: int) -> None:
+        """Keep a payload in this core's part, instead of another one."""
+        place = core * self.remembered + whole(mark & natural(self.remembered - 1))
+        word = self.words[place]
+        store_release(self.words, place, word | _ONE)
+        fence()
+        row = self.marks[place]
+        row[0], row[1], row[2] = mark, check, natural(size)
+        copy_bytes(self.data.ctypes.data + place * LONGEST, at, size)
+        store_release(self.words, place, word + natural(2))
