@@ -1,0 +1,62 @@
+"""The scripts in examples/sprayer run without root, and show what they are there to show."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from dios.sprayer.loading import load
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "sprayer"
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts find what lies beside them."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def shown(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that an example prints."""
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_every_script_is_tested() -> None:
+    """Each has a test here that calls it by name, but for what they share."""
+    text = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert path.stem == "made_up" or f'shown("{path.stem}"' in text, path
+
+
+def test_the_counter_counts_what_goes_through(capsys: pytest.CaptureFixture[str]) -> None:
+    """Six packets of 54 bytes, of which three open connections, and nothing is lost."""
+    assert shown("count", capsys) == ["6 packets, 324 bytes, 3 opened", "all of them went on: True"]
+
+
+def test_the_nat_by_hand_gives_ports_and_leads_answers_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each connection has a port of its own, each answer its client, and a stranger nobody."""
+    *lines, last = shown("nat", capsys)
+    clients = ["10.0.0.5:4000", "10.0.0.6:4000", "10.0.0.7:4000"]
+    went = [re.fullmatch(r"(\S+) goes on as 192\.0\.2\.1:(\d+)", line) for line in lines[:3]]
+    assert [found[1] for found in went if found] == clients
+    assert len({found[2] for found in went if found}) == 3
+    assert lines[3:] == [f"an answer for {client}" for client in clients]
+    assert last == "dropped: 1 of no flow"
+
+
+def test_the_nat_by_hand_is_about_as_long_as_in_the_thesis() -> None:
+    """Its class has no more lines than Figure 3.5, counted without words and empty ones."""
+    text = (EXAMPLES / "nat.py").read_text()
+    body = text[text.index("class Nat") : text.index("def main")]
+    lines = [line for line in body.splitlines() if line.strip() and not line.strip().startswith(("#", '"""'))]
+    assert len(lines) <= 40, len(lines)
+
+
+@pytest.mark.parametrize("name", ["nat", "count"])
+def test_they_are_what_the_command_takes(name: str) -> None:
+    """``dios nf run`` finds the function in the file."""
+    assert type(load(str(EXAMPLES / f"{name}.py"), {})).__name__ == name.title()
