@@ -45,7 +45,7 @@ class Service:
     what was told then.
     """
 
-    def __init__(self, node: Node, group: Group, name: bytes) -> None:
+    def __init__(self, node: Node, group: Group | None, name: bytes) -> None:
         self.name: Final = name
         """With this name, and the group, others find it. A secret."""
         self._node: Final = node
@@ -61,6 +61,8 @@ class Service:
         It takes the right to use the network (``Node.network``). Errors of ``Node.listen_tcp``, and those of
         ``publish``, after which it is closed.
         """
+        if self._group is None:
+            raise InvalidError("say in which group: open_service(node, group, name)")
         acceptor = self._node.listen_tcp(address, groups=[self._group], ring_bytes=ring_bytes)
         try:
             self.publish(acceptor)
@@ -160,8 +162,11 @@ def create_service(node: Node, group: Group, *, host: str = "", durable: bool = 
         return Service(node, group, made.name)
 
 
-def open_service(node: Node, group: Group, name: bytes | str) -> Service:
-    """A service that somebody made, by its name; UnreachableError when it is not found."""
+def open_service(node: Node, group: Group | None, name: bytes | str) -> Service:
+    """A service that somebody made, by its name; UnreachableError when it is not found.
+
+    Without a group it is looked for in all of this program's, and one can only ask who serves.
+    """
     service = Service(node, group, name_bytes(name))
     service.members()
     return service
