@@ -47,6 +47,7 @@ SECONDS_MAX: Final = {
     "fairness": 900,
     "packer": 600,
     "guarantees": 300,
+    "sprayer": 300,
 }
 """The sections in their order, and the time after which one is killed."""
 
@@ -54,7 +55,7 @@ PAGES: Final = {
     "one-machine": tuple(
         name
         for name in SECONDS_MAX
-        if not name.startswith(("cluster_", "firmament_", "fairness", "packer", "guarantees"))
+        if not name.startswith(("cluster_", "firmament_", "fairness", "packer", "guarantees", "sprayer"))
     ),
     "many-machines": tuple(name for name in SECONDS_MAX if name.startswith("cluster_")),
     "firmament-solvers": ("firmament_solvers",),
@@ -62,6 +63,7 @@ PAGES: Final = {
     "fairness": ("fairness",),
     "packer": ("packer",),
     "guarantees-path": ("guarantees",),
+    "sprayer": ("sprayer",),
 }
 """The files of results, and whose figures stand in each."""
 

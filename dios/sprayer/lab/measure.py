@@ -13,16 +13,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from dios.sprayer.lab.cables import LEFT_LINK, RIGHT_LINK, Cables
-from dios.sprayer.lab.frames import ABOVE, Frames
+from dios.sprayer.lab.frames import ABOVE, Frames, Numbers
 from dios.sprayer.lab.spaces import NotHereError
-from dios.sprayer.lab.traffic import SENDER, Sender, Sink, made
+from dios.sprayer.lab.traffic import SENDER, SINK, Sender, Sink, made
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.worker_kernels import RECEIVED
@@ -30,7 +29,7 @@ from dios.sprayer.workers import Workers
 
 SHORT: Final = 64
 """Bytes of the frames of the thesis."""
-SHORT_BURST: Final = 64
+SHORT_BURST: Final = 16
 LONG: Final = 1514
 LONG_BURST: Final = 32
 WARM_S: Final = 0.15
@@ -69,21 +68,26 @@ class Rate(NamedTuple):
         return self.frames_s / self.worker_cpus if self.worker_cpus else 0.0
 
 
-class Order(NamedTuple):
-    """In what order frames came that were sent in order."""
+class _Moment(NamedTuple):
+    """What was counted until then."""
 
+    at: float
+    sent: int
+    come: int
+    received: Numbers
+    spent: dict[str, float]
+
+
+class Delay(NamedTuple):
+    """What became of frames that were sent one by one."""
+
+    median: float
+    """From sending to coming, in microseconds."""
+    p99: float
     late: float
     """The part that came after one that was sent later."""
     late_by_three: float
     """The part that came after three or more such."""
-    lost: float
-
-
-class Delay(NamedTuple):
-    """From sending to coming, in microseconds."""
-
-    median: float
-    p99: float
     lost: float
 
 
@@ -130,7 +134,6 @@ def _running(
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)  # what is compiled at the first turn is compiled now
         with workers:
-            go_first()
             before = workers.counters[:, RECEIVED].sum()
             sender.open_flows()
             late = time.monotonic() + WARM_S
@@ -145,70 +148,85 @@ def forwarding(cables: Cables, function: NetworkFunction | None, setting: Settin
     with _running(cables, function, setting, burst) as (workers, sender):
         counters = workers.counters[:, RECEIVED]
         cores = sender.cores_of(counters)
-        with sender.running(cores=cores, counters=counters) as sent:
-            time.sleep(WARM_S)
-            clocks = _clocks()
-            before = sent(), cables.arrived(), counters.copy(), _spent(clocks), time.monotonic()
-            time.sleep(setting.seconds)
-            span = time.monotonic() - before[4]
-            given, come = sent() - before[0], cables.arrived() - before[1]
-            each, used = counters - before[2], _spent(clocks)
-    cpus = {name: (used[name] - before[3][name]) / span for name in used}
-    sender_cpus = cpus.pop(SENDER)
-    # What was on its way at one of both ends is no loss.
-    lost = max(0.0, 1.0 - come / given) if given and workers.statistics().dropped else 0.0
-    return Rate(come / span, [float(one) / span for one in each], sum(cpus.values()), sender_cpus, lost)
+        found = taken(cables, sender, counters, setting.seconds, cores)
+        return found if workers.statistics().dropped else found._replace(lost=0.0)
 
 
-def order(cables: Cables, function: NetworkFunction | None, setting: Setting, rate: int) -> Order:
-    """What becomes of the order of frames that come so many a second."""
-    with (
-        _running(cables, function, setting, 1) as (_, sender),
-        Sink(cables, sender) as sink,
-        sender.running(rate=rate) as sent,
-    ):
+def taken(
+    cables: Cables, sender: Sender, counters: Numbers | None, seconds: float, cores: Sequence[int] = ()
+) -> Rate:
+    """What comes to the right while a sender sends as much as ``counters`` say that is taken, or all it can.
+
+    ``counters`` (cores,) are whose threads' names begin with ``WORKER``; ``cores`` as ``Sender.running``.
+    """
+    with _watching(), sender.running(cores=cores, counters=counters) as sent:
+        go_first(alike=True)
         time.sleep(WARM_S)
-        before = sent()
-        sink.clear()
-        time.sleep(setting.seconds)
-        given, taken, late, more = sent() - before, sink.taken, sink.late, sink.late_by_three
-    lost = max(0.0, 1.0 - taken / given) if given else 0.0
-    return Order(late / max(taken, 1), more / max(taken, 1), lost)
+        clocks = _clocks()
+        each = np.zeros(1, np.int64) if counters is None else counters
+        before = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        time.sleep(seconds)
+        after = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+    span, given, come = after.at - before.at, after.sent - before.sent, after.come - before.come
+    cpus = {name: (after.spent[name] - before.spent[name]) / span for name in clocks}
+    sender_cpus = cpus.pop(SENDER)
+    lost = max(0.0, 1.0 - come / given) if given else 0.0
+    received = [float(one) / span for one in after.received - before.received]
+    return Rate(come / span, received, sum(cpus.values()), sender_cpus, lost)
 
 
 def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, rate: int) -> Delay:
-    """How long frames take, of which so many a second are sent one by one."""
+    """How long frames take, and in what order they come, of which so many a second are sent one by one."""
     with (
+        _watching(),
         _running(cables, function, setting, 1) as (_, sender),
         Sink(cables, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
         sender.running(rate=rate, batch=1, stamped=True) as sent,
     ):
+        go_first()
         time.sleep(WARM_S)
         before = sent()
         sink.clear()
         time.sleep(setting.seconds)
-        found, given = sink.delays_us(), sent() - before
-    if not len(found):
+        given, come, late, more, found = (
+            sent() - before,
+            sink.taken,
+            sink.late,
+            sink.late_by_three,
+            sink.delays_us(),
+        )
+    if not come or not len(found):
         raise NotHereError(f"none of {given} frames came through")
-    lost = max(0.0, 1.0 - len(found) / given) if given else 0.0
-    return Delay(float(np.median(found)), percentile(found, 99), lost)
+    lost = max(0.0, 1.0 - come / given) if given else 0.0
+    return Delay(float(np.median(found)), float(np.percentile(found, 99)), late / come, more / come, lost)
 
 
-def percentile(values: npt.NDArray[np.float64], at: float) -> float:
-    """A percentile (0 to 100)."""
-    return float(np.percentile(values, at))
+def go_first(*, alike: bool = False) -> None:
+    """Let loops that run go before everything else: workers and a sink before a sender, or all ``alike``.
 
-
-def go_first() -> None:
-    """Let workers that run go before everything else on their processors, as if those were theirs alone.
-
-    A worker that waits for its turn behind a sender holds half of a flow back, and a TCP sends it again.
-    Where that may not be done, they take turns.
+    A worker that is held up by something else holds half of a flow back. Among those that are alike each has
+    its processor until it waits for something: one that is woken for each frame does much work for it. Where
+    this may not be done, all take turns.
     """
     for thread in threading.enumerate():
-        if thread.native_id is not None and thread.name.startswith(WORKER):
+        if thread.native_id is not None and thread.name.startswith((WORKER, SENDER, SINK)):
+            ahead = thread.name != SENDER and not alike
             with contextlib.suppress(OSError):
-                os.sched_setscheduler(thread.native_id, os.SCHED_FIFO, os.sched_param(_FIRST))
+                os.sched_setscheduler(thread.native_id, os.SCHED_FIFO, os.sched_param(_FIRST + ahead))
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[None]:
+    """Let this thread go before even those, so that what it reads is of one moment."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIRST + 2))
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _clocks() -> dict[str, int]:

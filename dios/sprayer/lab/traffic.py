@@ -30,11 +30,13 @@ SINK: Final = "sink"
 """Names of threads."""
 SPREAD: Final = 8
 BATCH: Final = 64
-WINDOW: Final = 512
-"""Frames on their way to one core: enough to keep it busy, and few beside what its ring holds."""
+WINDOW: Final = 1024
+"""Frames on their way to one core: enough to keep it busy, and half of what its ring holds."""
 LATE_MAX: Final = 256
 SINK_PLACES: Final = 4096
-PAUSE_NS: Final = 30_000
+PAUSE_NS: Final = 20_000
+PAUSE_LONG_NS: Final = 100_000
+"""Where rings are to be kept full: a sender that looks more often takes time from what it measures."""
 WAIT_S: Final = 2.0
 
 Words = npt.NDArray[np.int64]
@@ -165,6 +167,7 @@ class Sender:
         queues, kept = self._queues(cores, counters)
         words = self._words
         words[:] = 0
+        self._pause[1] = PAUSE_NS if rate else PAUSE_LONG_NS
         words[kernels.SOCKET] = self._socket.fileno()
         words[kernels.PAUSE], words[kernels.CLOCK] = self._pause.ctypes.data, self._clock.ctypes.data
         words[kernels.QUEUES], words[kernels.QUEUES_AT] = len(queues), queues.ctypes.data

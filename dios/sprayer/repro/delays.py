@@ -35,11 +35,14 @@ def figure_8(fields: Fields) -> Figure:
     }
     late = {key: [delay.p99 for _, delay in each] for key, each in found.items()}
     rows: list[tuple[Cell, ...]] = []
+    order: list[tuple[Cell, ...]] = []
     for (steer, cycles), each in found.items():
         rates, delays = [float(rate) for rate, _ in each], [delay for _, delay in each]
         lost = 100 * max(delay.lost for delay in delays)
         middle = mean([delay.median for delay in delays])
         rows.append((cycles, steer, mean(rates) / 1e3, middle, *middle_and_ends(late[steer, cycles]), lost))
+        parts = ([delay.late for delay in delays], [delay.late_by_three for delay in delays])
+        order.append((cycles, steer, *(100 * mean(part) for part in parts)))
     most = max(scope.cycles)
     gain = ratios(late[SPRAY, most], late[RSS, most])
     largest = max(max(each) for each in late.values())
@@ -50,7 +53,14 @@ def figure_8(fields: Fields) -> Figure:
         seed=fields.seed,
         quick=scope.quick,
         setting=fields.setting(),
-        sheets=(Sheet("Microseconds from sending to coming, frames of 64 bytes", columns, rows),),
+        sheets=(
+            Sheet("Microseconds from sending to coming, frames of 64 bytes", columns, rows),
+            Sheet(
+                "The same frames: out of order, %, as they were sent in order",
+                ("cycles", "steer", "after a later one", "after three or more"),
+                order,
+            ),
+        ),
         claims=(
             Claim(
                 "section 3.4, Figure 3.8",

@@ -14,7 +14,7 @@ from dios.figures import Cell, Told
 from dios.sprayer.functions.synthetic import Synthetic
 from dios.sprayer.lab import measure, tcp
 from dios.sprayer.lab.cables import Cables
-from dios.sprayer.lab.measure import Delay, Order, Rate, Setting
+from dios.sprayer.lab.measure import Delay, Rate, Setting
 from dios.sprayer.lab.tcp import Throughput
 
 FAMILY: Final = "sprayer"
@@ -26,8 +26,6 @@ MEMORY: Final = "in memory"
 CABLES: Final = "between namespaces"
 LOAD: Final = 0.7
 """Of the lower of both rates, where delays are measured (thesis section 3.4)."""
-FULL_LOAD: Final = 0.9
-"""The same where order is: nothing is lost for want of room."""
 
 
 class Scope(NamedTuple):
@@ -76,10 +74,10 @@ NOTES: Final = (
         "frames coming in or going out."
     ),
     (
-        "Between namespaces workers go before everything else on their processors (SCHED_FIFO), as if those "
-        "were theirs alone. The sender sends as much as is taken: each core always has frames, and none is "
-        "lost for want of room. It hands over bursts of one flow, which the kernel cuts into frames with "
-        "checksums of their own."
+        "Between namespaces workers, sender and sink go before everything else on their processors "
+        "(SCHED_FIFO), as if those were theirs alone. For rates the sender sends as much as is taken: "
+        "each core always has frames, and none is lost for want of room. It hands over bursts of one "
+        "flow, which the kernel cuts into frames with checksums of their own."
     ),
 )
 
@@ -144,13 +142,6 @@ class Fields:
     def lower(self, cycles: int, seed: int) -> float:
         """The lower rate of both ways to steer, for one flow between namespaces."""
         return min(self.rate(CABLES, steer, cycles, 1, seed).frames_s for steer in BOTH)
-
-    def order(self, steer: str, cycles: int, seed: int) -> Order:
-        """What becomes of the order of one flow, near the lower rate."""
-        self.told(f"seed {seed}, {steer}: {cycles:,} cycles, order")
-        setting = self._setting(steer, 1, seed, self.scope.cables_s)
-        rate = int(FULL_LOAD * self.lower(cycles, seed))
-        return measure.order(self.machines(), Synthetic(cycles), setting, rate)
 
     def delay(self, steer: str, cycles: int, seed: int) -> tuple[int, Delay]:
         """How long frames of one flow take at 70 % of the lower rate, and how many come a second."""

@@ -13,7 +13,6 @@ from dios.sprayer.repro.fields import (
     BOTH,
     CABLES,
     FAMILY,
-    FULL_LOAD,
     MEMORY,
     NOTES,
     RSS,
@@ -53,16 +52,14 @@ def figure_6a(fields: Fields) -> Figure:
                     )
                 )
     columns = ("where", "cycles", "steer", *_PARTS, "x RSS", "each CPU second", "workers", "sender", "lost %")
-    sheets = [Sheet("Thousand frames of 64 bytes a second; processors of workers and sender", columns, rows)]
-    if fields.cables:
-        sheets.append(_order(fields))
+    sheet = Sheet("Thousand frames of 64 bytes a second; processors of workers and sender", columns, rows)
     return Figure(
         number="3.6a",
         title="Figure 3.6a: processing rate of one flow",
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
-        sheets=tuple(sheets),
+        sheets=(sheet,),
         claims=tuple(_claims_6a(fields)),
         pictures=(_picture_6a(fields),),
         notes=NOTES,
@@ -70,18 +67,6 @@ def figure_6a(fields: Fields) -> Figure:
         family=FAMILY,
         options=fields.options,
     )
-
-
-def _order(fields: Fields) -> Sheet:
-    rows: list[tuple[Cell, ...]] = []
-    for cycles in fields.scope.cycles:
-        for steer in BOTH:
-            found = [fields.order(steer, cycles, seed) for seed in fields.seeds()]
-            late = [100 * each.late for each in found]
-            more = [100 * each.late_by_three for each in found]
-            rows.append((cycles, steer, mean(late), mean(more), max(100 * each.lost for each in found)))
-    title = f"Frames out of order, %, at {FULL_LOAD:.0%} of the lower rate, sent in order one by one"
-    return Sheet(title, ("cycles", "steer", "after a later one", "after three or more", "lost %"), rows)
 
 
 def _claims_6a(fields: Fields) -> list[Claim]:

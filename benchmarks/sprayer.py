@@ -1,0 +1,415 @@
+"""Network functions: what forwarding costs, what spraying gains, its fairness, delays, look-ups and start.
+
+Between namespaces of its own (``dios.sprayer.lab``), offloads off, both sides of a ratio in turns in one run.
+The sender has the same processors as what is measured, so each row tells how much of them it used.
+
+Not for: the thesis' figures (``dios repro sprayer``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import median
+from benchmarks.report import Goal, Row, Section, judge, number, times
+from benchmarks.sprayer_loops import bare_cycles, cycles_each_second, nat_lookups, plain_python
+from dios.limits import SPRAYER_BATCH
+from dios.sprayer.functions.synthetic import Synthetic
+from dios.sprayer.lab import measure, tcp
+from dios.sprayer.lab.cables import CABLE, LEFT_LINK, RIGHT_LINK, Cables
+from dios.sprayer.lab.frames import ABOVE, Frames
+from dios.sprayer.lab.measure import LONG, LONG_BURST, Rate, Setting
+from dios.sprayer.lab.spaces import NotHereError, mortal
+from dios.sprayer.lab.spaces import run as run_command
+from dios.sprayer.lab.traffic import Sender, made
+from dios.sprayer.linux.offloads import change, wanted
+from dios.sprayer.memory_engine import MemoryEngine
+from dios.sprayer.workers import Workers
+
+SEEDS: Final = (31, 32, 33)
+SECONDS: Final = 1.0
+CYCLES: Final = 10_000
+LOAD: Final = 0.7
+FLOWS: Final = 8
+TCP_SECONDS: Final = 3
+TABLE_FLOWS: Final = 1_000_000
+TURNS: Final = 20_000
+_MIDDLE_LINK: Final = bytes.fromhex("02d105010001")
+_NEXT: Final = "10.215.0.2"
+WAIT_S: Final = 20.0
+EVERY_S: Final = 0.002
+
+
+def run(section: Section) -> None:
+    """Measure and judge."""
+    _framework(section)
+    _lookups(section)
+    _memory(section)
+    try:
+        with Cables() as cables:
+            _forwarding(section, cables)
+            lower = _one_flow(section, cables)
+            _delays(section, cables, lower)
+            _first_packet(section, cables)
+            if tcp.missing():
+                section.trouble.append(f"Jain's index of {FLOWS} flows: {tcp.missing()}")
+            else:
+                _fairness(section, cables)
+    except NotHereError as error:
+        section.trouble.append(error.message)
+
+
+# One core -----------------------------------------------------------------------------------------------
+def _forwarding(section: Section, cables: Cables) -> None:
+    """One flow of long frames by one core: workers, plain Python and the kernel."""
+    setting = Setting(cores=1, steer="rss", length=LONG, seed=SEEDS[0], seconds=SECONDS)
+    measure.forwarding(cables, None, setting._replace(seconds=0.1))
+    _plain(cables)
+    contenders: dict[str, Callable[[], Rate]] = {
+        "workers": lambda: measure.forwarding(cables, None, setting),
+        "plain Python": lambda: _by_python(cables, setting),
+        "kernel": lambda: _by_kernel(setting),
+    }
+    found: dict[str, list[Rate]] = {name: [] for name in contenders}
+    for _ in SEEDS:
+        for name, forward in contenders.items():
+            found[name].append(forward())
+    rates = {name: median([rate.frames_s for rate in each]) for name, each in found.items()}
+    alone = {name: median([_us(rate) for rate in each]) for name, each in found.items()}
+    both = {name: median([_us_with_sender(rate) for rate in each]) for name, each in found.items()}
+    for name in contenders:
+        section.figure(f"1,514 bytes, one flow, one core, {name}", rates[name], "frames/s")
+        section.figure(f"the same, {name}, processor without the sender", alone[name], "us a frame")
+        section.figure(f"the same, {name}, processor with the sender", both[name], "us a frame")
+    ratio = rates["workers"] / rates["plain Python"]
+    section.rows.append(
+        Row(
+            "forwarding with a stateless function, one flow, one core",
+            f"{number(rates['workers'])} frames/s",
+            f"plain Python {number(rates['plain Python'])}; the kernel {number(rates['kernel'])}",
+            times(ratio),
+            judge("3 x", ratio, 3.0, below=False),
+            Goal("10 x, and above the kernel", ratio >= 10.0 and rates["workers"] > rates["kernel"]),
+            f"a frame takes {number(alone['workers'])} us of the worker's processor beside "
+            f"{number(alone['plain Python'])} of plain Python's, which is "
+            f"{times(alone['plain Python'] / alone['workers'])}; with the sender "
+            f"{number(both['workers'])}, {number(both['plain Python'])} and, by the kernel, which "
+            f"forwards on the sender's processor, {number(both['kernel'])}",
+        )
+    )
+
+
+def _us(rate: Rate) -> float:
+    return 1e6 * rate.worker_cpus / rate.frames_s
+
+
+def _us_with_sender(rate: Rate) -> float:
+    return 1e6 * (rate.worker_cpus + rate.sender_cpus) / rate.frames_s
+
+
+def _by_python(cables: Cables, setting: Setting) -> Rate:
+    frames = made(1, setting.length, setting.seed, burst=LONG_BURST)
+    with plain_python(cables) as counter, Sender(cables.left, frames) as sender:
+        return measure.taken(cables, sender, counter, setting.seconds, [0])
+
+
+def _by_kernel(setting: Setting) -> Rate:
+    """Forwarding by the kernel, between machines of its own, as much as it is sent."""
+    with Cables() as cables:
+        turned = "/proc/sys/net/ipv4"
+        off = " ".join(f"echo 0 > {turned}/conf/{name}/rp_filter;" for name in ("all", "in0", "out0"))
+        run_command(cables.middle.inside("sh", "-c", f"echo 1 > {turned}/ip_forward; {off}"))
+        cables.middle.batch(
+            [
+                f"route add {_NEXT}/32 dev out0",
+                f"neighbour add {_NEXT} lladdr {RIGHT_LINK.hex(':')} dev out0",
+                f"route add 10.0.0.0/8 via {_NEXT} dev out0",
+            ]
+        )
+        _plain(cables)
+        frames = Frames(
+            1, setting.length, setting.seed, target=_MIDDLE_LINK, source=LEFT_LINK, burst=LONG_BURST
+        )
+        with Sender(cables.left, frames) as sender:
+            return measure.taken(cables, sender, None, setting.seconds)
+
+
+def _plain(cables: Cables) -> None:
+    """No offloads on the function's side, as while a function runs."""
+    with cables.middle.entered():
+        for name in ("in0", "out0"):
+            features = [each for each in wanted(name) if each.startswith(("tx-", "rx-gro"))]
+            plain = [
+                each for each in features if "segmentation" in each or "checksum" in each or "gro" in each
+            ]
+            change(name, dict.fromkeys(plain, False))
+
+
+def _framework(section: Section) -> None:
+    """Cycles that workers add to the bare loop of an engine."""
+    hertz = cycles_each_second()
+    text = [each.tobytes()[ABOVE:] for each in made(1, measure.SHORT, SEEDS[0]).messages]
+    spans: dict[str, list[float]] = {"bare": [], "workers": [], "synthetic": []}
+    for _ in range(5):
+        engines = [MemoryEngine(text, 1, room=0, again=measure.AGAIN) for _ in spans]
+        spans["bare"].append(bare_cycles(engines[0], TURNS) / (TURNS * SPRAYER_BATCH))
+        for name, engine, function in (
+            ("workers", engines[1], None),
+            ("synthetic", engines[2], Synthetic(0)),
+        ):
+            workers = Workers(function, engine, seed=SEEDS[0])
+            workers.turn(0, TURNS // 10)
+            begun = time.thread_time()
+            frames = workers.turn(0, TURNS)
+            spans[name].append((time.thread_time() - begun) * hertz / frames)
+    found = {name: median(each) for name, each in spans.items()}
+    for name, value in found.items():
+        section.figure(f"in memory, one core, {name}", value, "cycles a packet")
+    own = found["workers"] - found["bare"]
+    section.rows.append(
+        Row(
+            "cost of the framework above the bare loop of an engine",
+            f"{number(own)} cycles a packet",
+            f"the loop itself {number(found['bare'])}",
+            "",
+            judge("400", own, 400.0),
+            judge("150", own, 150.0),
+            f"frames in memory, stateless; with the synthetic function, a flow and its header, "
+            f"{number(found['synthetic'])} in all; {hertz / 1e9:.2f} GHz",
+        )
+    )
+
+
+def _lookups(section: Section) -> None:
+    """Look-ups in a NAT's table."""
+    found = [nat_lookups(TABLE_FLOWS, seed) for seed in SEEDS]
+    batches = section.figure(
+        "NAT, 1,000,000 flows, get_flows", median([each.in_batches for each in found]) / 1e6, "million/s"
+    )
+    single = section.figure(
+        "NAT, 1,000,000 flows, get_flow", median([each.one_by_one for each in found]) / 1e6, "million/s"
+    )
+    section.rows.append(
+        Row(
+            "NAT look-ups on one core, 1,000,000 flows",
+            f"{number(batches)} million/s",
+            "",
+            "",
+            judge("5 million/s", batches, 5.0, below=False),
+            judge("15 million/s", batches, 15.0, below=False),
+            f"get_flows, batches of {SPRAYER_BATCH} in an order that is drawn; get_flow {number(single)}; "
+            f"{min(each.held for each in found):,} flows held",
+        )
+    )
+
+
+# Two cores ----------------------------------------------------------------------------------------------
+def _both(rate: Callable[[str, int], Rate]) -> dict[str, list[Rate]]:
+    """RSS and spraying in turns."""
+    found: dict[str, list[Rate]] = {"rss": [], "spray": []}
+    for seed in SEEDS:
+        for steer, each in found.items():
+            each.append(rate(steer, seed))
+    return found
+
+
+def _gain(section: Section, found: dict[str, list[Rate]], where: str, note: str) -> None:
+    """The row of one flow."""
+    rates = {name: median([rate.frames_s for rate in each]) for name, each in found.items()}
+    for name, value in rates.items():
+        section.figure(f"one flow, {CYCLES:,} cycles, {where}, {name}", value, "frames/s")
+    ratios = [two.frames_s / one.frames_s for one, two in zip(*found.values(), strict=True)]
+    ratio = median(ratios)
+    each = ", ".join(f"{value:.2f}" for value in ratios)
+    section.rows.append(
+        Row(
+            f"one flow, {CYCLES:,} cycles a packet, two cores: spraying, {where}",
+            f"{number(rates['spray'])} frames/s",
+            f"RSS {number(rates['rss'])}",
+            times(ratio),
+            judge("1.7 x", ratio, 1.7, below=False),
+            judge("1.9 x", ratio, 1.9, below=False),
+            f"each round: {each}; {note}",
+        )
+    )
+
+
+def _memory(section: Section) -> None:
+    setting = Setting(cores=2, seconds=SECONDS)
+    found = _both(
+        lambda steer, seed: measure.in_memory(Synthetic(CYCLES), setting._replace(steer=steer, seed=seed))
+    )
+    _gain(section, found, "frames in memory", "both processors are the workers' alone")
+
+
+def _one_flow(section: Section, cables: Cables) -> float:
+    """Between namespaces; the lower rate."""
+    setting = Setting(cores=2, seconds=SECONDS)
+    found = _both(
+        lambda steer, seed: measure.forwarding(
+            cables, Synthetic(CYCLES), setting._replace(steer=steer, seed=seed)
+        )
+    )
+    sender = median([rate.sender_cpus for rate in found["spray"]])
+    share = median([rate.worker_cpus for rate in found["spray"]])
+    per_cpu = [median([rate.per_cpu_s for rate in each]) for each in found.values()]
+    section.figure("one flow, spraying, processors of the sender", sender, "processors")
+    section.figure("one flow, spraying, processors of workers", share, "processors")
+    note = (
+        f"sprayed, the sender takes {sender:.2f} of the two processors and workers have {share:.2f}; "
+        f"a second of a worker's processor is worth {number(per_cpu[1])} frames sprayed and "
+        f"{number(per_cpu[0])} by RSS"
+    )
+    _gain(section, found, "between namespaces", note)
+    return min(median([rate.frames_s for rate in each]) for each in found.values())
+
+
+def _delays(section: Section, cables: Cables, lower: float) -> None:
+    """The 99th percentile at 70 % of the lower rate."""
+    late: dict[str, list[float]] = {"rss": [], "spray": []}
+    lost = 0.0
+    for seed in SEEDS:
+        for steer, each in late.items():
+            setting = Setting(cores=2, steer=steer, seed=seed, seconds=SECONDS)
+            found = measure.delay(cables, Synthetic(CYCLES), setting, int(LOAD * lower))
+            each.append(found.p99)
+            lost = max(lost, found.lost)
+            section.figure(f"one flow, {LOAD:.0%} load, {steer}, seed {seed}, median", found.median, "us")
+            section.figure(f"one flow, {LOAD:.0%} load, {steer}, seed {seed}, 99 %", found.p99, "us")
+    own, peer = median(late["spray"]), median(late["rss"])
+    section.rows.append(
+        Row(
+            f"99th percentile round trip, one flow, {CYCLES:,} cycles, {LOAD:.0%} load: spraying",
+            f"{number(own)} us",
+            f"RSS {number(peer)} us",
+            times(own / peer),
+            judge("not worse", own / peer, 1.0),
+            judge("better", own / peer, 0.95),
+            f"{number(LOAD * lower)} frames/s; at most {lost:.2%} were lost",
+        )
+    )
+
+
+def _fairness(section: Section, cables: Cables) -> None:
+    """Jain's index of connections of a real TCP."""
+    found: dict[str, list[float]] = {"rss": [], "spray": []}
+    carried: dict[str, list[float]] = {"rss": [], "spray": []}
+    for seed in SEEDS:
+        for steer, each in found.items():
+            setting = Setting(cores=2, steer=steer, flows=FLOWS, seed=seed, seconds=TCP_SECONDS)
+            one = tcp.throughput(cables, Synthetic(CYCLES), setting)
+            each.append(
+                section.figure(f"{FLOWS} connections, {steer}, seed {seed}", one.jain, "Jain's index")
+            )
+            carried[steer].append(
+                section.figure(f"{FLOWS} connections, {steer}, seed {seed}", one.bits_s / 1e9, "Gbit/s")
+            )
+            section.figure(f"{FLOWS} connections, {steer}, seed {seed}, sent again", 100 * one.again, "%")
+    # The worst seed decides.
+    own, peer = min(found["spray"]), min(found["rss"])
+    section.rows.append(
+        Row(
+            f"Jain's index of {FLOWS} connections, {CYCLES:,} cycles a packet: spraying, the worst seed",
+            f"{own:.4f}",
+            f"RSS {peer:.4f}",
+            "",
+            judge("0.98", own, 0.98, below=False),
+            judge("0.995", own, 0.995, below=False),
+            f"iperf3, {TCP_SECONDS} s each; together {median(carried['spray']):.2f} Gbit/s sprayed and "
+            f"{median(carried['rss']):.2f} by RSS",
+        )
+    )
+
+
+# A start ------------------------------------------------------------------------------------------------
+def _first_packet(section: Section, cables: Cables) -> None:
+    """From starting the command to the first packet on the other side."""
+    # The first start compiles, if anything has to be.
+    spans = [_started(cables) for _ in range(1 + len(SEEDS))]
+    own = section.figure("dios nf run nat, first packet, compiled before", median(spans[1:]), "s")
+    section.rows.append(
+        Row(
+            "first packet after the start of a NAT, compiled code cached",
+            f"{number(own)} s",
+            "",
+            "",
+            judge("2 s", own, 2.0),
+            judge("0.5 s", own, 0.5),
+            f"`dios nf run nat`; the first of all starts {number(spans[0])} s",
+        )
+    )
+
+
+def _started(cables: Cables) -> float:
+    words = (
+        "nf",
+        "run",
+        "nat",
+        "--set",
+        "addresses=10.214.0.9",
+        "--in",
+        "in0",
+        "--out",
+        "out0",
+        "--cores",
+        "2",
+    )
+    command = cables.middle.inside(str(Path(sys.executable).with_name("dios")), *words)
+    with (
+        _heard(cables) as first,
+        _knocking(cables),
+        subprocess.Popen(mortal(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process,
+    ):
+        begun = time.monotonic()
+        try:
+            return first(WAIT_S) - begun
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _heard(cables: Cables) -> Iterator[Callable[[float], float]]:
+    """Waits for the first frame of TCP on the right; when it came."""
+    with cables.right.entered():
+        ear = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        ear.bind((CABLE, 0x0800))
+
+    def first(limit_s: float) -> float:
+        ear.settimeout(limit_s)
+        while ear.recv(2048)[23] != 6:
+            continue
+        return time.monotonic()
+
+    with ear:
+        yield first
+
+
+@contextlib.contextmanager
+def _knocking(cables: Cables) -> Iterator[None]:
+    """Connections that are opened on the left, one after the other."""
+    over = threading.Event()
+    with Sender(cables.left, made(4096, measure.SHORT, SEEDS[0])) as sender:
+
+        def knock() -> None:
+            while not over.is_set():
+                for message in sender.frames.opening:
+                    sender.give(message)
+                    if over.wait(EVERY_S):
+                        return
+
+        thread = threading.Thread(target=knock)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
