@@ -33,7 +33,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-replay soak crashtest docs changelog deniability all clean
+.PHONY: help setup demo demo-evil test lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-frames fuzz-replay soak crashtest docs changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -137,6 +137,9 @@ fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAME
 fuzz-nodes: setup ## Tell LIES (1000000) to cores in the name of a node with a certificate (SEED=N repeats a play).
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES) $(if $(SEED),--seed $(SEED))
 	HOSTILE_FRAMES=$(FRAMES_OF_NODES) $(BIN)/python -m pytest --quiet tests/security/test_hostile_node_wire.py
+
+fuzz-frames: setup ## Send FRAMES (1000000) bad packets through network functions (SEED=N repeats a run, REPORT=file.md).
+	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.packets_run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"

@@ -1,0 +1,114 @@
+"""Network functions under bad packets, and what must hold of each of them.
+
+For: the suite and ``make fuzz-frames`` (``packets_run.py``). Not for: what is sent (``bad_packets.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from dios.sprayer.functions.balancer import Balancer
+from dios.sprayer.functions.firewall import Firewall
+from dios.sprayer.functions.monitor import Monitor
+from dios.sprayer.functions.nat import Nat
+from dios.sprayer.memory_engine import MemoryEngine
+from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.packet import CAUSES, DROP
+from dios.sprayer.pcap import Frame, PcapWriter, replay
+from dios.sprayer.workers import Statistics, Workers
+from tests.fuzz.bad_packets import OUTSIDE4, OUTSIDE6, SERVICE
+
+CORES = 2
+PART = 20_000
+SECONDS = 400
+"""Of a file's time, so that flows are over in between."""
+_TABLES = 512
+
+FUNCTIONS: dict[str, Callable[[], NetworkFunction]] = {
+    "NAT": lambda: Nat((*OUTSIDE4, *OUTSIDE6), range(1024, 1028), flows_max=_TABLES),
+    "firewall": lambda: Firewall(flows_max=_TABLES),
+    "monitor": lambda: Monitor(flows_max=_TABLES),
+    "balancer": lambda: Balancer(
+        SERVICE, [("10.0.0.1", 1100), ("10.0.0.2", 1101)], "10.0.0.250", flows_max=_TABLES
+    ),
+}
+"""Functions with tables that are too small for what comes."""
+
+
+def side(data: bytes) -> int:
+    """Inside or outside, by a byte of the frame."""
+    return data[11] & 1 if len(data) > 11 else 0
+
+
+def write(path: Path, frames: Iterable[bytes], count: int) -> None:
+    """A file of so many frames."""
+    with path.open("wb") as file:
+        writer = PcapWriter(file)
+        for number, data in enumerate(frames):
+            writer.write(number * SECONDS * 10**9 // count, data)
+
+
+def dropped(found: Statistics, function: NetworkFunction) -> dict[str, int]:
+    """Frames by the cause for which they went nowhere."""
+    rows = {row.name: row.stateless if function.stateless else row.stateful for row in CAUSES}
+    return {name: count for name, count in found.causes.items() if rows[name] == DROP and count}
+
+
+def accounted(found: Statistics, function: NetworkFunction, count: int) -> None:
+    """Every frame was received once, and sent, or dropped for one cause."""
+    causes = dropped(found, function)
+    counts = found.counts
+    assert counts["received"] == count, (counts, causes)
+    assert counts["sent"] + sum(causes.values()) == count, (counts, causes)
+    assert counts["handed_over"] == counts["taken_over"], counts
+
+
+def through_a_file(
+    source: Path, target: Path, name: str, count: int, progress: Callable[[int], None] | None = None
+) -> dict[str, int]:
+    """Replay a file through a function; what was dropped, by cause, and ``sent``."""
+    function = FUNCTIONS[name]()
+    found = replay(source, target, function, cores=CORES, side=side, progress=progress)
+    accounted(found, function, count)
+    return {"sent": found.counts["sent"], **dropped(found, function)}
+
+
+def in_parts(frames: Iterator[Frame]) -> Iterator[list[bytes]]:
+    """Some frames at a time."""
+    while part := [each.data for each in islice(frames, PART)]:
+        yield part
+
+
+def through_memory(frames: Iterator[Frame], name: str) -> Counter[str]:
+    """Let frames go through a function; each must be given back once, and go out once, or not at all."""
+    function = FUNCTIONS[name]()
+    workers: Workers | None = None
+    seen: Counter[str] = Counter()
+    for number, part in enumerate(in_parts(frames)):
+        engine = MemoryEngine(
+            part, CORES, sides=[side(data) for data in part], steer=np.arange(len(part)) % CORES
+        )
+        if workers is None:
+            workers = Workers(function, engine, seed=1, now=1)
+        else:
+            workers.tell_time(1 + number)
+            workers.change_engine(engine)
+        workers.drain()
+        assert (engine.released == 1).all(), f"part {number}: {Counter(engine.released.tolist())}"
+        sent = engine.sent()
+        assert len({each.frame for each in sent}) == len(sent), f"part {number}"
+        for each in sent:
+            before = part[each.frame]
+            assert len(each.data) == len(before), f"part {number}, frame {each.frame}: {before.hex()}"
+            # Ethernet is nobody's to change.
+            assert each.data[:14] == before[:14], f"part {number}, frame {each.frame}: {before.hex()}"
+            seen["changed" if each.data != before else "as it was"] += 1
+        seen["frames"] += len(part)
+    assert workers is not None
+    accounted(workers.statistics(), function, seen["frames"])
+    return seen

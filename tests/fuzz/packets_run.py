@@ -1,0 +1,130 @@
+"""``make fuzz-frames``: a file of bad packets through network functions, told as it goes.
+
+    python -m tests.fuzz.packets_run --frames 1000000 [--seed N] [--report FILE.md]
+
+Not for: what is sent (``bad_packets.py``) and what must hold (``packets_play.py``). Status 1 for a finding,
+which its seed repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import secrets
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from random import Random
+
+from dios.sprayer.pcap import read_pcap
+from tests.fuzz.bad_packets import frames, seeds
+from tests.fuzz.packets_play import CORES, FUNCTIONS, through_a_file, through_memory, write
+from tests.fuzz.run import TELL_S, say
+
+FLAT_BYTES = 48 * 2**20
+"""So much more memory than after the first tenth is what a run's own parts take, one more or less."""
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@dataclass
+class Watch:
+    """Memory as a file goes through."""
+
+    size: int
+    told: float = field(default_factory=time.monotonic)
+    first: int = 0
+    last: int = 0
+
+    def __call__(self, done: int) -> None:
+        """So many bytes of it are through."""
+        self.last = resident()
+        if not self.first and done > self.size // 10:
+            self.first = self.last
+        if time.monotonic() - self.told > TELL_S:
+            self.told = time.monotonic()
+            say(f"  {100 * done // self.size:>3} %  {self.last >> 20} MiB", over=True)
+
+
+def attack(folder: Path, count: int, seed: int) -> dict[str, dict[str, int]]:
+    """Everything, by function. AssertionError for a finding."""
+    rng = Random(seed)  # noqa: S311 - repeatable, nothing secret
+    path = folder / "in.pcap"
+    write(path, frames(rng, count, seeds(rng)), count)
+    size = path.stat().st_size - 24 - 16 * count
+    say(f"{count:,} packets, {size:,} bytes, seed {seed}")
+    found: dict[str, dict[str, int]] = {}
+    for name in FUNCTIONS:
+        began = time.monotonic()
+        watch = Watch(size)
+        found[name] = through_a_file(path, folder / "out.pcap", name, count, watch)
+        grown = watch.last - watch.first
+        assert grown < FLAT_BYTES, f"{name}: {watch.first:,} bytes of memory, and {watch.last:,} at the end"
+        with path.open("rb") as file:
+            changed = through_memory(read_pcap(file, "in"), name)["changed"]
+        found[name] |= {"changed": changed, "MiB before": watch.first >> 20, "MiB after": watch.last >> 20}
+        say(f"  {name}: {found[name]}  {time.monotonic() - began:.0f} s")
+    return found
+
+
+def report(path: Path, count: int, seed: int, found: dict[str, dict[str, int]], seconds: float) -> None:
+    """The page of results."""
+    rows = list(dict.fromkeys(row for told in found.values() for row in told))
+    ends = [row for row in ("sent", "changed", "MiB before", "MiB after") if row in rows]
+    today = date.today().isoformat()  # noqa: DTZ011 - the day here
+    system, python = f"{platform.system()} {platform.release().split('-')[0]}", platform.python_version()
+    lines = [
+        "# Network functions before bad packets",
+        "",
+        f"`make fuzz-frames`, {today}, seed {seed}. **Nothing found:** {count:,} packets through each of",
+        f"{len(found)} functions on {CORES} cores, twice, in {seconds:.0f} s.",
+        "[How it works](../../docs/fuzzing.md).",
+        "",
+        f"Machine: {system}, Python {python}, {os.cpu_count()} processors.",
+        "",
+        "Each packet was received once, sent or dropped for one cause, and its place given back once.",
+        "Packets cross between cores, and tables and ports are few, so that they run out.",
+        "",
+        "| | " + " | ".join(found) + " |",
+        "|---|" + "---|" * len(found),
+    ]
+    for row in [*ends[:2], *(each for each in rows if each not in ends), *ends[2:]]:
+        name = f"dropped: {row}" if row not in ends else row
+        lines.append(f"| {name} | " + " | ".join(f"{told.get(row, 0):,}" for told in found.values()) + " |")
+    lines += ["", "Memory is that of the whole process after a tenth of the packets, and after the last.", ""]
+    path.write_text("\n".join(lines))
+
+
+def main() -> int:
+    """Do what the arguments say; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Send bad packets through network functions.")
+    parser.add_argument("--frames", type=int, default=1_000_000, help="how many packets to make")
+    parser.add_argument("--seed", type=int, default=None, help="drawn when not given")
+    parser.add_argument("--report", type=Path, default=None, help="write the page of results there")
+    chosen = parser.parse_args()
+    seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found = attack(Path(folder), chosen.frames, seed)
+    except Exception:  # noqa: BLE001 - whatever it is, it is the finding
+        say(f"\nFINDING:\n{traceback.format_exc()}")
+        say(f"repeat it with\n  make fuzz-frames SEED={seed} FRAMES={chosen.frames}")
+        return 1
+    seconds = time.monotonic() - began
+    say(f"nothing found: {chosen.frames:,} packets through {', '.join(found)}, {seconds:.0f} s")
+    if chosen.report:
+        report(chosen.report, chosen.frames, seed, found, seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
