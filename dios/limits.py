@@ -468,6 +468,7 @@ SPRAYER_QUEUES_MAX: Final = 16  # that an interface deals its frames to
 SPRAYER_SENDS: Final = 16  # calls for one batch of frames that the kernel takes in parts
 SPRAYER_SPINS: Final = 64  # looks at empty interfaces, one after the other, before a core waits
 SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
+SPRAYER_NICE: Final = -15  # of workers that have a processor of their own
 SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
 SPRAYER_SERVERS_MAX: Final = 1024  # that connections are dealt to

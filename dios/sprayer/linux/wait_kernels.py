@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from dios.compiled import borrowing
-from dios.limits import SPRAYER_SOON, SPRAYER_SPINS
+from dios.limits import SPRAYER_NICE, SPRAYER_SOON, SPRAYER_SPINS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,13 +52,21 @@ _sched_setaffinity: Final = cast(
     "Callable[[Whole, Whole, Whole], int]",
     types.ExternalFunction("sched_setaffinity", _int(_int, _long, _long)),
 )
+_setpriority: Final = cast(
+    "Callable[[Whole, Whole, Whole], int]",
+    types.ExternalFunction("setpriority", _int(_int, types.uint32, _int)),
+)
 
 
 @borrowing
 def go_to_processor(words: Context) -> None:
-    """At a thread's first reception: where it was told to run."""
+    """At a thread's first reception: where it was told to run, and before others if it may.
+
+    Packets that wait behind another process are overtaken by those that other workers have.
+    """
     if words[SET]:
         _sched_setaffinity(np.int32(0), words[SET_BYTES], words[SET])
+        _setpriority(np.int32(0), np.uint32(0), np.int32(SPRAYER_NICE))
         words[SET] = 0
 
 
