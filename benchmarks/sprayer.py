@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -75,6 +76,7 @@ def _forwarding(section: Section, cables: Cables) -> None:
     _plain(cables)
     contenders: dict[str, Callable[[], Rate]] = {
         "workers": lambda: measure.forwarding(cables, None, setting),
+        "AF_XDP": lambda: measure.forwarding(cables, None, setting._replace(how="af_xdp")),
         "plain Python": lambda: _by_python(cables, setting),
         "kernel": lambda: _by_kernel(setting),
     }
@@ -89,22 +91,23 @@ def _forwarding(section: Section, cables: Cables) -> None:
         section.figure(f"1,514 bytes, one flow, one core, {name}", rates[name], "frames/s")
         section.figure(f"the same, {name}, processor without the sender", alone[name], "us a frame")
         section.figure(f"the same, {name}, processor with the sender", both[name], "us a frame")
-    ratio = rates["workers"] / rates["plain Python"]
-    section.rows.append(
-        Row(
-            "forwarding with a stateless function, one flow, one core",
-            f"{number(rates['workers'])} frames/s",
-            f"plain Python {number(rates['plain Python'])}; the kernel {number(rates['kernel'])}",
-            times(ratio),
-            judge("3 x", ratio, 3.0, below=False),
-            Goal("10 x, and above the kernel", ratio >= 10.0 and rates["workers"] > rates["kernel"]),
-            f"a frame takes {number(alone['workers'])} us of the worker's processor beside "
-            f"{number(alone['plain Python'])} of plain Python's, which is "
-            f"{times(alone['plain Python'] / alone['workers'])}; with the sender "
-            f"{number(both['workers'])}, {number(both['plain Python'])} and, by the kernel, which "
-            f"forwards on the sender's processor, {number(both['kernel'])}",
+    for name, what in (("workers", "packet sockets"), ("AF_XDP", "AF_XDP")):
+        ratio = rates[name] / rates["plain Python"]
+        section.rows.append(
+            Row(
+                f"forwarding with a stateless function, one flow, one core, {what}",
+                f"{number(rates[name])} frames/s",
+                f"plain Python {number(rates['plain Python'])}; the kernel {number(rates['kernel'])}",
+                times(ratio),
+                judge("3 x", ratio, 3.0, below=False),
+                Goal("10 x, and above the kernel", ratio >= 10.0 and rates[name] > rates["kernel"]),
+                f"a frame takes {number(alone[name])} us of the worker's processor beside "
+                f"{number(alone['plain Python'])} of plain Python's, which is "
+                f"{times(alone['plain Python'] / alone[name])}; with the sender {number(both[name])}, "
+                f"{number(both['plain Python'])} and, by the kernel, which forwards on the sender's "
+                f"processor, {number(both['kernel'])}",
+            )
         )
-    )
 
 
 def _us(rate: Rate) -> float:
@@ -250,26 +253,29 @@ def _memory(section: Section) -> None:
     _gain(section, found, "frames in memory", "both processors are the workers' alone")
 
 
+def _sprayed(cables: Cables, how: str, steer: str, seed: int) -> Rate:
+    setting = Setting(cores=2, seconds=SECONDS, how=how, steer=steer, seed=seed)
+    return measure.forwarding(cables, Synthetic(CYCLES), setting)
+
+
 def _one_flow(section: Section, cables: Cables) -> float:
-    """Between namespaces; the lower rate."""
-    setting = Setting(cores=2, seconds=SECONDS)
-    found = _both(
-        lambda steer, seed: measure.forwarding(
-            cables, Synthetic(CYCLES), setting._replace(steer=steer, seed=seed)
+    """Between namespaces; the lower rate by packet sockets."""
+    lower = 0.0
+    for how, what in (("af_xdp", "AF_XDP"), ("af_packet", "packet sockets")):
+        found = _both(partial(_sprayed, cables, how))
+        sender = median([rate.sender_cpus for rate in found["spray"]])
+        share = median([rate.worker_cpus for rate in found["spray"]])
+        per_cpu = [median([rate.per_cpu_s for rate in each]) for each in found.values()]
+        section.figure(f"one flow, spraying, {what}, processors of the sender", sender, "processors")
+        section.figure(f"one flow, spraying, {what}, processors of workers", share, "processors")
+        note = (
+            f"sprayed, the sender takes {sender:.2f} of the two processors and workers have {share:.2f}; "
+            f"a second of a worker's processor is worth {number(per_cpu[1])} frames sprayed and "
+            f"{number(per_cpu[0])} by RSS"
         )
-    )
-    sender = median([rate.sender_cpus for rate in found["spray"]])
-    share = median([rate.worker_cpus for rate in found["spray"]])
-    per_cpu = [median([rate.per_cpu_s for rate in each]) for each in found.values()]
-    section.figure("one flow, spraying, processors of the sender", sender, "processors")
-    section.figure("one flow, spraying, processors of workers", share, "processors")
-    note = (
-        f"sprayed, the sender takes {sender:.2f} of the two processors and workers have {share:.2f}; "
-        f"a second of a worker's processor is worth {number(per_cpu[1])} frames sprayed and "
-        f"{number(per_cpu[0])} by RSS"
-    )
-    _gain(section, found, "between namespaces", note)
-    return min(median([rate.frames_s for rate in each]) for each in found.values())
+        _gain(section, found, f"between namespaces, {what}", note)
+        lower = min(median([rate.frames_s for rate in each]) for each in found.values())
+    return lower
 
 
 def _delays(section: Section, cables: Cables, lower: float) -> None:

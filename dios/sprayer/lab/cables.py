@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from dios.errors import InvalidError
 from dios.sprayer.lab.spaces import Space
 from dios.sprayer.linux.af_packet import AfPacketEngine, between, processors
+from dios.sprayer.linux.af_xdp import AfXdpEngine
 from dios.sprayer.linux.offloads import change, wanted
 
 LEFT: Final = "10.214.0.1"
@@ -24,6 +27,7 @@ CABLE: Final = "e0"
 INSIDE: Final = "in0"
 OUTSIDE: Final = "out0"
 _OFF: Final = ("tx-checksum", "tx-generic-segmentation", "tx-sctp", "tx-tcp", "tx-udp")
+_FREED_S: Final = 2.0
 RIGHT_LINK: Final = bytes.fromhex("02d105020002")
 LEFT_LINK: Final = bytes.fromhex("02d105020001")
 
@@ -55,19 +59,32 @@ class Cables:
             change(CABLE, dict.fromkeys(offs, False))
 
     @contextlib.contextmanager
-    def engine(self, cores: int, steer: str, *, secret: int | None = None) -> Iterator[AfPacketEngine]:
+    def engine(
+        self, cores: int, steer: str, *, secret: int | None = None, how: str = "af_packet"
+    ) -> Iterator[AfPacketEngine | AfXdpEngine]:
         """Sockets in the middle for so many workers, each with a processor if there are enough."""
-        pair = [(INSIDE, OUTSIDE)]
         with contextlib.ExitStack() as stack:
             with self.middle.entered():
-                pin = processors(cores)
-                made = between(pair, cores, steer=steer, pin=pin, secret=secret, records=self._folder)
-                engine = stack.enter_context(made)
+                engine = self._engine(stack, cores, steer, secret, how)
             try:
                 yield engine
             finally:
                 with self.middle.entered():
                     stack.close()
+
+    def _engine(
+        self, stack: contextlib.ExitStack, cores: int, steer: str, secret: int | None, how: str
+    ) -> AfPacketEngine | AfXdpEngine:
+        pairs, pin, late = [(INSIDE, OUTSIDE)], processors(cores), time.monotonic() + _FREED_S
+        while True:
+            made = between(pairs, cores, how=how, steer=steer, pin=pin, secret=secret, records=self._folder)
+            try:
+                return stack.enter_context(made)
+            except InvalidError:
+                # The kernel lets the queues of AF_XDP go some time after their last socket.
+                if how != "af_xdp" or time.monotonic() > late:
+                    raise
+            time.sleep(_FREED_S / 100)
 
     def arrived(self) -> int:
         """Frames that came to the right so far."""

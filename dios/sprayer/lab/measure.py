@@ -48,6 +48,8 @@ class Setting(NamedTuple):
     length: int = SHORT
     seed: int = 1
     seconds: float = 1.0
+    how: str = "af_packet"
+    """Or ``af_xdp``."""
 
 
 class Rate(NamedTuple):
@@ -128,7 +130,7 @@ def _running(
     """A function between the cables, and a sender whose flows are open."""
     frames = made(setting.flows, setting.length, setting.seed, burst=burst)
     with (
-        cables.engine(setting.cores, setting.steer, secret=setting.seed) as engine,
+        cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine,
         Sender(cables.left, frames) as sender,
     ):
         workers = Workers(function, engine, seed=setting.seed)

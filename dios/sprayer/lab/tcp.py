@@ -75,7 +75,7 @@ def throughput(
     Workers go ``first`` on their processors, or take turns with both ends.
     """
     seconds = max(1, round(setting.seconds))
-    with cables.engine(setting.cores, setting.steer, secret=setting.seed) as engine:
+    with cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine:
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)
         with workers, _serving(cables.right):
