@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from itertools import islice
 from pathlib import Path
 from random import Random
 
 import pytest
+from lab_spaces import NotHereError
+from nf_lab import FunctionLab
 
+from dios.sprayer.packet import CAUSES, DROP
 from dios.sprayer.pcap import read_pcap
 from tests.fuzz.bad_packets import frames, seeds
 from tests.fuzz.packets_play import FUNCTIONS, through_a_file, through_memory, write
@@ -49,6 +54,28 @@ def test_every_bad_frame_is_given_back_once(bad: Path, name: str) -> None:
     assert told["frames"] == FRAMES
     assert told["as it was"] > 0
     assert (told["changed"] > 0) == (name in ("NAT", "balancer")), told
+
+
+@pytest.mark.parametrize("how", ["af_packet", "af_xdp"])
+def test_bad_frames_from_an_interface_are_accounted_for(bad: Path, tmp_path: Path, how: str) -> None:
+    """Through sockets and the program that steers, what arrives is sent or dropped, and counted."""
+    with bad.open("rb") as file:
+        some = [each.data for each in islice(read_pcap(file, "bad"), FRAMES // 2)]
+    try:
+        lab = FunctionLab(tmp_path, how)
+    except NotHereError as error:
+        pytest.skip(str(error))
+    with contextlib.closing(lab):
+        with lab.running(function="dios.sprayer.functions.nat:Nat(['198.51.100.1'])") as told:
+            lab.send([data for data in some if 14 <= len(data) <= 1514])
+        for core in told:
+            counts, causes, engine = core["counts"], core["causes"], core["engine"]
+            lost = sum(causes[row.name] for row in CAUSES if row.stateful == DROP and row.name != "fine")
+            assert engine["arrived"] == counts["received"] + engine["no_place"] + engine["cut"], core
+            came = counts["received"] + counts["taken_over"] - counts["handed_over"]
+            assert counts["sent"] + lost == came, core
+            assert counts["sent"] > 0, core
+            assert lost > 0, core
 
 
 def test_the_same_seed_makes_the_same_frames() -> None:

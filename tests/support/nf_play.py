@@ -45,6 +45,9 @@ def main() -> None:
             sys.stdout.write("ready\n")
             sys.stdout.flush()
             sys.stdin.read()
+        # What waits in rings belongs to what arrived.
+        while any(workers.turn(core) for core in range(given.cores)):
+            pass
         told = [
             {**asdict(workers.statistics(core)), "engine": asdict(engine.statistics(core))}
             for core in range(given.cores)
