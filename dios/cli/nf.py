@@ -94,6 +94,14 @@ def run(
         int | None,
         typer.Option("--places", metavar="N", help="Frames held for each core and interface; default 2048."),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="KIND",
+            help="How frames are had: af_packet, or af_xdp, which wants interfaces that nobody else uses.",
+        ),
+    ] = "af_packet",
     name: Annotated[
         str, typer.Option("--name", help="Its name for `dios nf stats`; default: that of the interfaces.")
     ] = "",
@@ -130,6 +138,7 @@ def run(
                 cores=cores,
                 steer=steer,
                 places=places or SPRAYER_PLACES,
+                engine=engine,
                 name=name,
                 ready=ready,
             )
@@ -149,10 +158,10 @@ def stats(
 ) -> None:
     """Show what the cores of a running network function did since its start.
 
-    PACKETS are those that a core worked on; DROPPED counts all causes, listed below; QUEUE are connection
-    packets that wait for the core now, DEEPEST the most that ever did; GIVEN and TAKEN those that went to
-    other cores and came from them; FLOWS those it keeps. Jain's index is 1 if all cores have the same, and
-    1/N if one has everything. --watch --json prints lines.
+    PACKETS are those that a core worked on; DROPPED counts all causes, listed below; QUEUE are packets that
+    wait for it now, at interfaces or handed over; DEEPEST the most that were ever handed over at once; GIVEN
+    and TAKEN those that went to other cores and came from them; FLOWS those it keeps. Jain's index is 1 if
+    all cores have the same, and 1/N if one has everything. --watch --json prints lines.
     """
     with reporting("dios nf stats", as_json=as_json):
         with needing_cluster(WHAT):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -17,7 +18,8 @@ from dataclasses import asdict
 from dios.errors import InvalidError
 from dios.limits import SPRAYER_PLACES
 from dios.sprayer.linux.af_packet import AfPacketEngine, between, processors
-from dios.sprayer.linux.fanout import steering
+from dios.sprayer.linux.af_xdp import AfXdpEngine
+from dios.sprayer.linux.engine_terms import steered
 from dios.sprayer.linux.packet_socket import interface
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
@@ -34,6 +36,7 @@ def run(
     cores: int | None = None,
     steer: str = "spray",
     places: int = SPRAYER_PLACES,
+    engine: str = "af_packet",
     name: str = "",
     ready: Callable[[str], None] | None = None,
 ) -> Told:
@@ -41,8 +44,9 @@ def run(
 
     With several ``inside`` and ``outside``, which are pairs then, between all of them. ``cores`` is by
     default one for each processor that this process may use; ``steer`` is ``spray``, ``rss``, ``flowlet``
-    or ``subset:2``; ``places`` so many frames are held for each core and interface at most. ``ready`` is
-    told the function's name once frames go through. ``name`` is that for ``dios nf stats``.
+    or ``subset:2``; ``places`` so many frames are held for each core and interface at most; ``engine`` is
+    ``af_packet`` or ``af_xdp``. ``ready`` is told the function's name once frames go through. ``name`` is
+    that for ``dios nf stats``.
 
     It wants root, or CAP_NET_ADMIN and CAP_NET_RAW; offloads of the interfaces are off meanwhile, and are
     as they were afterwards. Raises InvalidError for what cannot be, NotPermittedError, Busy for interfaces
@@ -51,34 +55,35 @@ def run(
     pairs = _pairs(inside, outside)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
     name = name or "-".join(each for pair in pairs for each in pair)
-    try:
-        steering(steer)
-    except ValueError as error:
-        raise InvalidError(str(error)) from None
+    steered(steer)
     numbers = [interface(each).index for pair in pairs for each in pair]
     # Compiled before any interface is touched: it may take a while, and may fail.
-    workers = Workers(function, MemoryEngine([], cores))
+    # What steers and what designates is one hash, so that by flows nothing crosses between cores.
+    secret = secrets.randbits(64)
+    workers = Workers(function, MemoryEngine([], cores), seed=secret)
     workers.turn(0, 0)
     about: Told = {
         "name": name,
         "function": type(function).__name__,
         "pid": os.getpid(),
         "steer": steer,
+        "engine": engine,
         "pairs": [list(pair) for pair in pairs],
     }
     with (
         _signalled() as stopped,
-        between(pairs, cores, steer=steer, places=places, pin=processors(cores)) as engine,
+        between(
+            pairs, cores, how=engine, steer=steer, places=places, pin=processors(cores), secret=secret
+        ) as interfaces,
     ):
         begun = time.monotonic()
-
         lock = threading.Lock()
 
         def tell() -> Told:
             with lock:
-                return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, engine)}
+                return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, interfaces)}
 
-        workers.change_engine(engine)
+        workers.change_engine(interfaces)
         with telling(name, tell):
             with workers:
                 if ready:
@@ -89,12 +94,12 @@ def run(
             return tell()
 
 
-def report(workers: Workers, engine: AfPacketEngine) -> Told:
-    """What each core did, and all together; numbers are since the start, ``queue`` is now.
+def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> Told:
+    """What each core did since the start, and all together.
 
-    ``packets`` are what a core handled: received, and taken over, without what it handed over. ``jain`` is
-    Jain's index of these over cores. ``dropped`` are by cause; ``no_place`` in it is a full ring of an
-    interface.
+    ``packets`` are what a core handled: received, and taken over, without what it handed over; ``jain`` is
+    Jain's index of these over cores. ``queue`` is what waits for a core now, at interfaces and from others.
+    ``dropped`` are by cause; ``no_place`` in it is a full ring of an interface.
     """
     cores: list[Told] = []
     packets: list[int] = []
@@ -115,7 +120,7 @@ def report(workers: Workers, engine: AfPacketEngine) -> Told:
                 "packets": handled,
                 **counts,
                 "dropped": dropped,
-                "queue": workers.waiting(core),
+                "queue": workers.waiting(core) + engine.waiting(core),
                 "flows": found.flows,
                 "interfaces": asdict(below),
             }

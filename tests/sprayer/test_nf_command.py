@@ -165,11 +165,13 @@ def in_middle(lab: FunctionLab, *words: str) -> str:
     return run(lab.middle.inside(*PYTHON, "-m", "dios.cli.main", "nf", *words))
 
 
-def test_a_function_runs_is_asked_and_ends(lab: FunctionLab) -> None:
+@pytest.mark.parametrize("engine", ["af_packet", "af_xdp"])
+def test_a_function_runs_is_asked_and_ends(lab: FunctionLab, engine: str) -> None:
     """A page comes through, stats show all cores at it, Ctrl-C ends it, and offloads are as they were."""
     before = features(lab.middle, "in0"), features(lab.middle, "out0")
     name = f"test-{lab.folder.name}"
-    with running(lab, "monitor", "--cores", "2", "--name", name, "--json") as process:
+    words = ("--cores", "2", "--engine", engine, "--name", name, "--json")
+    with running(lab, "monitor", *words) as process:
         during = features(lab.middle, "in0")
         fetch(lab)
         told = json.loads(in_middle(lab, "stats", name, "--json"))
@@ -201,6 +203,31 @@ def fetch(lab: FunctionLab) -> None:
     with lab.serving(lab.right, server, "Serving"):
         got = run(lab.left.inside(sys.executable, "-c", get, f"http://{RIGHT}:8000/page"))
     assert got.strip() == hashlib.sha256(page).hexdigest()
+
+
+WAITING = """
+import sys
+from pathlib import Path
+from dios.sprayer.linux.af_packet import between
+with between([("in0", "out0")], 2, how=sys.argv[1], steer="rss", records=Path(sys.argv[2])) as engine:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(*[engine.waiting(core) for core in range(2)])
+"""
+
+
+@pytest.mark.parametrize("engine", ["af_packet", "af_xdp"])
+def test_what_waits_at_an_interface_is_counted(lab: FunctionLab, engine: str) -> None:
+    """Frames that no worker received yet are its core's queue."""
+    command = lab.middle.inside(*PYTHON, "-c", WAITING, engine, str(lab.records))
+    frames = [Made(source_port=number, protocol=UDP).frame() for number in range(1000, 1040)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert line(process.stdout) == "ready\n"
+        lab.send(frames)
+        output, _ = process.communicate("go\n", timeout=30)
+    told = [int(word) for word in output.split()]
+    assert sum(told) >= len(frames), "discovery of neighbours may come with them"
+    assert min(told) > 0
 
 
 def test_an_interface_that_goes_ends_the_function(lab: FunctionLab) -> None:

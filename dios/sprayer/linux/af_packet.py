@@ -136,6 +136,13 @@ class AfPacketEngine:
             waits=int(words[waiting.WAITS]),
         )
 
+    def waiting(self, core: int) -> int:
+        """Frames that lie in one core's rings now, and that it did not receive yet."""
+        ports = len(self._sockets)
+        rings = self._rings[core * ports : (core + 1) * ports]
+        states = [ring[:, :4].view(np.uint32) & (kernels.USER | kernels.TAKEN) for ring in rings]
+        return sum(int(np.count_nonzero(each == kernels.USER)) for each in states)
+
     def close(self) -> None:
         """Give sockets, rings and promiscuous mode back; only when no worker runs any more."""
         self._contexts[:] = 0

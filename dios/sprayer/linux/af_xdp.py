@@ -161,6 +161,10 @@ class AfXdpEngine:
             waits=int(words[waiting.WAITS]),
         )
 
+    def waiting(self, core: int) -> int:
+        """Frames that lie in one core's rings now, and that it did not receive yet."""
+        return sum(sockets[core].waiting() for sockets in self._sockets)
+
     def close(self) -> None:
         """Take the programs away, and give sockets and memory back; only when no worker runs any more."""
         self._stack.close()

@@ -72,11 +72,11 @@ WORDS: Final = FIRST_PORT + SPRAYER_INTERFACES_MAX * PORT_WORDS
 
 MESSAGE_BYTES: Final = 64
 
-_USER: Final = np.uint32(1)
+USER: Final = np.uint32(1)
 _NOT_READY: Final = np.uint32(1 << 3)
 _TAG: Final = np.uint32(1 << 4)
 _TAG_KIND: Final = np.uint32(1 << 6)
-_TAKEN: Final = np.uint32(1 << 30)
+TAKEN: Final = np.uint32(1 << 30)
 _KERNEL: Final = np.uint32(0)
 _DONT_WAIT: Final = np.int32(0x40)
 
@@ -111,7 +111,7 @@ def _from_ring(words: _Words, port: int, batch: Packets, count: int, room: int) 
         at = words[base + RING] + place * size
         flags: _Flags = array_at(at, (8,), _FLAGS)
         status = _load(flags, 0)
-        if status & (_USER | _TAKEN) != _USER:
+        if status & (USER | TAKEN) != USER:
             break
         number = first + place
         place += 1
@@ -122,7 +122,7 @@ def _from_ring(words: _Words, port: int, batch: Packets, count: int, room: int) 
             words[CUT] += 1
             _store(flags, 0, _KERNEL)
             continue
-        flags[0] = status | _TAKEN
+        flags[0] = status | TAKEN
         halves = array_at(at, (14,), _HALVES)
         packet = batch[count]
         packet.address = at + np.int64(halves[6])

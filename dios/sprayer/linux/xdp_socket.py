@@ -178,6 +178,12 @@ class XdpSocket:
         rows[:count] = (first + np.arange(count)) * size
         ctypes.c_uint32.from_address(self.fill.producer).value = count
 
+    def waiting(self) -> int:
+        """Frames that are there now, and were not received yet."""
+        ends = (self.received.producer, self.received.consumer)
+        come, taken = (ctypes.c_uint32.from_address(each).value for each in ends)
+        return (come - taken) & 0xFFFFFFFF
+
     def lost(self) -> int:
         """Frames since the beginning that found no place here, or no frame to be put into."""
         dropped, _, _, full, _, _ = struct.unpack("=6Q", self._socket.getsockopt(_SOL_XDP, _STATISTICS, 48))
