@@ -2,7 +2,8 @@
 
 It takes two middleboxes, one at each end of the link, with their insides away from it: ``remove`` replaces
 payloads that it sent before by tokens, ``restore`` puts them back, ``both`` does one for each direction, and
-``count`` only finds out what there would be to save. Not for: what is encrypted, which never is the same.
+``count`` only finds out what there would be to save. Payloads are known as a whole: what a sender cuts at
+other places is another one. Not for: what is encrypted, which never is the same.
 
 The cache of packets is global state that every packet reads and writes (thesis Table 3.1). Here each core
 writes a part of its own and all read all, without a lock: a word beside each payload is odd while it is
@@ -62,6 +63,8 @@ TOKEN_BYTES: Final = 24
 """A mark, a fingerprint of 64 and of 48 bits, and a length."""
 ESCAPE_BYTES: Final = 8
 SEGMENTS: Final = 4
+WAYS: Final = 4
+"""Places of a core where one payload may be: the oldest there makes room."""
 
 _TOKEN: Final = 0
 _ESCAPE: Final = 1
@@ -87,8 +90,8 @@ class Redundancy(NetworkFunction):
     def __init__(self, role: str = "count", key: str = "", remembered: int = 2**14) -> None:
         if role not in {"count", "remove", "restore", "both"}:
             raise ValueError(f"role {role!r}: choose count, remove, restore or both")
-        if remembered < 1 or remembered & (remembered - 1):
-            raise ValueError(f"{remembered} payloads: choose a power of two")
+        if remembered < WAYS or remembered & (remembered - 1):
+            raise ValueError(f"{remembered} payloads: choose a power of two, {WAYS} at least")
         self.counting = role == "count"
         self.removes = role in {"remove", "both"}
         self.restores = role in {"restore", "both"}
@@ -101,8 +104,10 @@ class Redundancy(NetworkFunction):
         places = cores * self.remembered
         self.words = np.zeros(places, np.uint64)
         """(places,) how often each place was written, twice; odd while it is."""
-        self.marks = np.zeros((places, 3), np.uint64)
-        """(places, 3) fingerprints and lengths; all 0 for none, since no payload has none."""
+        self.marks = np.zeros((places, 4), np.uint64)
+        """(places, 4) fingerprints, lengths, and how many were remembered by that core before."""
+        self.clock = np.zeros((cores, 16), np.uint64)
+        """(cores, ...) how many each core remembered."""
         self.data = np.zeros(places * LONGEST, np.uint8)
         self.segments = np.zeros((cores, SEGMENTS * self.remembered), np.uint64)
         """(cores, segments) those that went through, by a number for each."""
@@ -113,7 +118,9 @@ class Redundancy(NetworkFunction):
         for packet in batch:
             if packet.error or packet.protocol not in (6, 17):
                 continue
-            # Datagrams that end before their packet does are left alone at both ends.
+            # What is followed by something else, in its frame or its packet, is left alone at both ends.
+            if packet.end != packet.length:
+                continue
             here = packet.address + packet.transport
             if packet.protocol == 17 and packet.transport + whole(peek16(here + 4)) != packet.end:
                 continue
@@ -176,8 +183,8 @@ class Redundancy(NetworkFunction):
         if not SHORTEST <= size <= LONGEST or not set_payload_size(packet, size):
             drop(packet, TOO_LONG)
             return
-        for other in range(len(self.segments)):
-            place = other * self.remembered + whole(mark & natural(self.remembered - 1))
+        for n in range(len(self.segments) * WAYS):
+            place = self.place(mark, n)
             word = load_acquire(self.words, place)
             if self.is_at(place, word, size, mark, told >> _BITS):
                 copy_bytes(at, self.data.ctypes.data + place * LONGEST, size)
@@ -212,6 +219,11 @@ class Redundancy(NetworkFunction):
         self.segments[core, place] = name
         return before
 
+    def place(self, mark: int, n: int) -> int:
+        """The n-th place where a payload with a fingerprint may be: ``WAYS`` of the first core, and so on."""
+        sets = natural(self.remembered // WAYS - 1)
+        return n // WAYS * self.remembered + whole((mark >> _BITS) & sets) * WAYS + n % WAYS
+
     def is_at(self, place: int, word: int, size: int, mark: int, check: int) -> bool:
         """Whether a place has the payload of a fingerprint, by what its word was."""
         row = self.marks[place]
@@ -219,8 +231,8 @@ class Redundancy(NetworkFunction):
 
     def knows(self, at: int, size: int, mark: int, check: int) -> bool:
         """Whether a core remembers the same bytes."""
-        for other in range(len(self.segments)):
-            place = other * self.remembered + whole(mark & natural(self.remembered - 1))
+        for n in range(len(self.segments) * WAYS):
+            place = self.place(mark, n)
             word = load_acquire(self.words, place)
             if self.is_at(place, word, size, mark, check):
                 same = same_bytes(at, self.data.ctypes.data + place * LONGEST, size)
@@ -230,12 +242,17 @@ class Redundancy(NetworkFunction):
         return False
 
     def remember(self, at: int, size: int, mark: int, check: int, core: int) -> None:
-        """Keep a payload in this core's part, instead of another one."""
-        place = core * self.remembered + whole(mark & natural(self.remembered - 1))
+        """Keep a payload in this core's part, instead of the oldest one where it may be."""
+        place = self.place(mark, core * WAYS)
+        for n in range(1, WAYS):
+            other = self.place(mark, core * WAYS + n)
+            if self.marks[other, 3] < self.marks[place, 3]:
+                place = other
+        self.clock[core, 0] += _ONE
         word = self.words[place]
         store_release(self.words, place, word | _ONE)
         fence()
         row = self.marks[place]
-        row[0], row[1], row[2] = mark, check, natural(size)
+        row[0], row[1], row[2], row[3] = mark, check, natural(size), self.clock[core, 0]
         copy_bytes(self.data.ctypes.data + place * LONGEST, at, size)
         store_release(self.words, place, word + natural(2))
