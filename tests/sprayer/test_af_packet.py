@@ -23,7 +23,7 @@ from nf_lab import CHECKSUMS, PYTHON, RIGHT, SEGMENTS, FunctionLab, Told, featur
 from steer_frames import expected, make
 
 from dios.errors import InvalidError
-from dios.sprayer.linux.af_packet import AfPacketEngine
+from dios.sprayer.linux.af_packet import AfPacketEngine, between
 from dios.sprayer.linux.packet_socket import interface
 from dios.sprayer.workers import jain
 
@@ -321,5 +321,7 @@ def test_interfaces_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(InvalidError, match=reason):
             AfPacketEngine(pairs, **options)
+    with pytest.raises(InvalidError, match="choose af_packet or af_xdp"), between([("a", "b")], how="dpdk"):
+        pass
     with pytest.raises(InvalidError, match="choose spray, rss"):
         AfPacketEngine([("a", "b")], steer="all")

@@ -15,10 +15,9 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypedDict, Unpack, overload
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -160,61 +159,34 @@ class AfPacketEngine:
         self.close()
 
 
-class Given(TypedDict, total=False):
-    """What both engines take: see ``AfPacketEngine``."""
-
-    steer: str
-    places: int
-    pin: Sequence[int]
-    secret: int | None
-
-
-@overload
-def between(
-    pairs: Sequence[tuple[str, str]],
-    cores: int = ...,
-    *,
-    how: Literal["af_packet"] = ...,
-    records: Path = ...,
-    **given: Unpack[Given],
-) -> AbstractContextManager[AfPacketEngine]: ...
-@overload
-def between(
-    pairs: Sequence[tuple[str, str]],
-    cores: int = ...,
-    *,
-    how: str,
-    records: Path = ...,
-    **given: Unpack[Given],
-) -> AbstractContextManager[AfPacketEngine | AfXdpEngine]: ...
+@contextlib.contextmanager
 def between(
     pairs: Sequence[tuple[str, str]],
     cores: int = 1,
     *,
     how: str = "af_packet",
+    steer: str = "spray",
+    places: int = SPRAYER_PLACES,
+    pin: Sequence[int] = (),
+    secret: int | None = None,
     records: Path = RECORDS,
-    **given: Unpack[Given],
-) -> AbstractContextManager[AfPacketEngine | AfXdpEngine]:
+) -> Iterator[AfPacketEngine | AfXdpEngine]:
     """An engine between interfaces that have no offloads meanwhile; it takes what both take.
 
     ``how`` is ``af_packet``, or ``af_xdp``. Workers must have stopped before its end. Raises what
     the engine, ``without_offloads`` and ``check_forwarding`` do.
     """
-    return _between(pairs, cores, how, records, given)
-
-
-@contextlib.contextmanager
-def _between(
-    pairs: Sequence[tuple[str, str]], cores: int, how: str, records: Path, given: Given
-) -> Iterator[AfPacketEngine | AfXdpEngine]:
-    check(pairs, cores, given.get("places", SPRAYER_PLACES), given.get("pin", ()))
+    check(pairs, cores, places, pin)
     if how not in ENGINES:
         raise InvalidError(f"frames by {how!r}: choose {' or '.join(ENGINES)}")
     names = [name for pair in pairs for name in pair]
     if how == "af_packet":
         check_forwarding(names)
     made = AfPacketEngine if how == "af_packet" else AfXdpEngine
-    with without_offloads(names, records, tags=how == "af_xdp"), made(pairs, cores, **given) as engine:
+    with (
+        without_offloads(names, records, tags=how == "af_xdp"),
+        made(pairs, cores, steer=steer, places=places, pin=pin, secret=secret) as engine,
+    ):
         yield engine
 
 
