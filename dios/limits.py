@@ -466,6 +466,7 @@ SPRAYER_PLACES_MAX: Final = 65_536
 SPRAYER_INTERFACES_MAX: Final = 16
 SPRAYER_QUEUES_MAX: Final = 16  # that an interface deals its frames to
 SPRAYER_SENDS: Final = 16  # calls for one batch of frames that the kernel takes in parts
+SPRAYER_QUEUE_FREE_MS: Final = 2000  # until the kernel lets a queue go whose sockets are closed
 SPRAYER_SPINS: Final = 64  # looks at empty interfaces, one after the other, before a core waits
 SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
 SPRAYER_NICE: Final = -15  # of workers that have a processor of their own

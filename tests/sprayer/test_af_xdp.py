@@ -127,6 +127,13 @@ def test_a_killed_function_leaves_no_program_behind(lab: FunctionLab) -> None:
     assert "promiscuity 0" in shown(lab)
 
 
+def test_an_engine_follows_another_at_once(lab: FunctionLab) -> None:
+    """What the kernel lets go a little later is waited for, again and again."""
+    text = "from dios.sprayer.linux.af_xdp import *\n"
+    text += "for _ in range(4):\n    AfXdpEngine([('in0', 'out0')], 2, places=256).close()\n"
+    run(lab.middle.inside(*PYTHON, "-c", text))
+
+
 def test_an_interface_with_another_program_is_refused(lab: FunctionLab) -> None:
     """Somebody else's program stays where it is; the message says how it goes, and nothing is left open."""
     make_one = "import os, sys, time\n"

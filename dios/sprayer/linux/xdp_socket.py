@@ -16,11 +16,13 @@ import os
 import resource
 import socket
 import struct
+import time
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dios.errors import InvalidError, NotPermittedError
+from dios.limits import SPRAYER_QUEUE_FREE_MS
 from dios.sprayer.linux.packet_socket import LINK_BYTES, Interface
 
 HEAD_BYTES: Final = 256
@@ -152,9 +154,13 @@ class XdpSocket:
             self.queue,
             0 if beside is None else beside.fileno(),
         )
-        if _LIBC.bind(self.fileno(), told, len(told)):
+        # The kernel lets a queue go some time after its last socket was closed.
+        late = time.monotonic() + SPRAYER_QUEUE_FREE_MS / 1000
+        while _LIBC.bind(self.fileno(), told, len(told)):
             code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            if code != errno.EBUSY or time.monotonic() > late:
+                raise OSError(code, os.strerror(code))
+            time.sleep(SPRAYER_QUEUE_FREE_MS / 1000 / 200)
 
     def _mapped(self, kind: int, count: int, offsets: tuple[int, ...]) -> Ring:
         at = 4 * (_RX_RING, _TX_RING, _FILL_RING, _DONE_RING).index(kind)
