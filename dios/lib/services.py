@@ -12,6 +12,7 @@ that are for others: it is a group of those who serve, and of who leads to them.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -19,7 +20,7 @@ import msgspec
 
 from dios.client.blocking import Acceptor, Group, Node, Reference
 from dios.client.nodes import name_bytes
-from dios.errors import Conflict, DiosError, InvalidError, TooLargeError, UnreachableError
+from dios.errors import ClosedError, Conflict, DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib import catalogue
 from dios.lib.catalogue import Entry, StoredCatalogue
 from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_MEMBERS_MAX
@@ -152,6 +153,36 @@ class Service:
         if self._reference is None:
             raise UnreachableError("no such service is found in this group, or its node is away")
         return self._reference
+
+
+class Followed:
+    """A service that is asked over a connection of one's own, which is made anew after its node was away.
+
+    For balancers, which run longer than nodes do. ``connect`` makes a session of who is in the service's
+    group, as ``dios.connect`` does for a person whose keyring has it. For one thread at a time.
+    """
+
+    def __init__(self, connect: Callable[[], Node], name: bytes | str) -> None:
+        self._connect: Final = connect
+        self._name: Final = name_bytes(name)
+        self._node: Node | None = None
+
+    def places(self) -> list[tuple[str, int]]:
+        """The addresses and ports of the service's members; errors of ``Service``, and of connecting."""
+        if self._node is None:
+            self._node = self._connect()
+        try:
+            return Service(self._node, None, self._name).places()
+        except ClosedError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let the connection go; the next question makes another."""
+        node, self._node = self._node, None
+        if node is not None:
+            with suppress(DiosError):
+                node.close()
 
 
 def create_service(node: Node, group: Group, *, host: str = "", durable: bool = True) -> Service:

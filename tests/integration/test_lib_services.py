@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from running_node import RunningNode, running_node, wait_until
 
 import dios
-from dios.lib.services import Service, create_service, open_service
+from dios.lib.services import Followed, Service, create_service, open_service
 from dios.wire.nametext import format_name
 
 PATIENCE_S = 20
@@ -126,3 +127,23 @@ def test_what_nobody_could_reach_is_refused(node: dios.Node, group: dios.Group, 
         service.publish(named)
         service.publish(named)
         assert service.places() == places(named)
+
+
+def test_who_follows_finds_it_again_when_the_node_is_back(tmp_path: Path) -> None:
+    """While the node is away each question fails; afterwards the same follower asks as if nothing was."""
+    with running_node(tmp_path / "node") as started:
+        with dios.connect(started.place, groups=()) as before:
+            group = before.create_group()
+            name, inside = create_service(before, group).name, [group.name or b""]
+        followed = Followed(lambda: dios.connect(started.place, groups=inside), name)
+        assert followed.places() == []
+        started.kill()
+        for error in (dios.ClosedError, dios.UnreachableError):
+            with pytest.raises(error):
+                followed.places()
+        started.restart()
+        with dios.connect(started.place, groups=inside) as after:
+            mine = next(each for each in after.groups if each.fingerprint == group.fingerprint)
+            with open_service(after, mine, name).listen("127.0.0.1:0") as acceptor:
+                assert followed.places() == places(acceptor)
+        followed.close()

@@ -7,8 +7,14 @@ import runpy
 from pathlib import Path
 
 import pytest
+from running_node import running_node
 
+import dios
+from dios.client.keyring import Keyring
+from dios.ids import Name
+from dios.lib.services import create_service
 from dios.sprayer.loading import load
+from dios.wire.nametext import format_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sprayer"
 
@@ -54,6 +60,22 @@ def test_the_nat_by_hand_is_about_as_long_as_in_the_thesis() -> None:
     body = text[text.index("class Nat") : text.index("def main")]
     lines = [line for line in body.splitlines() if line.strip() and not line.strip().startswith(("#", '"""'))]
     assert len(lines) <= 40, len(lines)
+
+
+def test_the_balancer_says_who_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By itself it lists those that would get connections, which it finds by the keyring."""
+    with running_node(tmp_path / "node") as started, dios.connect(started.place, groups=()) as node:
+        group = node.create_group()
+        service = create_service(node, group)
+        Keyring.load(tmp_path / "keyring.toml").add("servers", Name(group.name or b""))
+        monkeypatch.setenv("DIOS_NODE", started.place)
+        monkeypatch.setenv("DIOS_KEYRING", str(tmp_path / "keyring.toml"))
+        monkeypatch.setenv("DIOS_SERVICE", format_name(service.name))
+        with service.listen("127.0.0.1:0") as acceptor:
+            assert shown("balance", capsys) == [acceptor.address]
+        assert shown("balance", capsys) == []
 
 
 @pytest.mark.parametrize("name", ["nat", "count"])

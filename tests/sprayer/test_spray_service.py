@@ -1,4 +1,4 @@
-"""A balancer in front of tasks of a real node, between namespaces: it follows who accepts.
+"""The balancer of examples/sprayer in front of tasks of a real node: it follows who accepts.
 
 Skipped where this machine makes no namespaces, or confines no tasks, with its reason.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -19,13 +20,15 @@ from nf_lab import PYTHON, RIGHT, FunctionLab
 from running_node import wait_until
 
 import dios
+from dios.client.keyring import Keyring
+from dios.ids import Name
 from dios.lib.services import Service, create_service
 from dios.node.daemon import find
 from dios.wire.nametext import format_name
 
 SERVICE, PORT, INNER = "10.214.0.100", 80, "10.214.0.200"
 PATIENCE_S = 30.0
-PLAY = Path(__file__).parents[1] / "support" / "balancer_play.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sprayer" / "balance.py"
 
 WORKER = b"""
 import dios
@@ -107,21 +110,34 @@ class Front:
     def balanced(self) -> Iterator[dict[str, dict[str, int]]]:
         """The balancer at work; the dict has what it did when it ended."""
         told: dict[str, dict[str, int]] = {}
-        words = [str(self.lab.folder / "node.sock"), format_name(self.group.name or b"")]
-        words += [format_name(self.service.name), SERVICE, str(PORT), INNER]
-        command = mortal(self.lab.middle.inside(*PYTHON, str(PLAY), *words))
-        log = self.lab.folder / "balancer.log"
-        with (
-            log.open("w") as errors,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-        ):
-            assert process.stdout is not None
+        keyring = self.lab.folder / "keyring.toml"
+        Keyring.load(keyring).add("servers", Name(self.group.name or b""))
+        given = {
+            "DIOS_NODE": str(self.lab.folder / "node.sock"),
+            "DIOS_KEYRING": str(keyring),
+            "DIOS_SERVICE": format_name(self.service.name),
+        }
+        words = ["nf", "run", str(EXAMPLE), "--in", "in0", "--out", "out0", "--cores", "2", "--json"]
+        words += ["--name", self.lab.folder.name[-20:]]
+        for setting in (f"address={SERVICE}", f"port={PORT}", f"inner={INNER}"):
+            words += ["--set", setting]
+        command = mortal(self.lab.middle.inside(*PYTHON, "-m", "dios.cli.main", *words))
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **given}
+        ) as process:
+            assert process.stderr is not None
             try:
-                assert process.stdout.readline() == "ready\n", log.read_text()[-2000:]
+                heard: list[str] = []
+                for line in process.stderr:
+                    heard.append(line)
+                    if "runs between" in line:
+                        break
+                else:
+                    pytest.fail(f"the balancer does not run: {heard}")
                 yield told
                 process.send_signal(signal.SIGTERM)
-                output, _ = process.communicate(timeout=PATIENCE_S)
-                assert process.returncode == 0, log.read_text()[-2000:]
+                output, errors = process.communicate(timeout=PATIENCE_S)
+                assert process.returncode == 0, errors
                 told.update(json.loads(output))
             finally:
                 process.kill()
@@ -166,7 +182,7 @@ def client(front: Front) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
-            assert line, (front.lab.folder / "balancer.log").read_text()[-2000:]
+            assert line, "nobody answered the first connection"
             yield json.loads(line), process
         finally:
             process.kill()

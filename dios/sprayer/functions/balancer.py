@@ -1,8 +1,8 @@
 """A load balancer of layer 4: connections to one address are dealt to servers, which answer through it.
 
 Not for: looking at requests, or asking servers how they do. In front of a service of DIOS the servers are
-the tasks that accept for it: ``Balancer(("192.0.2.9", 80), service.places, "10.1.0.254")``, with a
-``dios.lib.services.Service``.
+the tasks that accept for it: ``Balancer(("192.0.2.9", 80), followed.places, "10.1.0.254")``, with a
+``dios.lib.services.Followed``.
 
 Servers may change at any time. Two lists of them take turns: Python fills the one that nobody reads, and
 then says in one word which it is and how long. A core that reads a list looks at the word again afterwards:
