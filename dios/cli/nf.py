@@ -20,12 +20,14 @@ import typer
 from dios.cli.extras import needing_cluster
 from dios.cli.output import JsonOption, facts, reporting, say, table, transfer, waiting, write_json
 from dios.errors import InvalidError
+from dios.limits import MIB
 
 if TYPE_CHECKING:
     from dios.sprayer.telling import Told
 
 WHAT: Final = "network functions"
 WATCH_S: Final = 1.0
+SMALL: Final = 8 * MIB
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 app: Final = typer.Typer(
@@ -102,6 +104,13 @@ def run(
             help="How frames are had: af_packet, or af_xdp, which wants interfaces that nobody else uses.",
         ),
     ] = "af_packet",
+    realtime: Annotated[
+        bool,
+        typer.Option(
+            "--realtime",
+            help="Workers go before all else on their processors: fewer packets overtake each other.",
+        ),
+    ] = False,
     name: Annotated[
         str, typer.Option("--name", help="Its name for `dios nf stats`; default: that of the interfaces.")
     ] = "",
@@ -139,6 +148,7 @@ def run(
                 steer=steer,
                 places=places or SPRAYER_PLACES,
                 engine=engine,
+                realtime=realtime,
                 name=name,
                 ready=ready,
             )
@@ -222,7 +232,9 @@ def replay(
             size = source.stat().st_size
         except OSError:
             size = 0
-        with transfer(source.name, size) as move:
+        # A small file takes no time, but its function may have to be compiled.
+        quiet = waiting(f"{source.name} through {function}") if size < SMALL else contextlib.nullcontext()
+        with quiet, transfer(source.name, size) as move:
             done = 0
 
             def progress(now: int) -> None:

@@ -6,6 +6,7 @@ Not for: what workers do (``worker_kernels.py``).
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
@@ -243,6 +244,11 @@ class Workers:
 
     def _run(self, core: int) -> None:
         self.handled[core] = work(self.workers[core], LOCAL_TURNS)
+
+    def go_first(self) -> None:
+        """Let the threads go before all ordinary ones on their processors (SCHED_FIFO). ``OSError``."""
+        for thread in self._threads:
+            os.sched_setscheduler(thread.native_id or 0, os.SCHED_FIFO, os.sched_param(1))
 
     def tick(self) -> None:
         """Wait for ``TICK_S``, tell workers the time, unless it was given, and begin ``manage``."""

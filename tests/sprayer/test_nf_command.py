@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -214,6 +215,19 @@ with between([("in0", "out0")], 2, how=sys.argv[1], steer="rss", records=Path(sy
     sys.stdin.readline()
     print(*[engine.waiting(core) for core in range(2)])
 """
+
+
+@pytest.mark.parametrize(("words", "first"), [((), 0), (("--realtime",), 2)])
+def test_workers_go_first_where_that_is_wanted(lab: FunctionLab, words: tuple[str, ...], first: int) -> None:
+    """With --realtime the two workers are before everything else, and nobody is without it."""
+    name = f"first-{lab.folder.name}"
+    with running(lab, "monitor", "--cores", "2", "--name", name, *words) as process:
+        tasks = [int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()]
+        assert len(tasks) > 2
+        assert [os.sched_getscheduler(each) for each in tasks].count(os.SCHED_FIFO) == first
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("engine", ["af_packet", "af_xdp"])
