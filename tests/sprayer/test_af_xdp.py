@@ -32,7 +32,7 @@ from dios.sprayer.linux.xdp_socket import place_bytes
 from dios.sprayer.machine import Words, load_acquire, store_release, swap_if
 
 SEED = 8
-STEERS = ["spray", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]
+STEERS = ["spray", "direct", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]
 FRAMES = 500
 
 

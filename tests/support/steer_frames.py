@@ -24,6 +24,7 @@ class Made:
     ends: tuple[tuple[bytes, int], tuple[bytes, int]] = ((b"", 0), (b"", 0))
     checksum: int = 0
     sequence: int = 0
+    flags: int = 0
     clock: int | None = None
     """Of the timestamps option, where it is looked for."""
     rest: bytes = b""
@@ -44,6 +45,7 @@ def build(
     six = len(source) == 16
     protocol = chance.choice([TCP, TCP, UDP] if plain else [TCP, TCP, TCP, UDP, UDP, 1, 58, 47, 132])
     checksum, sequence = chance.randrange(1 << 16), chance.randrange(1 << 32)
+    flags = chance.choice([0x10, 0x10, 0x10, 0x10, 0x02, 0x12, 0x11, 0x04])
     clock = chance.randrange(1 << 32) if chance.random() < 0.7 else None
     options = b"" if clock is None else struct.pack("!III", 0x0101080A, clock, 7)
     if clock is None and chance.random() < 0.3:
@@ -52,7 +54,7 @@ def build(
     ports = struct.pack("!HH", source_port, target_port)
     if protocol == TCP:
         size = 5 + len(options) // 4
-        head = struct.pack("!IIBBHHH", sequence, 1, size << 4, 0x10, 100, checksum, 0)
+        head = struct.pack("!IIBBHHH", sequence, 1, size << 4, flags, 100, checksum, 0)
         body = ports + head + options + body
     elif protocol == UDP:
         body = ports + struct.pack("!HH", 8 + len(body), checksum) + body
@@ -69,7 +71,7 @@ def build(
         kind, rule = 0x0806, "first"
     data = bytes([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1])
     data += b"".join(struct.pack("!HH", chance.choice([0x8100, 0x88A8]), 7) for _ in range(tags))
-    return Made(data + struct.pack("!H", kind) + packet, rule, ends, checksum, sequence, clock)
+    return Made(data + struct.pack("!H", kind) + packet, rule, ends, checksum, sequence, flags, clock)
 
 
 def _address(chance: random.Random, *, six: bool) -> bytes:
@@ -127,9 +129,9 @@ def expected(made: Made, steer: str, cores: int, secret: int) -> int:
     if made.rule == "first":
         return 0
     hashed = flow_hash(made, secret)
-    if made.rule != "tcp" or steer == "rss":
+    if made.rule != "tcp" or steer == "rss" or (steer == "direct" and made.flags & 7):
         return hashed * cores >> 16
-    if steer == "spray":
+    if steer in ("spray", "direct"):
         return made.checksum % cores
     if steer == "flowlet":
         clock = made.sequence >> 16 if made.clock is None else made.clock >> 2

@@ -8,6 +8,8 @@ The thesis lets a network card match the low bits of the TCP checksum, which loo
 does.
 
 - ``spray``: TCP over IPv4 or IPv6 that is no fragment goes by its checksum, each packet elsewhere.
+- ``direct``: the same, but what may open or close a connection (SYN, FIN, RST) goes by the hash, to where its
+  flow is kept, so that nothing has to cross between cores (thesis section 3.5, on programmable cards).
 - ``rss``: everything by a hash of addresses and ports, the same for both directions.
 - ``subset:k``: TCP by its checksum over ``k`` cores, which the hash chooses for each flow.
 - ``flowlet``: TCP by the hash and the sender's clock, in slices of ``SLICE_MS``, so packets that leave
@@ -30,7 +32,9 @@ from dios.limits import SPRAYER_CORES_MAX
 from dios.sprayer.flow_kernels import MIX_KEY, MIX_ONE, MIX_TWO
 from dios.sprayer.linux import bpf
 
-KINDS: Final = ("spray", "rss", "flowlet", "subset")
+KINDS: Final = ("spray", "direct", "rss", "flowlet", "subset")
+CONNECTION_FLAGS: Final = 7
+"""FIN, SYN and RST."""
 SLICE_MS: Final = 4
 SLICE_BITS: Final = 2
 SEQUENCE_BITS: Final = 16
@@ -84,15 +88,15 @@ def keys(secret: int) -> Keys:
 
 
 def steering(text: str) -> Steering:
-    """``spray``, ``rss``, ``flowlet`` or ``subset:2``. ``ValueError`` says what is wrong with another."""
+    """``spray``, ``direct``, ``rss``, ``flowlet`` or ``subset:2``. ``ValueError`` with these for another."""
     found = re.fullmatch(r"subset:(\d{1,3})", text)
     if found and 0 < int(found[1]) <= SPRAYER_CORES_MAX:
         return Steering("subset", int(found[1]))
     if text in KINDS and text != "subset":
         return Steering(text)
     raise ValueError(
-        f"steering {text!r}: choose spray, rss, flowlet, "
-        f"or subset:2 (to {SPRAYER_CORES_MAX}) for two cores of each flow"
+        f"steering {text!r}: choose spray, rss, flowlet, direct (spray, but connections open and close where "
+        f"they are kept), or subset:2 (to {SPRAYER_CORES_MAX}) for two cores of each flow"
     )
 
 
@@ -215,6 +219,10 @@ def _choose(how: Steering, cores: int) -> bpf.Program:
         return [*begin, bpf.fetch(_HASH), *_core(cores), bpf.answer()]
     if how.kind == "spray":
         return [*begin, bpf.load(16, 2, by_x=True), bpf.answer()]
+    if how.kind == "direct":
+        there: bpf.Program = [bpf.load(13, 1, by_x=True), bpf.jump("any", CONNECTION_FLAGS, "", "regular")]
+        there += [bpf.fetch(_HASH), *_core(cores), bpf.answer()]
+        return [*begin, *there, bpf.Label("regular"), bpf.load(16, 2, by_x=True), bpf.answer()]
     if how.kind == "subset":
         width = min(how.width, cores)
         part: bpf.Program = [bpf.fetch(_HASH), *_core(cores), bpf.store(_HASH)]

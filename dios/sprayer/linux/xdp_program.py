@@ -15,6 +15,7 @@ from dios.sprayer.flow_kernels import MIX_ONE
 from dios.sprayer.linux import ebpf
 from dios.sprayer.linux.ebpf import Register
 from dios.sprayer.linux.fanout import (
+    CONNECTION_FLAGS,
     IP4,
     IP6,
     SEQUENCE_BITS,
@@ -164,6 +165,10 @@ def _choose(how: Steering, cores: int) -> ebpf.Program:
         return []
     if how.kind == "spray":
         return [*checksum, ebpf.calculate("mod", _A, cores), ebpf.go("give")]
+    if how.kind == "direct":
+        flags: ebpf.Program = [*_need(_TRANSPORT, 18), ebpf.load(_A, _TRANSPORT, 13, 1)]
+        flags += [ebpf.jump("any", _A, CONNECTION_FLAGS, "by_flow")]
+        return [*flags, *checksum, ebpf.calculate("mod", _A, cores), ebpf.go("give")]
     if how.kind == "subset":
         part: ebpf.Program = [ebpf.calculate("mod", _A, min(how.width, cores)), *_core(_HASH, cores)]
         both: ebpf.Program = [ebpf.calculate("add", _A, _HASH), ebpf.calculate("mod", _A, cores)]
