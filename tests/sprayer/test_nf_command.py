@@ -21,6 +21,7 @@ from spray_frames import ACK, SYN, UDP, Made, read
 from typer.testing import CliRunner, Result
 
 from dios.cli import main
+from dios.sprayer.linux.offloads import RECORDS
 from dios.sprayer.pcap import PcapWriter, read_pcap
 
 PAGE_BYTES = 2_000_000
@@ -245,9 +246,11 @@ def test_what_waits_at_an_interface_is_counted(lab: FunctionLab, engine: str) ->
 
 
 def test_an_interface_that_goes_ends_the_function(lab: FunctionLab) -> None:
-    """A function whose interface is gone says which one it was, instead of waiting for ever."""
+    """A function whose interface is gone says which one it was, and leaves no record of its offloads."""
+    network = int(run(lab.middle.inside("stat", "-Lc", "%i", "/proc/self/ns/net")))
     with running(lab, "monitor", "--cores", "1", "--name", f"gone-{lab.folder.name}") as process:
         lab.middle.batch(["link delete in0"])
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "interface 'in0' is gone" in errors
+    assert not list(RECORDS.glob(f"{network}-*"))

@@ -65,8 +65,8 @@ def without_offloads(names: Sequence[str], records: Path = RECORDS, *, tags: boo
 
 @contextlib.contextmanager
 def _without(name: str, records: Path, *, tags: bool) -> Iterator[None]:
-    with _locked(name, records) as file:
-        _restore(name, file)
+    with _locked(name, records) as (file, index):
+        _restore(name, index, file)
         on = wanted(name)
         kinds = (_UNWANTED, _TAGS) if tags else (_UNWANTED,)
         off = {
@@ -80,15 +80,16 @@ def _without(name: str, records: Path, *, tags: bool) -> Iterator[None]:
             change(name, off)
             yield
         finally:
-            _restore(name, file)
+            _restore(name, index, file)
 
 
 @contextlib.contextmanager
-def _locked(name: str, records: Path) -> Iterator[int]:
+def _locked(name: str, records: Path) -> Iterator[tuple[int, int]]:
     """The interface's record, ours alone; it is removed when nothing stands in it."""
     try:
         network = Path("/proc/self/ns/net").stat().st_ino
-        path = records / f"{network}-{socket.if_nametoindex(name)}-{name}.json"
+        index = socket.if_nametoindex(name)
+        path = records / f"{network}-{index}-{name}.json"
         records.mkdir(mode=0o755, parents=True, exist_ok=True)
         while (file := _lock(path)) is None:
             continue  # whoever had it removed it in between
@@ -103,7 +104,7 @@ def _locked(name: str, records: Path) -> Iterator[int]:
     except OSError as error:
         raise InvalidError(f"interface {name!r}: {error.strerror}") from None
     try:
-        yield file
+        yield file, index
     finally:
         if not os.fstat(file).st_size:
             path.unlink(missing_ok=True)
@@ -133,10 +134,13 @@ def _write(file: int, what: dict[str, bool]) -> None:
         os.fsync(file)
 
 
-def _restore(name: str, file: int) -> None:
-    """Put right what the record says, and empty it."""
+def _restore(name: str, index: int, file: int) -> None:
+    """Put right what the record says, and empty it; what was changed is gone with an interface that is."""
     text = os.pread(file, os.fstat(file).st_size, 0)
     if not text:
+        return
+    if (index, name) not in socket.if_nameindex():
+        _write(file, {})
         return
     try:
         found = json.loads(text)
