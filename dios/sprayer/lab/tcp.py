@@ -36,6 +36,8 @@ class Throughput(NamedTuple):
     """The part of what the sender sent that it sent again."""
     late: float
     """The part of the segments at the receiver that came before others that were sent earlier."""
+    answers: float
+    """Segments that the receiver sent for each that came: half of one in order, one for each out of order."""
 
 
 class _Rate(TypedDict):
@@ -88,8 +90,14 @@ def throughput(
     if "end" not in report or not report["end"].get("streams"):
         raise NotHereError(f"{IPERF}: {report.get('error', 'no result')}")
     shares = [round(stream["receiver"]["bits_per_second"]) for stream in report["end"]["streams"]]
-    sent, again, come, late = (new - old for new, old in zip(after, before, strict=True))
-    return Throughput(float(sum(shares)), jain(shares), again / max(sent + again, 1), late / max(come, 1))
+    sent, again, come, late, answers = (new - old for new, old in zip(after, before, strict=True))
+    return Throughput(
+        bits_s=float(sum(shares)),
+        jain=jain(shares),
+        again=again / max(sent + again, 1),
+        late=late / max(come, 1),
+        answers=answers / max(come, 1),
+    )
 
 
 def _client(space: Space, words: list[str], limit_s: float) -> _Report:
@@ -125,11 +133,11 @@ def _serving(space: Space) -> Iterator[None]:
             process.kill()
 
 
-def _counters(cables: Cables) -> tuple[int, int, int, int]:
-    """Segments that the left sent, and sent again; that came to the right, and that had to wait there."""
+def _counters(cables: Cables) -> tuple[int, int, int, int, int]:
+    """Segments of the left, and sent again; of those at the right, that had to wait there; its answers."""
     left, right = _table(cables.left, "snmp"), _table(cables.right, "snmp")
     waited = _table(cables.right, "netstat")["TcpExt.TCPOFOQueue"]
-    return left["Tcp.OutSegs"], left["Tcp.RetransSegs"], right["Tcp.InSegs"], waited
+    return left["Tcp.OutSegs"], left["Tcp.RetransSegs"], right["Tcp.InSegs"], waited, right["Tcp.OutSegs"]
 
 
 def _table(space: Space, name: str) -> dict[str, int]:
