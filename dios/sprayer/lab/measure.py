@@ -22,6 +22,8 @@ from dios.sprayer.lab.cables import LEFT_LINK, RIGHT_LINK, Cables
 from dios.sprayer.lab.frames import ABOVE, Frames, Numbers
 from dios.sprayer.lab.spaces import NotHereError
 from dios.sprayer.lab.traffic import SENDER, SINK, Sender, Sink, made
+from dios.sprayer.linux.af_packet import AfPacketEngine
+from dios.sprayer.linux.af_xdp import AfXdpEngine
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.worker_kernels import RECEIVED
@@ -151,7 +153,16 @@ def forwarding(cables: Cables, function: NetworkFunction | None, setting: Settin
         counters = workers.counters[:, RECEIVED]
         cores = sender.cores_of(counters)
         found = taken(cables, sender, counters, setting.seconds, cores)
-        return found if workers.statistics().dropped else found._replace(lost=0.0)
+        return found._replace(lost=_lost(workers))
+
+
+def _lost(workers: Workers) -> float:
+    """The part of all frames that found no room: in rings of sockets, between cores, or going out."""
+    told = workers.statistics()
+    lost = sum(told.causes[name] for name in ("ring_full", "not_sent"))
+    if isinstance(workers.engine, (AfPacketEngine, AfXdpEngine)):
+        lost += sum(workers.engine.statistics(core).no_place for core in range(workers.cores))
+    return lost / max(told.counts["received"], 1)
 
 
 def taken(
@@ -172,7 +183,8 @@ def taken(
     span, given, come = after.at - before.at, after.sent - before.sent, after.come - before.come
     cpus = {name: (after.spent[name] - before.spent[name]) / span for name in clocks}
     sender_cpus = cpus.pop(SENDER)
-    lost = max(0.0, 1.0 - come / given) if given else 0.0
+    # What was on its way at one of both ends is no loss, and of a window nothing is lost.
+    lost = 1.0 - come / given if counters is None and given > come else 0.0
     received = [float(one) / span for one in after.received - before.received]
     return Rate(come / span, received, sum(cpus.values()), sender_cpus, lost)
 
