@@ -130,8 +130,12 @@ def test_a_killed_function_leaves_no_program_behind(lab: FunctionLab) -> None:
 def test_an_engine_follows_another_at_once(lab: FunctionLab) -> None:
     """What the kernel lets go a little later is waited for, again and again."""
     text = "from dios.sprayer.linux.af_xdp import *\n"
-    text += "for _ in range(4):\n    AfXdpEngine([('in0', 'out0')], 2, places=256).close()\n"
-    run(lab.middle.inside(*PYTHON, "-c", text))
+    text += "for _ in range(4):\n"
+    text += "    with AfXdpEngine([('in0', 'out0')], 2, places=256) as engine:\n"
+    text += "        print(engine.native)\n"
+    # A driver that would copy each frame for the program leaves it to the kernel.
+    told = "{'in0': False, 'out0': False}\n"
+    assert run(lab.middle.inside(*PYTHON, "-c", text)) == 4 * told
 
 
 def test_an_interface_with_another_program_is_refused(lab: FunctionLab) -> None:

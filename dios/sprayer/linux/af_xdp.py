@@ -31,7 +31,7 @@ from dios.sprayer.linux import wait_kernels as waiting
 from dios.sprayer.linux import xdp_kernels as kernels
 from dios.sprayer.linux.engine_terms import CoreStatistics, check, fill_waiting, steered
 from dios.sprayer.linux.fanout import Steering
-from dios.sprayer.linux.offloads import receive_queues
+from dios.sprayer.linux.offloads import driver, receive_queues
 from dios.sprayer.linux.packet_socket import Interface, interface, promiscuous
 from dios.sprayer.linux.xdp_program import program
 from dios.sprayer.linux.xdp_socket import Memory, XdpSocket, place_bytes
@@ -41,11 +41,16 @@ _LOCK_WORDS: Final = 16
 """Locks stand so far apart: processors fetch lines in pairs."""
 
 
+_SLOWER: Final = ("veth",)
+"""Drivers that copy each frame to have one that a program can run on. Tried side by side, a frame of 1,514
+bytes takes 5 us of all processors so, and 3.6 where the kernel runs the program."""
+
+
 class AfXdpEngine:
     """An :class:`~dios.sprayer.engine.Engine` between pairs of interfaces; a context manager, open at once.
 
     It takes what ``AfPacketEngine`` does. ``native`` says of each interface whether its driver runs the
-    program, which is faster than what the kernel does for those that do not.
+    program, or the kernel behind it.
 
     InvalidError for what cannot be, with the reason; NotPermittedError for whoever is not root.
     """
@@ -140,7 +145,8 @@ class AfXdpEngine:
                 bpf_calls.put(table, at * self.cores + core, each.fileno())
         loaded = bpf_calls.load(program(how, self.cores, self.secret, table))
         stack.callback(os.close, loaded)
-        link, self.native[where.name] = bpf_calls.link(loaded, where.index, where.name)
+        native = driver(where.name) not in _SLOWER
+        link, self.native[where.name] = bpf_calls.link(loaded, where.index, where.name, native=native)
         stack.callback(os.close, link)
 
     def context(self, core: int) -> int:

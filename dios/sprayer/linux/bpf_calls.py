@@ -96,12 +96,13 @@ def load(text: bytes) -> int:
         raise InvalidError(f"the kernel does not take the program: {error.strerror}; {words}") from None
 
 
-def link(program: int, index: int, name: str) -> tuple[int, bool]:
+def link(program: int, index: int, name: str, *, native: bool = True) -> tuple[int, bool]:
     """Attach a program to an interface: the link's file, and whether its driver runs it.
 
-    A driver that cannot leaves it to the kernel. InvalidError if neither does, or another program is there.
+    A driver that cannot, or is not to, leaves it to the kernel. InvalidError if neither does, or another
+    program is there.
     """
-    for mode in (_NATIVE, _GENERIC):
+    for mode in (_NATIVE, _GENERIC) if native else (_GENERIC,):
         try:
             return _call(_LINK, struct.pack("=4I", program, index, _ON_XDP, mode)), mode == _NATIVE
         except OSError as error:

@@ -38,6 +38,7 @@ _STRINGS: Final = 0x1B
 _HOW_MANY: Final = 0x37
 _GET: Final = 0x3A
 _SET: Final = 0x3B
+_DRIVER: Final = 0x03
 _CHANNELS: Final = 0x3C
 _FEATURES: Final = 4
 _NAME_BYTES: Final = 32
@@ -197,6 +198,16 @@ def change(name: str, features: dict[str, bool]) -> None:
         if any(valid for valid, _ in blocks):
             told = b"".join(struct.pack("=II", *block) for block in blocks)
             _call(asked, name, struct.pack("=II", _SET, len(blocks)) + told)
+
+
+def driver(name: str) -> str:
+    """The name of an interface's driver, "" if it does not say."""
+    try:
+        with _asked() as asked:
+            told = _call(asked, name, struct.pack("=I192x", _DRIVER))
+    except InvalidError:
+        return ""
+    return told[4:36].partition(b"\0")[0].decode(errors="replace")
 
 
 def receive_queues(name: str) -> int:
