@@ -56,6 +56,9 @@ def lab(tmp_path: Path) -> Iterator[FunctionLab]:
         made.middle.batch(
             ["link add near0 type veth peer name far0", "link set near0 up", "link set far0 up"]
         )
+        # A window that is full cuts segments where it ends, and so at other places each time.
+        change = f"echo '4096 {8 * PAGE_BYTES} {8 * PAGE_BYTES}' > /proc/sys/net/ipv4/tcp_rmem"
+        run(made.left.inside("sh", "-c", change))
         yield made
 
 

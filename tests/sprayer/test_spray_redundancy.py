@@ -132,7 +132,7 @@ def test_frames_that_nobody_should_send_come_out_as_they_went_in(seed: int) -> N
         assert data == frames[number], f"seed {seed}, frame {number}: {frames[number].hex()}"
     missing = far.function.totals()["missing"]
     assert len(out) + missing == len(over), f"seed {seed}: {far.workers.statistics().causes}"
-    assert far.function.totals()["restored"] > 100, f"seed {seed}"
+    assert far.function.totals()["restored"] > 20, f"seed {seed}"
 
 
 def test_what_went_before_costs_few_bytes() -> None:
@@ -188,6 +188,28 @@ def test_what_is_sent_again_goes_whole() -> None:
     assert link.near.function.totals()["tokens"] == 2
     assert link.near.function.totals()["repeated"] == 2
     assert link.carry([other.replace(b"x" * 500, b"x" * 499 + b"y")]) != {}
+
+
+def test_an_end_that_begins_anew_learns_again() -> None:
+    """Where the other end forgot everything, few of many known segments are sent in vain."""
+    chance = random.Random(1)  # noqa: S311 - repeatable dice, nothing secret
+    parts = [chance.randbytes(200) for _ in range(1500)]
+    link = Link(remembered=2**14)
+    dropped = 0
+    for port in (1, 2):
+        frames = [numbered(Made(source_port=port, payload=part), n * 200) for n, part in enumerate(parts)]
+        for at in range(0, len(frames), 10):
+            window = frames[at : at + 10]
+            # What does not arrive is sent again, as often as it takes.
+            for _ in range(3):
+                out = link.carry(window)
+                window = [data for number, data in enumerate(window) if number not in out]
+                dropped += len(window)
+            assert not window
+        if port == 1:
+            assert dropped == 0
+            link.far = End(Redundancy("restore", KEY, 2**14), 3)
+    assert 0 < dropped < 400
 
 
 def test_another_key_restores_nothing() -> None:
@@ -262,4 +284,4 @@ def test_cores_at_the_same_time_see_no_half_payloads(seed: int) -> None:
         given, side = {numbers[sent.frame]: sent.data for sent in engine.sent()}, OUTSIDE
         assert len(given) + workers.statistics().causes["not_known"] == len(numbers), f"seed {seed}"
     assert all(frames[number] == data for number, data in given.items()), f"seed {seed}"
-    assert far.totals()["restored"] > 100, f"seed {seed}"
+    assert far.totals()["restored"] > 20, f"seed {seed}"
