@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dios.errors import InvalidError
 from dios.sprayer.lab.spaces import Space
 from dios.sprayer.linux.af_packet import AfPacketEngine, between, processors
 from dios.sprayer.linux.af_xdp import AfXdpEngine
@@ -27,7 +25,6 @@ CABLE: Final = "e0"
 INSIDE: Final = "in0"
 OUTSIDE: Final = "out0"
 _OFF: Final = ("tx-checksum", "tx-generic-segmentation", "tx-sctp", "tx-tcp", "tx-udp")
-_FREED_S: Final = 2.0
 RIGHT_LINK: Final = bytes.fromhex("02d105020002")
 LEFT_LINK: Final = bytes.fromhex("02d105020001")
 
@@ -65,26 +62,16 @@ class Cables:
         """Sockets in the middle for so many workers, each with a processor if there are enough."""
         with contextlib.ExitStack() as stack:
             with self.middle.entered():
-                engine = self._engine(stack, cores, steer, secret, how)
+                pairs, pin = [(INSIDE, OUTSIDE)], processors(cores)
+                made = between(
+                    pairs, cores, how=how, steer=steer, pin=pin, secret=secret, records=self._folder
+                )
+                engine = stack.enter_context(made)
             try:
                 yield engine
             finally:
                 with self.middle.entered():
                     stack.close()
-
-    def _engine(
-        self, stack: contextlib.ExitStack, cores: int, steer: str, secret: int | None, how: str
-    ) -> AfPacketEngine | AfXdpEngine:
-        pairs, pin, late = [(INSIDE, OUTSIDE)], processors(cores), time.monotonic() + _FREED_S
-        while True:
-            made = between(pairs, cores, how=how, steer=steer, pin=pin, secret=secret, records=self._folder)
-            try:
-                return stack.enter_context(made)
-            except InvalidError:
-                # The kernel lets the queues of AF_XDP go some time after their last socket.
-                if how != "af_xdp" or time.monotonic() > late:
-                    raise
-            time.sleep(_FREED_S / 100)
 
     def arrived(self) -> int:
         """Frames that came to the right so far."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, cast
 
 from dios.sprayer.lab.cables import RIGHT, Cables
-from dios.sprayer.lab.measure import Setting, go_first
+from dios.sprayer.lab.measure import Setting
 from dios.sprayer.lab.spaces import NotHereError, Space, mortal, not_started
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.workers import Workers, jain
@@ -74,7 +74,7 @@ def throughput(
 ) -> Throughput:
     """So many connections at the same time, for whole seconds, after some that are not counted.
 
-    Workers go ``first`` on their processors, or take turns with both ends.
+    Workers go ``first`` on their processors, or have the priority that they have by default.
     """
     seconds = max(1, round(setting.seconds))
     with cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine:
@@ -82,7 +82,7 @@ def throughput(
         workers.turn(0, 0)
         with workers, _serving(cables.right):
             if first:
-                go_first()
+                workers.go_first()
             before = _counters(cables)
             words = ["-c", RIGHT, "-P", str(setting.flows), "-t", str(seconds), "-O", str(settle_s), "-J"]
             report = _client(cables.left, words, seconds + settle_s + GRACE_S)

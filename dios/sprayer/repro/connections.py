@@ -90,7 +90,11 @@ def figure_6b(fields: Fields) -> Figure:
         setting=fields.setting(),
         sheets=(
             Sheet("Gbit/s", columns, rows),
-            Sheet("The same where workers take turns with both ends on their processors", columns, turns),
+            Sheet(
+                "The same with the priority that workers have by default: nice, and not before all else",
+                columns,
+                turns,
+            ),
         ),
         claims=tuple(_claims_6b(fields, most)),
         pictures=(
