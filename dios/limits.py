@@ -472,7 +472,6 @@ SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
 SPRAYER_NICE: Final = -15  # of workers that have a processor of their own
 SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
-SPRAYER_SERVERS_MAX: Final = 1024  # that connections are dealt to
 SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of what a running function says that it did
 
 assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from spray_frames import ACK, SYN, Made, read
 
-from dios.limits import SPRAYER_SERVERS_MAX
+from dios.limits import SERVICE_MEMBERS_MAX
 from dios.sprayer import OUTSIDE, Batch, Flows, MemoryEngine, Workers, get_five_tuple
 from dios.sprayer.functions.balancer import Balancer, Server
 
@@ -65,10 +65,10 @@ def test_who_left_gets_no_new_connections_and_keeps_its_own() -> None:
 def test_a_place_that_was_somebody_elses_begins_at_nothing() -> None:
     """However often servers change, each is counted with its own connections only."""
     rig = Rig(Balancer(SERVICE, [ONE], INNER))
-    for turn in range(SPRAYER_SERVERS_MAX + 50):
+    for turn in range(SERVICE_MEMBERS_MAX + 50):
         rig.balancer.set_servers([("10.1.1.1", 1 + turn)])
     rig.servers(clients(0, 10))
-    assert rig.balancer.shares() == {("10.1.1.1", SPRAYER_SERVERS_MAX + 50): 10}
+    assert rig.balancer.shares() == {("10.1.1.1", SERVICE_MEMBERS_MAX + 50): 10}
     rig.balancer.set_servers([THREE])
     rig.balancer.set_servers([("10.1.1.1", 1), THREE])
     assert sum(rig.balancer.shares().values()) == 0

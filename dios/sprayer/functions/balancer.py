@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from dios.compiled import borrowing, compiled
-from dios.limits import SPRAYER_LOOKS_MAX, SPRAYER_SERVERS_MAX
+from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_LOOKS_MAX
 from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flow_table import Flows
 from dios.sprayer.functions.closing import follow
@@ -34,7 +34,7 @@ OPENED: Final = 0
 
 Server = tuple[str, int]
 """An address and a port."""
-_BITS: Final = SPRAYER_SERVERS_MAX.bit_length()
+_BITS: Final = SERVICE_MEMBERS_MAX.bit_length()
 """Of the number of servers, in the word that says which list is read: above it is how often it changed."""
 
 
@@ -71,12 +71,12 @@ class Balancer(NetworkFunction):
         self.high, self.low = (int(np.array(half, np.uint64).astype(np.int64)) for half in halves(service[0]))
         self.port = service[1]
         self.inner = np.array(halves(inner), np.uint64)
-        self.lists = np.zeros((2, SPRAYER_SERVERS_MAX, 4), np.uint64)
+        self.lists = np.zeros((2, SERVICE_MEMBERS_MAX, 4), np.uint64)
         """(2, servers, 4) halves of addresses, ports, and places in ``by_server``."""
         self.reading = np.zeros(1, np.int64)
         """(1,) which list is read, and how many servers are in it."""
-        self.by_server = np.zeros((1, SPRAYER_SERVERS_MAX), np.int64)
-        self._before = np.zeros(SPRAYER_SERVERS_MAX, np.int64)
+        self.by_server = np.zeros((1, SERVICE_MEMBERS_MAX), np.int64)
+        self._before = np.zeros(SERVICE_MEMBERS_MAX, np.int64)
         self._places: dict[Server, int] = {}
         self._version = _version(inner)
         if _version(service[0]) != self._version:
@@ -91,7 +91,7 @@ class Balancer(NetworkFunction):
         """Turns, ports and counters for each core."""
         self.next = np.zeros((cores, 16), np.int64)
         self.counts = self.counters(cores, "opened")
-        self.by_server = np.zeros((cores, SPRAYER_SERVERS_MAX), np.int64)
+        self.by_server = np.zeros((cores, SERVICE_MEMBERS_MAX), np.int64)
         """(cores, servers) connections, by the place that a server has at the moment."""
 
     def manage(self) -> None:
@@ -109,8 +109,8 @@ class Balancer(NetworkFunction):
         version of IP can go to; then all is as it was.
         """
         wanted = list(dict.fromkeys((address, port) for address, port in servers))
-        if len(wanted) > SPRAYER_SERVERS_MAX:
-            raise ValueError(f"{len(wanted)} servers: at most {SPRAYER_SERVERS_MAX} are dealt to")
+        if len(wanted) > SERVICE_MEMBERS_MAX:
+            raise ValueError(f"{len(wanted)} servers: at most {SERVICE_MEMBERS_MAX} are dealt to")
         for address, port in wanted:
             if _version(address) != self._version or not 0 < port < 2**16:
                 raise ValueError(
@@ -119,7 +119,7 @@ class Balancer(NetworkFunction):
         if wanted == list(self._places):
             return
         used = set(self._places.values())
-        free = [place for place in range(SPRAYER_SERVERS_MAX) if place not in used]
+        free = [place for place in range(SERVICE_MEMBERS_MAX) if place not in used]
         free += [place for server, place in self._places.items() if server not in wanted]
         places = {}
         for server in wanted:
