@@ -40,6 +40,14 @@ FUNCTION: Final = (
     "A file with a class of dios.sprayer.NetworkFunction (nat.py, or nat.py:Name), or a ready one: "
     "nat, firewall, balancer, monitor, redundancy, synthetic."
 )
+READY: Final = (
+    "  nat         addresses, ports, flows_max\n"
+    "  firewall    rules, flows_max\n"
+    "  balancer    service, servers, inner, flows_max\n"
+    "  monitor     flows_max\n"
+    "  redundancy  role, key, remembered\n"
+    "  synthetic   cycles_each, flows_max\n"
+)
 _RUN: Final = (
     "\b\nExamples, as root:\n"
     "  dios nf run nat.py --in eth0 --out eth1\n"
@@ -47,6 +55,7 @@ _RUN: Final = (
     "  dios nf run monitor --in eth0 --out eth1 --steer rss --json > seen.json\n"
     "  dios nf run firewall --in eth0 --out eth1 \\\n"
     "    --set 'rules=[{ target = \"192.0.2.0/24\", protocol = 6, ports = [443, 443] }]'\n"
+    f"\b\nWhat ready functions are made with (--set):\n{READY}"
     "\b\nThe interfaces carry frames from one to the other, as a bridge does: they should have no addresses."
 )
 _REPLAY: Final = (
@@ -59,6 +68,48 @@ _STATS: Final = (
     "\b\nFor example:\n  dios nf stats\n  dios nf stats --watch\n  dios nf stats eth0-eth1 --json | jq .jain"
 )
 
+FunctionArgument = Annotated[str, typer.Argument(metavar="FUNCTION", help=FUNCTION)]
+InOption = Annotated[
+    list[str],
+    typer.Option("--in", metavar="DEV", help="The interface inside; with several, pairs with --out."),
+]
+OutOption = Annotated[list[str], typer.Option("--out", metavar="DEV", help="The interface outside.")]
+CoresOption = Annotated[
+    int | None,
+    typer.Option("--cores", metavar="N", help="Workers; default: one for each processor.", min=1),
+]
+SteerOption = Annotated[
+    str,
+    typer.Option(
+        "--steer",
+        metavar="HOW",
+        help="Who gets a packet of TCP: spray (any core), direct (the same, but what opens or closes a "
+        "connection goes where it is kept), rss (one core for each flow), flowlet (one for some "
+        "milliseconds), subset:K (K cores for each flow).",
+    ),
+]
+PlacesOption = Annotated[
+    int | None,
+    typer.Option("--places", metavar="N", help="Frames held for each core and interface; default 2048."),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="KIND",
+        help="How frames are had: af_packet, or af_xdp, which wants interfaces that nobody else uses.",
+    ),
+]
+RealtimeOption = Annotated[
+    bool,
+    typer.Option(
+        "--realtime",
+        help="Workers go before all else on their processors: fewer packets overtake each other.",
+    ),
+]
+NameOption = Annotated[
+    str, typer.Option("--name", help="Its name for `dios nf stats`; default: that of the interfaces.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="What the function is made with; values as in TOML."),
@@ -72,48 +123,16 @@ def family() -> None:
 
 @app.command(epilog=_RUN)
 def run(
-    function: Annotated[str, typer.Argument(metavar="FUNCTION", help=FUNCTION)],
+    function: FunctionArgument,
     *,
-    inside: Annotated[
-        list[str],
-        typer.Option("--in", metavar="DEV", help="The interface inside; with several, pairs with --out."),
-    ],
-    outside: Annotated[list[str], typer.Option("--out", metavar="DEV", help="The interface outside.")],
-    cores: Annotated[
-        int | None,
-        typer.Option("--cores", metavar="N", help="Workers; default: one for each processor.", min=1),
-    ] = None,
-    steer: Annotated[
-        str,
-        typer.Option(
-            "--steer",
-            metavar="HOW",
-            help="Who gets a packet of TCP: spray (any core), rss (one for each flow), flowlet "
-            "(one for each flow, for some milliseconds), subset:K (K cores for each flow).",
-        ),
-    ] = "spray",
-    places: Annotated[
-        int | None,
-        typer.Option("--places", metavar="N", help="Frames held for each core and interface; default 2048."),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            metavar="KIND",
-            help="How frames are had: af_packet, or af_xdp, which wants interfaces that nobody else uses.",
-        ),
-    ] = "af_packet",
-    realtime: Annotated[
-        bool,
-        typer.Option(
-            "--realtime",
-            help="Workers go before all else on their processors: fewer packets overtake each other.",
-        ),
-    ] = False,
-    name: Annotated[
-        str, typer.Option("--name", help="Its name for `dios nf stats`; default: that of the interfaces.")
-    ] = "",
+    inside: InOption,
+    outside: OutOption,
+    cores: CoresOption = None,
+    steer: SteerOption = "spray",
+    places: PlacesOption = None,
+    engine: EngineOption = "af_packet",
+    realtime: RealtimeOption = False,
+    name: NameOption = "",
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -200,7 +219,7 @@ def stats(
 def replay(
     source: Annotated[Path, typer.Argument(metavar="IN.pcap", help="Packets to read.")],
     target: Annotated[Path, typer.Argument(metavar="OUT.pcap", help="Where what comes out is written.")],
-    function: Annotated[str, typer.Argument(metavar="FUNCTION", help=FUNCTION)],
+    function: FunctionArgument,
     *,
     cores: Annotated[
         int, typer.Option("--cores", metavar="N", help="Workers, who get packets by turns.", min=1)

@@ -44,11 +44,11 @@ def run(
     """Run a function between two interfaces until SIGINT or SIGTERM; what it did, as ``report`` has it.
 
     With several ``inside`` and ``outside``, which are pairs then, between all of them. ``cores`` is by
-    default one for each processor that this process may use; ``steer`` is ``spray``, ``rss``, ``flowlet``
-    or ``subset:2``; ``places`` so many frames are held for each core and interface at most; ``engine`` is
-    ``af_packet`` or ``af_xdp``. With ``realtime`` workers go before all else on their processors, which
-    waits then while there are packets, nineteen twentieths of the time at most. ``name`` is that for
-    ``dios nf stats``; ``ready`` is told it once frames go through.
+    default one for each processor that this process may use; ``steer`` is ``spray``, ``direct``, ``rss``,
+    ``flowlet`` or ``subset:2``; ``places`` so many frames are held for each core and interface at most;
+    ``engine`` is ``af_packet`` or ``af_xdp``. With ``realtime`` workers go before all else on their
+    processors, which waits then while there are packets, nineteen twentieths of the time at most. ``name``
+    is that for ``dios nf stats``; ``ready`` is told it once frames go through.
 
     It wants root, or CAP_NET_ADMIN and CAP_NET_RAW; offloads of the interfaces are off meanwhile, and are
     as they were afterwards. Raises InvalidError for what cannot be, NotPermittedError, Busy for interfaces
@@ -72,20 +72,10 @@ def run(
         "engine": engine,
         "pairs": [list(pair) for pair in pairs],
     }
-    with (
-        _signalled() as stopped,
-        between(
-            pairs, cores, how=engine, steer=steer, places=places, pin=processors(cores), secret=secret
-        ) as interfaces,
-    ):
-        begun = time.monotonic()
-        lock = threading.Lock()
-
-        def tell() -> Told:
-            with lock:
-                return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, interfaces)}
-
+    made = between(pairs, cores, how=engine, steer=steer, places=places, pin=processors(cores), secret=secret)
+    with _signalled() as stopped, made as interfaces:
         workers.change_engine(interfaces)
+        tell = _teller(about, workers, interfaces)
         with telling(name, tell):
             with workers:
                 if realtime:
@@ -96,6 +86,18 @@ def run(
                     workers.tick()
                     _still_there(pairs, numbers)
             return tell()
+
+
+def _teller(about: Told, workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> Callable[[], Told]:
+    """What says what was done until now, whichever thread asks."""
+    begun = time.monotonic()
+    lock = threading.Lock()
+
+    def tell() -> Told:
+        with lock:
+            return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, engine)}
+
+    return tell
 
 
 def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> Told:

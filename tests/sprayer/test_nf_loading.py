@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from pathlib import Path
 
 import pytest
 
+from dios.cli import nf
 from dios.errors import InvalidError
 from dios.sprayer.functions.balancer import Balancer
 from dios.sprayer.functions.firewall import Firewall
@@ -48,6 +51,16 @@ def test_every_ready_function_is_there_by_its_name(name: str) -> None:
     if needed:
         with pytest.raises(InvalidError, match=f"{needed[0].partition('=')[0]}.* must be set"):
             load(name, {})
+
+
+def test_the_help_says_what_ready_functions_are_made_with() -> None:
+    """``dios nf run --help`` names every ready function, and all that each takes."""
+    found = {}
+    for name, kind in READY.items():
+        made = getattr(importlib.import_module(f"dios.sprayer.functions.{name}"), kind)
+        found[name] = list(inspect.signature(made).parameters)
+    told = [line.split(maxsplit=1) for line in nf.READY.splitlines()]
+    assert {name: words.split(", ") for name, words in told} == found
 
 
 def test_settings_become_what_classes_want() -> None:
