@@ -31,7 +31,7 @@ from dios.sprayer.workers import Workers
 
 SHORT: Final = 64
 """Bytes of the frames of the thesis."""
-SHORT_BURST: Final = 16
+SHORT_BURST: Final = 64
 LONG: Final = 1514
 LONG_BURST: Final = 32
 WARM_S: Final = 0.15
