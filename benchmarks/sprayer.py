@@ -285,25 +285,31 @@ def _one_flow(section: Section, cables: Cables) -> float:
 def _delays(section: Section, cables: Cables, lower: float) -> None:
     """The 99th percentile at 70 % of the lower rate."""
     late: dict[str, list[float]] = {"rss": [], "spray": []}
-    lost = 0.0
+    lost, sent = 0.0, list[float]()
     for seed in SEEDS:
-        for steer, each in late.items():
+        rate = int(LOAD * lower)
+        for steer in ("spray", "rss"):
             setting = Setting(cores=2, steer=steer, seed=seed, seconds=SECONDS)
-            found = measure.delay(cables, Synthetic(CYCLES), setting, int(LOAD * lower))
-            each.append(found.p99)
+            found = measure.delay(cables, Synthetic(CYCLES), setting, rate)
+            # Sprayed, workers on both processors go before the sender: RSS gets what it managed then.
+            rate = min(rate, int(found.frames_s))
+            late[steer].append(found.p99)
             lost = max(lost, found.lost)
-            section.figure(f"one flow, {LOAD:.0%} load, {steer}, seed {seed}, median", found.median, "us")
-            section.figure(f"one flow, {LOAD:.0%} load, {steer}, seed {seed}, 99 %", found.p99, "us")
+            sent.append(found.frames_s)
+            section.figure(f"one flow, {steer}, seed {seed}, sent one by one", found.frames_s, "frames/s")
+            section.figure(f"one flow, {steer}, seed {seed}, median", found.median, "us")
+            section.figure(f"one flow, {steer}, seed {seed}, 99 %", found.p99, "us")
     own, peer = median(late["spray"]), median(late["rss"])
     section.rows.append(
         Row(
-            f"99th percentile round trip, one flow, {CYCLES:,} cycles, {LOAD:.0%} load: spraying",
+            f"99th percentile round trip, one flow, {CYCLES:,} cycles, at up to {LOAD:.0%} load: spraying",
             f"{number(own)} us",
             f"RSS {number(peer)} us",
             times(own / peer),
             judge("not worse", own / peer, 1.0),
             judge("better", own / peer, 0.95),
-            f"{number(LOAD * lower)} frames/s; at most {lost:.2%} were lost",
+            f"{number(LOAD * lower)} frames/s wanted, {number(min(sent))} sent at least; at most "
+            f"{lost:.2%} were lost",
         )
     )
 

@@ -85,6 +85,8 @@ class _Moment(NamedTuple):
 class Delay(NamedTuple):
     """What became of frames that were sent one by one."""
 
+    frames_s: float
+    """So many were sent a second: what was asked for, if the sender could."""
     median: float
     """From sending to coming, in microseconds."""
     p99: float
@@ -199,9 +201,10 @@ def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, ra
     ):
         go_first()
         time.sleep(WARM_S)
-        before = sent()
+        before, begun = sent(), time.monotonic()
         sink.clear()
         time.sleep(setting.seconds)
+        span = time.monotonic() - begun
         given, come, late, more, found = (
             sent() - before,
             sink.taken,
@@ -212,15 +215,22 @@ def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, ra
     if not come or not len(found):
         raise NotHereError(f"none of {given} frames came through")
     lost = max(0.0, 1.0 - come / given) if given else 0.0
-    return Delay(float(np.median(found)), float(np.percentile(found, 99)), late / come, more / come, lost)
+    return Delay(
+        frames_s=given / span,
+        median=float(np.median(found)),
+        p99=float(np.percentile(found, 99)),
+        late=late / come,
+        late_by_three=more / come,
+        lost=lost,
+    )
 
 
 def go_first(*, alike: bool = False) -> None:
     """Let loops that run go before everything else: workers and a sink before a sender, or all ``alike``.
 
-    A worker that is held up by something else holds half of a flow back. Among those that are alike each has
-    its processor until it waits for something: one that is woken for each frame does much work for it. Where
-    this may not be done, all take turns.
+    A worker that is held up by something else holds half of a flow back; a sender that is held up by workers
+    sends less than it wants. Among those that are alike each has its processor until it waits for something:
+    one that is woken for each frame does much work for it. Where this may not be done, all take turns.
     """
     for thread in threading.enumerate():
         if thread.native_id is not None and thread.name.startswith((WORKER, SENDER, SINK)):

@@ -35,6 +35,8 @@ WINDOW: Final = 1024
 LATE_MAX: Final = 256
 SINK_PLACES: Final = 4096
 PAUSE_NS: Final = 20_000
+PAUSE_SINK_NS: Final = 2_000_000
+"""Its ring holds so many frames, and the kernel tells when each came: looking more often only costs."""
 PAUSE_LONG_NS: Final = 100_000
 """Where rings are to be kept full: a sender that looks more often takes time from what it measures."""
 WAIT_S: Final = 2.0
@@ -196,6 +198,7 @@ class Sink:
         self._pause, self._clock = _times()
         self._words: Final = np.zeros(kernels.SINK_WORDS, np.int64)
         words = self._words
+        self._pause[1] = PAUSE_SINK_NS
         words[kernels.PAUSE] = self._pause.ctypes.data
         words[kernels.RING], words[kernels.PLACES] = ring.ctypes.data, len(ring)
         words[kernels.PLACE_BYTES] = ring.shape[1]

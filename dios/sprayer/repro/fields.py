@@ -74,7 +74,7 @@ NOTES: Final = (
         "frames coming in or going out."
     ),
     (
-        "Between namespaces workers, sender and sink go before everything else on their processors "
+        "Between namespaces sender, sink and workers go before everything else on their processors "
         "(SCHED_FIFO), as if those were theirs alone. For rates the sender sends as much as is taken: "
         "each core always has frames, and none is lost for want of room. It hands over bursts of one "
         "flow, which the kernel cuts into frames with checksums of their own."
@@ -143,12 +143,19 @@ class Fields:
         """The lower rate of both ways to steer, for one flow between namespaces."""
         return min(self.rate(CABLES, steer, cycles, 1, seed).frames_s for steer in BOTH)
 
-    def delay(self, steer: str, cycles: int, seed: int) -> tuple[int, Delay]:
-        """How long frames of one flow take at 70 % of the lower rate, and how many come a second."""
-        self.told(f"seed {seed}, {steer}: {cycles:,} cycles, delay")
-        setting = self._setting(steer, 1, seed, self.scope.delay_s)
+    def delays(self, cycles: int, seed: int) -> dict[str, Delay]:
+        """How long frames of one flow take, by the way to steer, at 70 % of the lower rate at most.
+
+        Sprayed, both processors have workers, which go before the sender: RSS gets what it managed then.
+        """
         rate = int(LOAD * self.lower(cycles, seed))
-        return rate, measure.delay(self.machines(), Synthetic(cycles), setting, rate)
+        found: dict[str, Delay] = {}
+        for steer in (SPRAY, RSS):
+            self.told(f"seed {seed}, {steer}: {cycles:,} cycles, delay")
+            setting = self._setting(steer, 1, seed, self.scope.delay_s)
+            found[steer] = measure.delay(self.machines(), Synthetic(cycles), setting, rate)
+            rate = min(rate, int(found[steer].frames_s))
+        return found
 
     def tcp(self, steer: str, cycles: int, flows: int, seed: int, *, first: bool = True) -> Throughput:
         """What connections of a real TCP carry."""
