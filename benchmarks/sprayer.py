@@ -25,7 +25,7 @@ from benchmarks.sprayer_loops import bare_cycles, cycles_each_second, nat_lookup
 from dios.limits import SPRAYER_BATCH
 from dios.sprayer.functions.synthetic import Synthetic
 from dios.sprayer.lab import measure, tcp
-from dios.sprayer.lab.cables import CABLE, LEFT_LINK, RIGHT_LINK, Cables
+from dios.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
 from dios.sprayer.lab.frames import ABOVE, Frames
 from dios.sprayer.lab.measure import LONG, LONG_BURST, Rate, Setting
 from dios.sprayer.lab.spaces import NotHereError, mortal
@@ -78,9 +78,12 @@ def _forwarding(section: Section, cables: Cables) -> None:
     setting = Setting(cores=1, steer="rss", length=LONG, seed=SEEDS[0], seconds=SECONDS)
     measure.forwarding(cables, None, setting._replace(seconds=0.1))
     _plain(cables)
+    ours = {
+        what: setting._replace(how=how)
+        for what, how in (("packet sockets", "af_packet"), ("AF_XDP", "af_xdp"))
+    }
     contenders: dict[str, Callable[[], Rate]] = {
-        "workers": lambda: measure.forwarding(cables, None, setting),
-        "AF_XDP": lambda: measure.forwarding(cables, None, setting._replace(how="af_xdp")),
+        **{name: partial(measure.forwarding, cables, None, each) for name, each in ours.items()},
         "plain Python": lambda: _by_python(cables, setting),
         "kernel": lambda: _by_kernel(setting),
     }
@@ -95,17 +98,17 @@ def _forwarding(section: Section, cables: Cables) -> None:
         section.figure(f"1,514 bytes, one flow, one core, {name}", rates[name], "frames/s")
         section.figure(f"the same, {name}, processor without the sender", alone[name], "us a frame")
         section.figure(f"the same, {name}, processor with the sender", both[name], "us a frame")
-    for name, what in (("workers", "packet sockets"), ("AF_XDP", "AF_XDP")):
+    for name in ours:
         ratio = rates[name] / rates["plain Python"]
         section.rows.append(
             Row(
-                f"forwarding with a stateless function, one flow, one core, {what}",
+                f"forwarding with a stateless function, one flow, one core, {name}",
                 f"{number(rates[name])} frames/s",
                 f"plain Python {number(rates['plain Python'])}; the kernel {number(rates['kernel'])}",
                 times(ratio),
                 judge("3 x", ratio, 3.0, below=False),
                 Goal("10 x, and above the kernel", ratio >= 10.0 and rates[name] > rates["kernel"]),
-                f"a frame takes {number(alone[name])} us of the worker's processor beside "
+                f"a frame takes {number(alone[name])} us of a worker's processor beside "
                 f"{number(alone['plain Python'])} of plain Python's, which is "
                 f"{times(alone['plain Python'] / alone[name])}; with the sender {number(both[name])}, "
                 f"{number(both['plain Python'])} and, by the kernel, which forwards on the sender's "
@@ -137,7 +140,7 @@ def _by_kernel(setting: Setting) -> Rate:
         cables.middle.batch(
             [
                 f"route add {_NEXT}/32 dev out0",
-                f"neighbour add {_NEXT} lladdr {RIGHT_LINK.hex(':')} dev out0",
+                f"neighbour add {_NEXT} lladdr {STRANGER_LINK.hex(':')} dev out0",
                 f"route add 10.0.0.0/8 via {_NEXT} dev out0",
             ]
         )

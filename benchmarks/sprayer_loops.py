@@ -151,13 +151,16 @@ def nat_lookups(flows: int, seed: int) -> Lookups:
     return Lookups(flows / spans[0], flows / spans[1], held)
 
 
-def _compiled(kernel: Callable[..., int]) -> Callable[[Flows, Packets], int]:
+def _compiled(kernel: Callable[[Flows, Packets], int]) -> Callable[[Flows, Packets], int]:
     return cast("Callable[[Flows, Packets], int]", numba.njit(nogil=True, _nrt=False)(kernel))  # type: ignore[call-overload] # handed on
 
 
-def _filling(kernel: Callable[..., int]) -> Callable[[Flows, Packets, npt.NDArray[np.int64]], int]:
+_Fill = Callable[[Flows, Packets, npt.NDArray[np.int64]], int]
+
+
+def _filling(kernel: _Fill) -> _Fill:
     return cast(
-        "Callable[[Flows, Packets, npt.NDArray[np.int64]], int]",
+        "_Fill",
         numba.njit(nogil=True, _nrt=False)(kernel),  # type: ignore[call-overload] # handed on
     )
 

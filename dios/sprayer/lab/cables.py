@@ -26,6 +26,8 @@ INSIDE: Final = "in0"
 OUTSIDE: Final = "out0"
 _OFF: Final = ("tx-checksum", "tx-generic-segmentation", "tx-sctp", "tx-tcp", "tx-udp")
 RIGHT_LINK: Final = bytes.fromhex("02d105020002")
+STRANGER_LINK: Final = bytes.fromhex("02d10502ffff")
+"""Of nobody: who gets a frame for it looks no further, so that it costs the sender's processor little."""
 LEFT_LINK: Final = bytes.fromhex("02d105020001")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.sprayer.lab import traffic_kernels as kernels
-from dios.sprayer.lab.cables import CABLE, LEFT_LINK, RIGHT_LINK, Cables
+from dios.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
 from dios.sprayer.lab.frames import Bytes, Frames
 from dios.sprayer.lab.spaces import NotHereError, Space
 from dios.sprayer.linux.packet_socket import PacketSocket, interface
@@ -46,8 +46,8 @@ _Loop = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.
 
 
 def made(flows: int, length: int, seed: int, *, burst: int = 1) -> Frames:
-    """Frames from the left to the right."""
-    return Frames(flows, length, seed, target=RIGHT_LINK, source=LEFT_LINK, burst=burst)
+    """Frames from the left that come to the right and are for nobody there."""
+    return Frames(flows, length, seed, target=STRANGER_LINK, source=LEFT_LINK, burst=burst)
 
 
 class _Thread:
