@@ -221,8 +221,9 @@ def sprayer(
 
         lacks = evaluation.lacking()
         for reason in dict.fromkeys(lacks.values()):
-            left_out = ", ".join(name for name, why in lacks.items() if why == reason)
-            say(f"left out ({left_out}): {reason}")
+            left_out = [name for name, why in lacks.items() if why == reason and name in (figure or lacks)]
+            if left_out:
+                say(f"left out ({', '.join(left_out)}): {reason}")
 
         def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
             return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
