@@ -219,11 +219,12 @@ def sprayer(
         with needing_cluster("the experiments"):
             from dios.sprayer.repro import sprayer as evaluation  # noqa: PLC0415 - needs an extra
 
-        lacks = evaluation.lacking()
+        # By figure, and what concerns several of them.
+        unwanted = [name for name in evaluation.FIGURES if figure and name not in figure]
+        lacks = {name: why for name, why in evaluation.lacking().items() if name not in unwanted}
         for reason in dict.fromkeys(lacks.values()):
-            left_out = [name for name, why in lacks.items() if why == reason and name in (figure or lacks)]
-            if left_out:
-                say(f"left out ({', '.join(left_out)}): {reason}")
+            left_out = ", ".join(name for name, why in lacks.items() if why == reason)
+            say(f"left out ({left_out}): {reason}")
 
         def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
             return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
