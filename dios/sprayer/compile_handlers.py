@@ -17,7 +17,7 @@ import marshal
 import os
 import re
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final, NamedTuple, cast
@@ -171,6 +171,9 @@ class _Made:
                 found = callable_at(cast("Entry", space["entry"]), keep=path is not None)
             except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
                 raise HandlerError(_told(type(function), own, str(error))) from error
+            except KeyError as error:
+                # So says Numba of a field that a record does not have, and does not say where.
+                raise HandlerError(_no_field(type(function), own, str(error.args[0]))) from error
             cls.known[name] = found
         return found
 
@@ -245,11 +248,24 @@ def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -
     reason = re.sub(r"Record\((\[.*?\], \d+, \w+|[^()]*)\)", "a record", reason)
     if "NRT required" in reason:
         reason = "it makes an array, a list or another object"
+    unknown = re.search(r"name '(\w+)' is not defined", reason)
+    if unknown:
+        where = _line_of(own, lambda does, what, _: does == "LOAD_GLOBAL" and what == unknown[1]) or where
     if "for lowering" in reason:
         where, reason = (
             _changed(own) or where,
             "a number of self cannot be changed; use an element of an array",
         )
+    return _sentence(where, reason)
+
+
+def _no_field(kind: type[NetworkFunction], own: dict[str, Function], name: str) -> str:
+    """What is said of a field of packets, flows or entries that there is not."""
+    where = _line_of(own, lambda does, what, _: does in {"LOAD_ATTR", "STORE_ATTR"} and what == name)
+    return _sentence(where or f"class {kind.__name__}", f"neither packets nor entries have a field {name!r}")
+
+
+def _sentence(where: str, reason: str) -> str:
     return (
         f"{where}: this handler cannot be compiled: {reason[:300]}\n"
         "Handlers use packets, flows, numbers, and arrays and numbers of self; they make no objects."
@@ -258,12 +274,19 @@ def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -
 
 def _changed(own: dict[str, Function]) -> str | None:
     """The place where a handler changes an attribute of ``self``."""
+    return _line_of(own, lambda does, _, before: does == "STORE_ATTR" and before == "self")
+
+
+def _line_of(own: dict[str, Function], wanted: Callable[[str, str, str], bool]) -> str | None:
+    """File and line of the first instruction that is wanted.
+
+    By what it does, the name that it does it with, and ``self`` if the method's first argument stood before.
+    """
     for method in own.values():
-        before = None
-        for step in dis.get_instructions(method.__code__):
-            mine = method.__code__.co_varnames[:1] == (before and before.argval,)
-            if step.opname == "STORE_ATTR" and mine:
-                line = step.positions.lineno if step.positions else method.__code__.co_firstlineno
-                return f"{method.__code__.co_filename}:{line}"
-            before = step
+        code, before = method.__code__, ""
+        for step in dis.get_instructions(code):
+            if wanted(step.opname, str(step.argval), before):
+                line = step.positions.lineno if step.positions else code.co_firstlineno
+                return f"{code.co_filename}:{line}"
+            before = "self" if code.co_varnames[:1] == (step.argval,) else ""
     return None

@@ -297,7 +297,26 @@ class TooMany(Nowhere):
             drop(packet, 1, 2)  # type: ignore[call-arg] # LINE of TooMany: Cannot bind 'args=.a record
 
 
-@pytest.mark.parametrize("kind", [Nowhere, Lists, Counts, Formats, TooMany])
+class Misspelt(Nowhere):
+    """Reads what no packet has."""
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Nothing that works."""
+        for packet in batch:
+            if packet.source_prot == 80:  # type: ignore[attr-defined] # LINE of Misspelt: .* field 'source_prot'
+                drop(packet)
+
+
+class Unknown(Nowhere):
+    """Reads what is nowhere."""
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Nothing that works."""
+        for packet in batch:
+            packet.length = packt  # type: ignore[name-defined] # noqa: F821 # LINE of Unknown: .*'packt' is not
+
+
+@pytest.mark.parametrize("kind", [Nowhere, Lists, Counts, Formats, TooMany, Misspelt, Unknown])
 def test_a_handler_that_cannot_be_compiled_is_told_by_its_line(kind: type[NetworkFunction]) -> None:
     """The error names this file, the line, and what is wrong with it."""
     mark = f"# LINE of {kind.__name__}: "
