@@ -217,10 +217,11 @@ def sprayer(
     doing = "dios repro sprayer"
     with reporting(doing, as_json=as_json):
         with needing_cluster("the experiments"):
+            from dios import figures  # noqa: PLC0415 - needs an extra
             from dios.sprayer.repro import sprayer as evaluation  # noqa: PLC0415 - needs an extra
 
         # By figure, and what concerns several of them.
-        unwanted = [name for name in evaluation.FIGURES if figure and name not in figure]
+        unwanted = set(evaluation.FIGURES) - set(figures.chosen(figure or [], evaluation.FIGURES))
         lacks = {name: why for name, why in evaluation.lacking().items() if name not in unwanted}
         for reason in dict.fromkeys(lacks.values()):
             left_out = ", ".join(name for name, why in lacks.items() if why == reason)

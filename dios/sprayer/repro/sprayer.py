@@ -21,7 +21,7 @@ FIGURES: Final = {
     "3.6b": "what one connection of TCP carries, by cycles for each packet",
     "3.7a": "frames that are processed, by number of flows",
     "3.7b": "what connections of TCP carry, by their number",
-    "3.8": "99th percentile of round trips at 70 % load",
+    "3.8": "99th percentile of round trips at up to 70 % load",
     "3.9": "Jain's index of connections, by their number",
 }
 _BY_TCP: Final = ("3.6b", "3.7b", "3.9")
