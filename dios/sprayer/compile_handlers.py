@@ -262,7 +262,10 @@ def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -
 def _no_field(kind: type[NetworkFunction], own: dict[str, Function], name: str) -> str:
     """What is said of a field of packets, flows or entries that there is not."""
     where = _line_of(own, lambda does, what, _: does in {"LOAD_ATTR", "STORE_ATTR"} and what == name)
-    return _sentence(where or f"class {kind.__name__}", f"neither packets nor entries have a field {name!r}")
+    if where is None:
+        # It may be a function that handlers call, or something of Numba's own.
+        return _sentence(f"class {kind.__name__}", f"nothing is known of {name!r}")
+    return _sentence(where, f"neither packets nor entries have a field {name!r}")
 
 
 def _sentence(where: str, reason: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from spray_frames import ACK, FIN, ICMP, SYN, TCP, UDP, Made, read
 
 import dios.sprayer
+from dios.compiled import borrowing
 from dios.sprayer import (
     INSIDE,
     OUTSIDE,
@@ -18,6 +19,7 @@ from dios.sprayer import (
     HandlerError,
     MemoryEngine,
     NetworkFunction,
+    Packet,
     Workers,
     drop,
     get_five_tuple,
@@ -324,6 +326,26 @@ def test_a_handler_that_cannot_be_compiled_is_told_by_its_line(kind: type[Networ
     ((line, said),) = [(n, text.split(mark)[1]) for n, text in enumerate(lines, 1) if mark in text]
     with pytest.raises(HandlerError, match=rf"test_spray_functions.py:{line}: .*{said}"):
         Workers(kind(), MemoryEngine([]))
+
+
+@borrowing
+def _reads_nothing(packet: Packet) -> int:
+    return packet.nothing  # type: ignore[attr-defined,no-any-return] # on purpose
+
+
+class Elsewhere(Nowhere):
+    """Calls what reads a field that there is not."""
+
+    def regular_packets(self, batch: Batch, flows: Flows) -> None:
+        """Nothing that works."""
+        for packet in batch:
+            packet.length = _reads_nothing(packet)
+
+
+def test_a_mistake_in_what_a_handler_calls_is_an_error_of_the_handler() -> None:
+    """What is wrong outside of the class is told by its name, if not by its line."""
+    with pytest.raises(HandlerError, match=r"class Elsewhere: .* nothing is known of 'nothing'"):
+        Workers(Elsewhere(), MemoryEngine([]))
 
 
 def test_a_function_without_handlers_is_told_so() -> None:
