@@ -57,6 +57,18 @@ def test_without_namespaces_rates_in_memory_are_left(tmp_path: Path, monkeypatch
     assert all(row["mean"] > 0 for row in rows)
 
 
+@pytest.mark.parametrize(("wanted", "told"), [("all", {"3.6b", "3.7b", "3.8", "3.9"}), ("3.6a", set())])
+def test_what_is_wanted_and_left_out_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, told: set[str]
+) -> None:
+    """Where unshare is missing, those figures are told that are wanted and left out, and no others."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, _, said = invoke("--quick", "--figure", wanted, "--out", str(tmp_path / "out"))
+    assert status == 0, said
+    listed = said.partition("left out (")[2].partition(")")[0].replace("\n", " ").split(", ")
+    assert set(listed) == {"cables", *told}
+
+
 def test_a_figure_that_needs_namespaces_is_refused_where_there_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ from dios.sprayer.repro.fields import (
     BOTH,
     FAMILY,
     FLOWLET,
+    NONE,
     NOTES,
+    PARTS,
     RSS,
     SPRAY,
     Fields,
@@ -26,9 +28,7 @@ from dios.sprayer.repro.fields import (
     times,
 )
 
-NONE: Final = "no number"
 STEERS: Final = (*BOTH, FLOWLET)
-_PARTS: Final = ("mean", "least", "most")
 _PRICE: Final = ("sent again %", "out of order %", "answers")
 
 TCP_NOTES: Final = (
@@ -81,7 +81,7 @@ def figure_6b(fields: Fields) -> Figure:
     for steer in _steers(fields):
         found = [fields.tcp(steer, most, 1, seed, first=False) for seed in fields.seeds()]
         turns.append((most, steer, *middle_and_ends(_gbits(found)), *_price(found)))
-    columns = ("cycles", "steer", *_PARTS, *_PRICE)
+    columns = ("cycles", "steer", *PARTS, *_PRICE)
     return Figure(
         number="3.6b",
         title="Figure 3.6b: TCP throughput of one connection",
@@ -154,7 +154,7 @@ def figure_7b(fields: Fields) -> Figure:
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
-        sheets=(Sheet("Gbit/s of all together", ("flows", "steer", *_PARTS, *_PRICE), rows),),
+        sheets=(Sheet("Gbit/s of all together", ("flows", "steer", *PARTS, *_PRICE), rows),),
         claims=tuple(_claims_7b(fields, most)),
         pictures=(_by_flows(fields, "3.7b", "Gbit/s", lambda each: each.bits_s / 1e9),),
         notes=_notes(fields),
@@ -223,7 +223,7 @@ def figure_9(fields: Fields) -> Figure:
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
-        sheets=(Sheet("Jain's index: 1 if all carry the same", ("flows", "steer", *_PARTS), rows),),
+        sheets=(Sheet("Jain's index: 1 if all carry the same", ("flows", "steer", *PARTS), rows),),
         claims=(
             Claim(
                 where,

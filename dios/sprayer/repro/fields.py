@@ -22,6 +22,9 @@ SPRAY: Final = "spray"
 RSS: Final = "rss"
 FLOWLET: Final = "flowlet"
 BOTH: Final = (RSS, SPRAY)
+NONE: Final = "no number"
+PARTS: Final = ("mean", "least", "most")
+"""Columns of what several seeds gave."""
 MEMORY: Final = "in memory"
 CABLES: Final = "between namespaces"
 LOAD: Final = 0.7

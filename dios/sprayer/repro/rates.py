@@ -14,7 +14,9 @@ from dios.sprayer.repro.fields import (
     CABLES,
     FAMILY,
     MEMORY,
+    NONE,
     NOTES,
+    PARTS,
     RSS,
     SPRAY,
     Fields,
@@ -25,8 +27,6 @@ from dios.sprayer.repro.fields import (
     times,
 )
 
-_PARTS: Final = ("mean", "least", "most")
-NONE: Final = "no number"
 _NIC_MPPS: Final = 10.0
 
 
@@ -51,7 +51,7 @@ def figure_6a(fields: Fields) -> Figure:
                         100 * max(each.lost for each in found),
                     )
                 )
-    columns = ("where", "cycles", "steer", *_PARTS, "x RSS", "each CPU second", "workers", "sender", "lost %")
+    columns = ("where", "cycles", "steer", *PARTS, "x RSS", "each CPU second", "workers", "sender", "lost %")
     sheet = Sheet("Thousand frames of 64 bytes a second; processors of workers and sender", columns, rows)
     return Figure(
         number="3.6a",
@@ -132,7 +132,7 @@ def figure_7a(fields: Fields) -> Figure:
                 per_cpu = mean([each.per_cpu_s for each in found]) / 1e3
                 idle = sum(1 for rate in found for each in rate.each if each < 0.01 * rate.frames_s)
                 rows.append((place, flows, steer, *cells, per_cpu, idle / len(found)))
-    columns = ("where", "flows", "steer", *_PARTS, "each CPU second", "idle cores")
+    columns = ("where", "flows", "steer", *PARTS, "each CPU second", "idle cores")
     return Figure(
         number="3.7a",
         title=f"Figure 3.7a: processing rate by number of flows, {most:,} cycles",
