@@ -28,6 +28,7 @@ READY: Final = {
     "synthetic": "Synthetic",
 }
 """Modules of ``dios.sprayer.functions``, and the class in each."""
+_NEEDED: Final = {int: "a whole number", str: "a text"}
 
 
 def load(text: str, settings: Mapping[str, object]) -> NetworkFunction:
@@ -67,11 +68,13 @@ def settings_of(words: Sequence[str]) -> dict[str, object]:
 
 def _module(path: Path) -> ModuleType:
     """A file as a module, which may import what lies beside it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Not the file's own name: json.py would be everybody's json.
+    name = f"network_function_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise InvalidError(f"{path}: there is no such file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
@@ -137,6 +140,9 @@ def _make(found: object, settings: Mapping[str, object], module: ModuleType, tex
 
 def _fitting(value: object, wanted: inspect.Parameter, module: ModuleType) -> object:
     """A value as the parameter wants it: one for a sequence of one, and tables as rows of its kind."""
+    wants = next((kind for kind in _NEEDED if wanted.annotation in {kind, kind.__name__}), None)
+    if wants is not None and (not isinstance(value, wants) or isinstance(value, bool)):
+        raise TypeError(f"{wanted.name} is {value!r}: {_NEEDED[wants]} is needed")
     sequence = re.fullmatch(r"Sequence\[(\w+).*\]", str(wanted.annotation))
     if sequence is None:
         return value

@@ -84,6 +84,8 @@ def test_settings_become_what_classes_want() -> None:
         ("nat", ["addresses=nowhere"], "'nowhere' does not appear to be an IPv4 or IPv6 address"),
         ("firewall", ["rules=allow"], "rules: write each as a table"),
         ("firewall", ["rules=[{ port = 1 }]"], "there is no 'port'; known: allow"),
+        ("monitor", ["flows_max=many"], "flows_max is 'many': a whole number is needed"),
+        ("redundancy", ["key=7"], "key is 7: a text is needed"),
         ("nut", [], "'nut' is no network function"),
         ("none.py", [], "none.py: there is no such file"),
     ],
@@ -104,6 +106,12 @@ def test_a_file_with_one_class_needs_no_name(tmp_path: Path) -> None:
     assert type(load(f"{two}:Two", {})).__name__ == "Two"
     with pytest.raises(InvalidError, match="there is no Three in it"):
         load(f"{two}:Three", {})
+
+
+def test_a_file_s_name_is_nobody_else_s(tmp_path: Path) -> None:
+    """A function in a file called json.py leaves the library of that name what it was."""
+    load(file(tmp_path, ONE, "json.py"), {})
+    assert importlib.import_module("json").loads("1") == 1
 
 
 def test_an_object_of_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
