@@ -11,7 +11,7 @@ import ipaddress
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -159,8 +159,10 @@ def run(
                     f"`dios nf stats {name}` shows what it does, Ctrl-C ends it"
                 )
 
+            made = load(function, settings_of(settings or []))
+            stack.enter_context(_within_bounds())
             told = run_function(
-                load(function, settings_of(settings or [])),
+                made,
                 inside,
                 outside,
                 cores=cores,
@@ -253,7 +255,7 @@ def replay(
             size = 0
         # A small file takes no time, but its function may have to be compiled.
         quiet = waiting(f"{source.name} through {function}") if size < SMALL else contextlib.nullcontext()
-        with quiet, transfer(source.name, size) as move:
+        with quiet, _within_bounds(), transfer(source.name, size) as move:
             done = 0
 
             def progress(now: int) -> None:
@@ -275,6 +277,15 @@ def replay(
                 *_below(told),
             ]
         )
+
+
+@contextlib.contextmanager
+def _within_bounds() -> Iterator[None]:
+    """What a function asks for beyond its bounds (cores, flows, entries) is the person's to change."""
+    try:
+        yield
+    except (ValueError, MemoryError) as error:
+        raise InvalidError(str(error)) from error
 
 
 def show(told: Told, before: Told | None = None) -> None:

@@ -116,12 +116,16 @@ def test_a_network_that_is_none_is_told(tmp_path: Path) -> None:
         (("run", "monitor", "--in", "nowhere0", "--out", "nowhere1"), "interface 'nowhere0'"),
         (("run", "monitor", "--in", "lo", "--in", "x", "--out", "y"), "2 interfaces inside and 1 outside"),
         (("run", "monitor", "--in", "lo", "--out", "lo", "--steer", "sideways"), "choose spray, rss"),
+        (("replay", "IN", "out.pcap", "monitor", "--cores", "65"), "65 cores: choose from 1 to 64"),
+        (("replay", "IN", "out.pcap", "firewall", "--set", "flows_max=900000000"), "1800000000 flows"),
+        (("replay", "IN", "out.pcap", "monitor", "--set", "flows_max=9000000000000"), "Unable to allocate"),
         (("stats", "no-such-function"), "no function of the name no-such-function runs"),
     ],
 )
-def test_errors_name_what_is_wrong(words: tuple[str, ...], told: str) -> None:
+def test_errors_name_what_is_wrong(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
     """What cannot be is one line with its cause, before anything is compiled."""
-    result = dios(*words)
+    source = write(tmp_path / "in.pcap", [Made().frame()])
+    result = dios(*(source if word == "IN" else word for word in words))
     assert result.exit_code == 1
     assert told in result.stderr
     assert "Traceback" not in result.stderr
