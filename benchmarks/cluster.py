@@ -15,12 +15,12 @@ from typing import Final
 import dios
 from benchmarks.measure import ALL_CPUS, once, pin
 from benchmarks.nodes import private_environment, workspace
-from dios.client.connection import Connection
 from dios.client.session import Answer, expect_buffer
+from dios.client.sync.connection import Connection
 from dios.errors import DiosError
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
-from dios.transport.unix_client import ClientChannel, close_all, connect
+from dios.transport.unix.client import ClientChannel, close_all, connect
 from dios.wire.messages import PlainCall
 
 NO_COMPILED: Final = "PYTHONDONTWRITEBYTECODE"

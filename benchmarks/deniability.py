@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import dios
 from benchmarks.nodes import running_node
 from benchmarks.report import begin
-from dios.client.blocking import Group, Node, Reference
+from dios.client.sync.node import Group, Node, Reference
 from dios.wire import messages
 from dios.wire.types import Proximity
 

@@ -16,7 +16,7 @@ import dios
 from benchmarks.measure import CLIENT_CPU, clock, interleaved, pin, unpin
 from benchmarks.nodes import running_node, workspace
 from benchmarks.report import Row, Section, judge, number, times
-from dios.transport.unix_client import ClientChannel, connect
+from dios.transport.unix.client import ClientChannel, connect
 from dios.wire import codec, messages
 from dios.wire.types import NameKind, ObjectType
 

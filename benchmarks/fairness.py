@@ -23,8 +23,8 @@ from benchmarks.report import Row, Section, judge, number, times
 from dios.fairness import Allocation, DcDrf, LiveTree, edrf, simulate
 from dios.fairness.generate_demands import generate_demands
 from dios.fairness.google_like import GoogleLike, generate_trace
-from dios.fairness.sdrf_lines import Commitment, intersection, priority
 from dios.fairness.simulate_by_tree import simulate_by_tree
+from dios.fairness.stateful.priority import Commitment, intersection, priority
 from dios.fairness.trace import FairTrace
 
 SEED: Final = 1

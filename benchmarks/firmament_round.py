@@ -18,18 +18,18 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.report import Row, Section, judge, number
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, Level, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.generate import PREFERENCES_MAX, RACK_MACHINES, SIZES
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.catalogue import make
 from dios.firmament.models.protocol import Options
+from dios.firmament.policies.fair_queue import Turns
 from dios.firmament.policies.ledger import Ledger
-from dios.firmament.policies.turns import Turns
-from dios.firmament.rounds import Round
+from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.state import ClusterState
 
 JOB_TASKS = 50
 PRINCIPALS = 600

@@ -19,8 +19,8 @@ from benchmarks.measure import CLIENT_CPU, SERVER_CPU, clock, interleaved, media
 from benchmarks.nodes import running_node
 from benchmarks.report import Goal, Row, Section, judge, number, times
 from benchmarks.security_task import CALLS
+from dios.host.process.zygote_pool import Zygote, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
-from dios.host.zygote import Zygote, open_zygote
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 

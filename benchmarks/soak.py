@@ -23,7 +23,7 @@ from benchmarks.run import RESULTS, adopt_orphans
 from benchmarks.soak_measure import group_folders
 from benchmarks.soak_run import POOL, Plan, Run
 from benchmarks.soak_verdict import Soak, judge
-from dios.host.audit_reader import verify
+from dios.host.audit.reader import verify
 from dios.limits import ENDED_TASKS_KEPT
 from dios.store.lmdb_store import LmdbStore
 

@@ -16,8 +16,8 @@ from typing import Final
 import lmdb
 
 from benchmarks.measure import descendants, pss_kib
-from dios.core.names import logs_group
-from dios.host.audit_reader import AuditReader
+from dios.core.model.names import logs_group
+from dios.host.audit.reader import AuditReader
 from dios.store.recovery import read_rows
 from dios.store.schema import Kind
 from dios.wire.types import Deletion

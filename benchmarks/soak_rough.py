@@ -13,7 +13,7 @@ from typing import Final
 
 import dios
 from benchmarks.soak_data import Data
-from dios.transport.unix_client import connect
+from dios.transport.unix.client import connect
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, encode_request
 from dios.wire.types import ObjectType

@@ -26,7 +26,7 @@ from benchmarks.soak_client import Load, fork_client
 from benchmarks.soak_data import Data, hex_digest
 from benchmarks.soak_measure import Sampler, extents, stored
 from benchmarks.soak_verdict import Point
-from dios.core.names import deterministic_name
+from dios.core.model.names import deterministic_name
 from dios.ids import Name
 from dios.limits import CONSOLE_ENDED_BYTES_MAX, CONSOLE_TAIL_BYTES
 

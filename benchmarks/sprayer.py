@@ -1,6 +1,7 @@
 """Network functions: what forwarding costs, what spraying gains, its fairness, delays, look-ups and start.
 
-Between namespaces of its own (``dios.sprayer.lab``), offloads off, both sides of a ratio in turns in one run.
+Between namespaces of its own (``dios.papers.sprayer.lab``), offloads off, both sides of a ratio in turns in
+one run.
 The sender has the same processors as what is measured, so each row tells how much of them it used.
 
 Not for: the thesis' figures (``dios repro sprayer``).
@@ -23,17 +24,17 @@ from benchmarks.measure import median
 from benchmarks.report import Goal, Row, Section, judge, number, times
 from benchmarks.sprayer_loops import bare_cycles, cycles_each_second, nat_lookups, plain_python
 from dios.limits import SPRAYER_BATCH
+from dios.papers.sprayer.lab import measure, tcp
+from dios.papers.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
+from dios.papers.sprayer.lab.frames import ABOVE, Frames
+from dios.papers.sprayer.lab.measure import LONG, LONG_BURST, Rate, Setting
+from dios.papers.sprayer.lab.spaces import NotHereError, mortal
+from dios.papers.sprayer.lab.spaces import run as run_command
+from dios.papers.sprayer.lab.traffic import Sender, made
 from dios.sprayer.functions.synthetic import Synthetic
-from dios.sprayer.lab import measure, tcp
-from dios.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
-from dios.sprayer.lab.frames import ABOVE, Frames
-from dios.sprayer.lab.measure import LONG, LONG_BURST, Rate, Setting
-from dios.sprayer.lab.spaces import NotHereError, mortal
-from dios.sprayer.lab.spaces import run as run_command
-from dios.sprayer.lab.traffic import Sender, made
 from dios.sprayer.linux.offloads import change, wanted
 from dios.sprayer.memory_engine import MemoryEngine
-from dios.sprayer.workers import Workers
+from dios.sprayer.runtime.workers import Workers
 
 SEEDS: Final = (31, 32, 33)
 ROUNDS: Final = (31, 32, 33, 34, 35)

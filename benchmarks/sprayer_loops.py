@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.limits import SPRAYER_BATCH
-from dios.sprayer.flow_kernels import hash_flow
-from dios.sprayer.flow_table import Flows
+from dios.papers.sprayer.lab.cables import INSIDE, OUTSIDE, Cables
+from dios.papers.sprayer.lab.measure import WORKER
+from dios.sprayer.compile.intrinsics import array_at, call_at, callable_at, cycles, natural
+from dios.sprayer.flows.five_tuple import hash_flow
+from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.nat import Nat
-from dios.sprayer.lab.cables import INSIDE, OUTSIDE, Cables
-from dios.sprayer.lab.measure import WORKER
 from dios.sprayer.linux.af_packet import processors
-from dios.sprayer.machine import array_at, call_at, callable_at, cycles, natural
 from dios.sprayer.memory_engine import MemoryEngine
-from dios.sprayer.packet import PACKET, Flow, Packets
-from dios.sprayer.workers import make_tables
+from dios.sprayer.packets.packet import PACKET, Flow, Packets
+from dios.sprayer.runtime.workers import make_tables
 
 _SOL_PACKET: Final = 263
 _IGNORE_OUTGOING: Final = 23

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dios.core import accounts
 from dios.core.effects import Audit
-from dios.host.audit import AuditLog
+from dios.core.model import accounts
+from dios.host.audit.log import AuditLog
 from dios.node import daemon
 
 

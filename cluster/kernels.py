@@ -6,9 +6,9 @@ import hashlib
 import sys
 from pathlib import Path
 
-from dios.firmament.coordinator.office import open_office
-from dios.firmament.coordinator.rehearsal import rehearse
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.coordinator.scheduler_service import open_office
+from dios.firmament.coordinator.warm_up import rehearse
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 MODELS = ("spread", "coco")
 """Their networks have all shapes; the other models need no kernel more."""

@@ -11,37 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dios import syscalls
-    from dios.client.aio import (
-        AsyncAcceptor,
-        AsyncConsole,
-        AsyncDatagrams,
-        AsyncGroup,
-        AsyncLog,
-        AsyncNode,
-        AsyncReference,
-        AsyncStream,
-        AsyncTask,
-        AsyncTcpConnection,
-        open_node,
-    )
-    from dios.client.attributes import Handed, Handle
-    from dios.client.blocking import (
-        Acceptor,
-        Batch,
-        Console,
-        Datagrams,
-        Group,
-        Log,
-        Node,
-        ReadRequest,
-        Reference,
-        Stream,
-        Task,
-        TcpConnection,
-        WriteRequest,
-        connect,
-    )
-    from dios.client.cluster import Gathered, Member
     from dios.client.constants import (
         ANONYMOUS,
         ANY,
@@ -66,10 +35,41 @@ if TYPE_CHECKING:
         UDP_STREAM,
     )
     from dios.client.keyring import Keyring
+    from dios.client.ops.attributes import Handed, Handle
+    from dios.client.ops.cluster import Gathered, Member
+    from dios.client.ops.scheduling import work
+    from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status
+    from dios.client.ops.usage import Description, Usage
     from dios.client.program import Program
-    from dios.client.scheduling import work
-    from dios.client.status import ChildEnded, Delegated, Lost, Retired, Status
-    from dios.client.usage import Description, Usage
+    from dios.client.sync.node import (
+        Acceptor,
+        Batch,
+        Console,
+        Datagrams,
+        Group,
+        Log,
+        Node,
+        ReadRequest,
+        Reference,
+        Stream,
+        Task,
+        TcpConnection,
+        WriteRequest,
+        connect,
+    )
+    from dios.client.trio.node import (
+        AsyncAcceptor,
+        AsyncConsole,
+        AsyncDatagrams,
+        AsyncGroup,
+        AsyncLog,
+        AsyncNode,
+        AsyncReference,
+        AsyncStream,
+        AsyncTask,
+        AsyncTcpConnection,
+        open_node,
+    )
     from dios.errors import (
         BadReferenceError,
         Busy,
@@ -117,16 +117,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "dios": "syscalls",
-    "dios.client.aio": (
+    "dios.client.trio.node": (
         "AsyncAcceptor AsyncConsole AsyncDatagrams AsyncGroup AsyncLog AsyncNode AsyncReference AsyncStream"
         " AsyncTask AsyncTcpConnection open_node"
     ),
-    "dios.client.attributes": "Handed Handle",
-    "dios.client.blocking": (
+    "dios.client.ops.attributes": "Handed Handle",
+    "dios.client.sync.node": (
         "Acceptor Batch Console Datagrams Group Log Node ReadRequest Reference Stream Task TcpConnection"
         " WriteRequest connect"
     ),
-    "dios.client.cluster": "Gathered Member",
+    "dios.client.ops.cluster": "Gathered Member",
     "dios.client.constants": (
         "ANONYMOUS ANY CONSOLE_STREAM DETERMINISTIC DURABLE_BLOB DURABLE_STREAM EXCL GROUP MRSW NETWORK"
         " PRIVMEM_BLOB RANDOM RAW SHMEM_BLOB SHMEM_STREAM SRMW TASK TCP_ACCEPT_STREAM TCP_STREAM TIMER_BLOB"
@@ -134,9 +134,9 @@ _HOMES = {
     ),
     "dios.client.keyring": "Keyring",
     "dios.client.program": "Program",
-    "dios.client.scheduling": "work",
-    "dios.client.status": "ChildEnded Delegated Lost Retired Status",
-    "dios.client.usage": "Description Usage",
+    "dios.client.ops.scheduling": "work",
+    "dios.client.ops.status": "ChildEnded Delegated Lost Retired Status",
+    "dios.client.ops.usage": "Description Usage",
     "dios.errors": (
         "BadReferenceError Busy ClosedError Conflict DamagedError DiosError EndOfStreamError ExistsError"
         " InvalidError LimitError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError"

@@ -23,7 +23,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _ROOT: Final = Path(__file__).parent
-_PACKAGES: Final = tuple(_ROOT / name for name in ("fairness", "packer", "sprayer", "firmament"))
+_PACKAGES: Final = tuple(_ROOT / name for name in ("fairness", "packer", "sprayer", "papers", "firmament"))
 _STAMP: Final = _PACKAGES[-1] / "__pycache__" / "kernels.stamp"
 
 

@@ -1,6 +1,6 @@
 """NewTypes for every identifier, so that a name is never passed where a reference belongs.
 
-Not for: making identifiers (``dios.core.names``) or writing them as text (``dios.wire.nametext``).
+Not for: making identifiers (``dios.core.model.names``) or writing them as text (``dios.wire.nametext``).
 """
 
 from __future__ import annotations

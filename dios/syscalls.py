@@ -29,9 +29,9 @@ from dios.wire.types import (
 )
 
 if TYPE_CHECKING:
-    from dios.client.blocking import Node
-    from dios.client.connection import Connection
     from dios.client.session import Answer
+    from dios.client.sync.connection import Connection
+    from dios.client.sync.node import Node
     from dios.errors import DiosError
 
 T = TypeVar("T")

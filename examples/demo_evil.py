@@ -25,7 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dios
-from dios.host.audit_reader import AuditReader
+from dios.host.audit.reader import AuditReader
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.lib import mapreduce
 from examples.demo import running_cluster

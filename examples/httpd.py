@@ -20,7 +20,7 @@ from zlib import crc32
 import h11
 
 import dios
-from dios.client.blocking import Acceptor, Reference, TcpConnection
+from dios.client.sync.node import Acceptor, Reference, TcpConnection
 from dios.lib.channels import Receiver, Sender, channel, select
 from dios.lib.keyvalue import KeyValueStore, create_store, open_store
 from dios.lib.spawn import Future, Spawner, narrowed

@@ -18,7 +18,7 @@ import trio
 
 from benchmarks.measure import clock, forked, pin
 from dios.limits import DATA_PIECE_BYTES
-from dios.transport import identity
+from dios.transport.identity import identity
 
 _HOST: Final = "127.0.0.1"
 _ASKED: Final = struct.Struct("<Q")

@@ -1,6 +1,7 @@
 """``dios``: objects, groups and tasks of a node, from the command line.
 
-Not for: the commands themselves (one module for each family) or the node's process (``dios.cli.node``).
+Not for: the commands themselves (one module for each family) or the node's process
+(``dios.cli.nodes.daemon``).
 """
 
 from __future__ import annotations
@@ -9,29 +10,12 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli import (
-    audit,
-    cluster,
-    debug,
-    describe,
-    doctor,
-    fair,
-    groups,
-    log,
-    nf,
-    nodes,
-    objects,
-    pack,
-    quotas,
-    replicas,
-    repro,
-    run,
-    sched,
-    shares,
-    shell,
-    solve,
-    tasks,
-)
+from dios.cli import experiments, network_functions
+from dios.cli.nodes import audit, doctor, limits, local_cluster, members
+from dios.cli.objects import files, groups, logs, replicas
+from dios.cli.packing import pack
+from dios.cli.scheduling import fair, sched, shares, solve
+from dios.cli.tasks import control, debug, describe, run, shell
 
 app: Final = typer.Typer(
     help="Objects, groups and tasks of a DIOS node.\n\nEach command explains itself: dios COMMAND --help.",
@@ -44,17 +28,17 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(groups.app, name="group")
-app.add_typer(nodes.app, name="node")
-app.add_typer(log.app, name="log")
+app.add_typer(members.app, name="node")
+app.add_typer(logs.app, name="log")
 app.add_typer(audit.app, name="audit")
-app.add_typer(quotas.app, name="limits")
+app.add_typer(limits.app, name="limits")
 app.add_typer(sched.app, name="sched")
 app.add_typer(fair.app, name="fair")
 app.add_typer(pack.app, name="pack")
-app.add_typer(nf.app, name="nf")
+app.add_typer(network_functions.app, name="nf")
 app.add_typer(shares.quota_app, name="quota")
-app.add_typer(repro.app, name="repro")
-for family in (cluster, objects, replicas, run, tasks, describe, debug, doctor, shell, solve, shares):
+app.add_typer(experiments.app, name="repro")
+for family in (local_cluster, files, replicas, run, control, describe, debug, doctor, shell, solve, shares):
     app.add_typer(family.app)
 app.add_typer(sched.explain_app)
 

@@ -1,6 +1,6 @@
 """The memory behind I/O requests: bytes that came in a message, or shared memory mapped from a descriptor.
 
-Not for: the order of acquire, commit and release (``dios.client.requests``), or asking the node anything.
+Not for: the order of acquire, commit and release (``dios.client.ops.requests``), or asking the node anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from dios.errors import DamagedError, InvalidError, OutOfMemoryError, ProtocolError
 from dios.limits import INLINE_BYTES_MAX, MIB
-from dios.transport.unix_client import close_all
+from dios.transport.unix.client import close_all
 from dios.wire.messages import Buffer, Mapping
 
 _COPY_BYTES: Final = 1 << 30

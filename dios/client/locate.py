@@ -1,6 +1,6 @@
 """Where a person's process finds its node, its keyring and its configuration.
 
-Not for: connecting (``dios.client.blocking``, ``dios.client.aio``) or a node's own settings
+Not for: connecting (``dios.client.sync.node``, ``dios.client.trio.node``) or a node's own settings
 (``dios.node.settings``). Nothing here creates or opens a socket.
 """
 

@@ -1,7 +1,8 @@
 """The client half without I/O: numbers requests, matches replies, turns refusals into exceptions.
 
-Not for: sockets or waiting (``dios.client.blocking``, ``dios.client.aio``), nor what a handle offers
-(``dios.client.handles``). An *operation* is a generator that yields calls and is sent their answers: it is
+Not for: sockets or waiting (``dios.client.sync.node``, ``dios.client.trio.node``), nor what a handle offers
+(``dios.client.ops.handles``). An *operation* is a generator that yields calls and is sent their answers: it
+is
 written once, and each face drives it its own way.
 """
 
@@ -12,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from dios.errors import DiosError, InvalidError, ProtocolError, error_for
 from dios.limits import DESCRIPTORS_PER_FRAME_MAX, FRAME_BYTES_MAX, VECTOR_CALLS_MAX
-from dios.transport.unix_client import close_all
+from dios.transport.unix.client import close_all
 from dios.wire import messages
 from dios.wire.codec import decode_reply, decode_request, encode_request
 from dios.wire.messages import AnyCall, AnyResult, Failure, PlainCall

@@ -17,13 +17,13 @@ from collections.abc import Collection, Mapping, Sequence
 from types import CodeType, ModuleType, TracebackType
 from typing import Final
 
-from dios.client import blocking
-from dios.client.connection import Connection
 from dios.client.program import Program, decode_program
-from dios.client.rehearsal import rehearse
+from dios.client.sync import node as sync_node
+from dios.client.sync.connection import Connection
+from dios.client.warm_up import rehearse
 from dios.errors import ClosedError, NotExecutableError
 from dios.limits import TASK_WELCOME_NEAR_MS
-from dios.transport.unix_client import ClientChannel
+from dios.transport.unix.client import ClientChannel
 
 TASK_SOCKET: Final = 3
 """The one descriptor beside console and null that a task inherits."""
@@ -45,7 +45,7 @@ def main() -> int:
         welcome = connection.welcome()
     except ClosedError:
         return 0  # the node needs this child of its pool no more
-    node = blocking.enter_task(connection, welcome)
+    node = sync_node.enter_task(connection, welcome)
     if node.executable is None:
         raise NotExecutableError("the node sent no program")
     program = decode_program(node.executable.read_bytes())

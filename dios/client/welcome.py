@@ -1,6 +1,6 @@
 """The Welcome: what a connection learns first.
 
-Not for: what a program sees of it (``dios.client.nodes``).
+Not for: what a program sees of it (``dios.client.ops.nodes``).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dios.client.page import Page
 from dios.client.session import Answer
 from dios.errors import ProtocolError
-from dios.transport.unix_client import close_all
+from dios.transport.unix.client import close_all
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.messages import Welcome
 

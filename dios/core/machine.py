@@ -11,23 +11,25 @@ from graphlib import TopologicalSorter
 from typing import Final
 
 from dios import limits
-from dios.core import board_calls, cluster_events, coordination, effects, events, groups, lifecycle, logs
-from dios.core.accounts import Defaults
+from dios.core import effects, events
+from dios.core.calls import computed_objects, lifecycle, logs, network_streams, scheduling_calls
+from dios.core.calls.dispatch import dispatch, dispatch_vector
+from dios.core.calls.retirement import expire
+from dios.core.calls.run_calls import finish_run
+from dios.core.calls.task_calls import look_again
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
-from dios.core.membership import Membership
-from dios.core.object_types import network, sources
-from dios.core.object_types.states import ConsoleState
-from dios.core.objects import PhysicalObject
-from dios.core.peers import Cluster, Here
-from dios.core.pending import Pending
-from dios.core.placement import LeastLoaded
-from dios.core.retirement import expire
-from dios.core.run_calls import finish_run
-from dios.core.state import State
+from dios.core.membership.swim import Membership
+from dios.core.model import groups
+from dios.core.model.accounts import Defaults
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.pending import Pending
+from dios.core.model.placement import LeastLoaded
+from dios.core.model.state import State
+from dios.core.model.type_states import ConsoleState
+from dios.core.remote import cluster_events, requests
+from dios.core.remote.peers import Cluster, Here
 from dios.core.step import Step
-from dios.core.syscalls import dispatch, dispatch_vector
-from dios.core.task_calls import look_again
 from dios.errors import InvariantError
 from dios.ids import NodeId, Principal
 from dios.wire import messages
@@ -75,7 +77,7 @@ class Core:
         cluster = self.state.cluster
         if cluster is not None:
             if event.now - cluster.seen_ns > limits.AWAY_MS * 1_000_000:
-                coordination.excuse(step, cluster)
+                requests.excuse(step, cluster)
             cluster.seen_ns = event.now
             moment = cluster.due_at
             if moment is not None and moment <= event.now:
@@ -131,13 +133,13 @@ class Core:
             case events.EffectFailed():
                 self._effect_failed(step, event)
             case events.NetworkOpened():
-                network.opened(step, event)
+                network_streams.opened(step, event)
             case events.NetworkFailed():
-                network.failed(step, event)
+                network_streams.failed(step, event)
             case events.ConnectionArrived():
-                network.arrived(step, event)
+                network_streams.arrived(step, event)
             case events.DatagramsDropped():
-                network.dropped(step, event)
+                network_streams.dropped(step, event)
             case events.Recovered():
                 self._recovered(step, event)
             case events.ShutdownBegan():
@@ -188,7 +190,7 @@ class Core:
 
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
         """Nothing from ``first`` on took place: go back to what the store holds."""
-        coordination.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
+        requests.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
         for target in list(self.state.objects.values()):
             before = _record_before(target, event)
             if before is target.recorded:
@@ -281,10 +283,10 @@ def _retry(step: Step, row: Pending) -> None:
         if row.watched:
             finish_run(step, row)
         else:
-            board_calls.lease_over(step, row)
+            scheduling_calls.lease_over(step, row)
     elif isinstance(row.call, messages.Board | messages.AskScheduler):
-        board_calls.look_again(step, row)
+        scheduling_calls.look_again(step, row)
     elif isinstance(row.call, messages.Create):
-        network.finish(step, row)
+        network_streams.finish(step, row)
     else:
-        sources.resume_read(step, row)
+        computed_objects.resume_read(step, row)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dios.core.accounts import Defaults
 from dios.core.events import Event
-from dios.core.peers import Here
+from dios.core.model.accounts import Defaults
+from dios.core.remote.peers import Here
 from dios.ids import NodeId, Principal
 
 

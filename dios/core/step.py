@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from dios.core import coordination, effects, stand_ins
-from dios.core.accounts import charge_all
-from dios.core.away_buffers import AwayBuffer
+from dios.core import effects
 from dios.core.effects import Effect, Outcome, StoreOperation, WriteSource
-from dios.core.iorequests import Buffer, abort, give_back
-from dios.core.object_types.states import AcceptState, SocketState, StreamState
-from dios.core.objects import PhysicalObject
-from dios.core.pending import Pending
-from dios.core.references import Provenance, Reference
-from dios.core.state import State
-from dios.core.tasks import Task
+from dios.core.model.accounts import charge_all
+from dios.core.model.io_requests import Buffer, abort, give_back
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.pending import Pending
+from dios.core.model.references import Provenance, Reference
+from dios.core.model.state import State
+from dios.core.model.tasks import Task
+from dios.core.model.type_states import AcceptState, SocketState, StreamState
+from dios.core.remote import proxies, requests
+from dios.core.remote.remote_buffers import AwayBuffer
 from dios.errors import DiosError, InvalidError, WouldBlockError
 from dios.ids import NodeId, PayloadId, Ticket
 from dios.wire import dcp, messages
@@ -75,7 +76,7 @@ class Step:
         if self._changed:
             self.flush_counters()
         if self.state.deputies and self.parts is None:
-            coordination.note(self.state, answer)
+            requests.note(self.state, answer)
         if self.parts is not None:
             self.parts.append(answer)
         else:
@@ -85,7 +86,7 @@ class Step:
         """Answer a vector as a whole."""
         self.flush_counters()
         if self.state.deputies:
-            coordination.note(self.state, answer)
+            requests.note(self.state, answer)
         self.after.append(answer)
 
     def answer(self, task: Task, seq: int, result: messages.AnyResult) -> None:
@@ -128,7 +129,7 @@ class Step:
                 )
             )
             if target.watchers:
-                coordination.publish(self, target)
+                requests.publish(self, target)
         self._changed.clear()
 
     def audit(self, task: Task, action: str, outcome: str, subject: str, detail: str = "") -> None:
@@ -207,11 +208,11 @@ class Step:
         if task.home:
             body = dcp.Tell(task.id, event)
             if isinstance(event, messages.ChildEnded):
-                peer = coordination.cluster_of(self).peer(task.home)
-                coordination.tell_surely(self, peer, event.object, body)
+                peer = requests.cluster_of(self).peer(task.home)
+                requests.tell_surely(self, peer, event.object, body)
             else:
                 # What else there is to tell comes out when the nodes compare what they hold.
-                coordination.tell(self, task.home, body)
+                requests.tell(self, task.home, body)
         else:
             task.push_event(event)
             self.changed(task.object)
@@ -271,7 +272,7 @@ class Step:
         task, cluster = reference.task, self.state.cluster
         if cluster is not None and not task.ended_ns:
             cluster.to_release.setdefault((reference.object.home, task.id), []).append(reference.id)
-        mode = stand_ins.end_of(reference)
+        mode = proxies.end_of(reference)
         if mode is not None:
             self.after.append(effects.CloseStreamEnd(reference.object.id, mode))
 
@@ -280,7 +281,7 @@ class Step:
         # One without a name is out of everybody's reach, whatever its deletion mode says.
         if target.home:
             if not target.references and not target.pinned:
-                stand_ins.forget(self, target)
+                proxies.forget(self, target)
             return
         kept = target.deletion is Deletion.IMMEDIATE and target.name is not None
         if kept or target.references or target.zombie:
@@ -348,7 +349,7 @@ class Step:
         cluster = self.state.cluster
         if cluster is not None:
             if cluster.to_release:
-                stand_ins.release(self, cluster)
+                proxies.release(self, cluster)
             moment = cluster.due_at = cluster.next_moment()
             if moment is not None:
                 deadline = moment if deadline is None else min(deadline, moment)

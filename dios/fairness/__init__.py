@@ -4,12 +4,12 @@ Not for: clusters, principals and tasks. Nothing here knows one.
 """
 
 from dios.fairness.allocation import Allocation
-from dios.fairness.dc_drf import DcDrf
+from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.drf import drf, sdrf, smmf
 from dios.fairness.edrf import edrf
 from dios.fairness.live_tree import LiveTree
-from dios.fairness.sdrf_scheduler import SdrfScheduler
 from dios.fairness.simulate import simulate
+from dios.fairness.stateful.scheduler import SdrfScheduler
 
 __all__ = [
     "Allocation",

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dios.fairness import edrf_events
+from dios.fairness import edrf_kernels
 from dios.fairness.allocation import Allocation, Floats
-from dios.fairness.edrf_events import KEPT, MU, Columns, Dry, Scaled
+from dios.fairness.edrf_kernels import KEPT, MU, Columns, Dry, Scaled
 from dios.fairness.sparse_demands import (
     SCALE_MAX,
     SCALE_MIN,
@@ -63,9 +63,9 @@ def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = 
     most = int(np.diff(index[0]).max(initial=0)) + 1
     room = (np.empty(most, np.int32), np.empty(2 * TOUCHED, np.int64))
     still = int(np.count_nonzero(rising))
-    rounds = edrf_events.rise(scaled, index, dry, caps, (rising, z, stopped), room, still)
+    rounds = edrf_kernels.rise(scaled, index, dry, caps, (rising, z, stopped), room, still)
     given = np.empty(values.size)
-    edrf_events.amounts(scaled, rows.values, z, stopped, cap, given)
+    edrf_kernels.amounts(scaled, rows.values, z, stopped, cap, given)
     return Allocation(rows.spread(given), z, stopped, rounds)
 
 

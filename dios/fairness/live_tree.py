@@ -1,6 +1,6 @@
 """The live tree: elements whose priorities change with time, kept in order by watching neighbours cross.
 
-Not for: the hot path of SDRF, which ``dios.fairness.sdrf_kernels`` compiles for its own priority.
+Not for: the hot path of SDRF, which ``dios.fairness.stateful.kernels`` compiles for its own priority.
 
 SDRF paper, section VI-C. Between two crossings of neighbours the order cannot change, so nothing is
 computed; at a crossing only the two that meet are put in anew. The tree of elements is a treap whose

@@ -1,6 +1,7 @@
 """A whole trace through SDRF or DRF at once: when each task starts, and in which order.
 
-Not for: machines and placement; the capacity is one pool. ``dios.fairness.sdrf_scheduler`` takes events one
+Not for: machines and placement; the capacity is one pool. ``dios.fairness.stateful.scheduler`` takes events
+one
 by one and decides alike.
 """
 
@@ -14,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from dios.compiled import borrowing, inlined
 from dios.fairness.allocation import Floats, Ints, array_of, numbers, refuse
-from dios.fairness.sdrf_input import checked_capacity, checked_population, checked_rule
-from dios.fairness.sdrf_kernels import (
+from dios.fairness.stateful.input_checks import checked_capacity, checked_population, checked_rule
+from dios.fairness.stateful.kernels import (
     PLAIN,
     Books,
     bring_forward,

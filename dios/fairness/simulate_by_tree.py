@@ -10,8 +10,8 @@ from collections.abc import Collection, Hashable
 from numpy.typing import ArrayLike
 
 from dios.fairness.allocation import Ints
-from dios.fairness.sdrf_books import EVENTS, empty_books
 from dios.fairness.simulate import fly, prepared, started
+from dios.fairness.stateful.user_table import EVENTS, empty_books
 
 
 def simulate_by_tree(

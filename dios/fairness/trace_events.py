@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from dios.errors import InvariantError
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.live_tree import LiveTree
-from dios.fairness.sdrf_lines import Commitment, intersection, priority
+from dios.fairness.stateful.priority import Commitment, intersection, priority
 from dios.fairness.trace import MICRO, FairTrace
 from dios.fairness.trace_report import Played
 

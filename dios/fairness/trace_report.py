@@ -1,6 +1,6 @@
 """What a mechanism does to the users of a trace: waiting and completed tasks, beside plain DRF.
 
-For: ``dios fair simulate`` and ``dios.fairness.repro``. Not for: deciding (``dios.fairness.simulate``).
+For: ``dios fair simulate`` and ``dios.papers``. Not for: deciding (``dios.fairness.simulate``).
 
 How things are counted, fixed before anything was measured:
 

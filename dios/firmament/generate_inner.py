@@ -1,6 +1,6 @@
 """The inside of drawn machines: sockets, caches, cores and threads as vertices (thesis §6.5.2, Figure 6.7).
 
-Not for: real machines, whose trees come from sysfs (``dios.firmament.topology``).
+Not for: real machines, whose trees come from sysfs (``dios.firmament.monitor.topology``).
 """
 
 from __future__ import annotations

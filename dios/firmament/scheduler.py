@@ -16,8 +16,9 @@ from functools import partial
 
 import numpy as np
 
-from dios.firmament import scheduler_tables as tables
-from dios.firmament.columns import ABSENT
+from dios.firmament.cluster import changes as tables
+from dios.firmament.cluster.columns import ABSENT
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     DIMENSIONS,
     BadDescriptorError,
@@ -27,22 +28,21 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.explain import Explanation
-from dios.firmament.explain_task import Subject, explain_task, left_out
-from dios.firmament.guard import ModelError, ModelGuard
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.explain.explain_task import Subject, explain_task, left_out
+from dios.firmament.explain.explanation import Explanation
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import CostModel
-from dios.firmament.network import FlowNetwork
-from dios.firmament.network_export import NamedProblem, VertexNames, named_problem
+from dios.firmament.network.export import NamedProblem, VertexNames, named_problem
+from dios.firmament.network.flow_network import FlowNetwork
+from dios.firmament.policies.fair_queue import Turns
 from dios.firmament.policies.gangs import GangBook
 from dios.firmament.policies.ledger import Ledger
 from dios.firmament.policies.restrictions import Restrictions
-from dios.firmament.policies.turns import Turns
-from dios.firmament.rounds import Fault, Round
-from dios.firmament.scheduler_rounds import RoundMaker
+from dios.firmament.rounds.model_guard import ModelError, ModelGuard
+from dios.firmament.rounds.results import Fault, Round
+from dios.firmament.rounds.round_maker import RoundMaker
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.state import RUNNING, ClusterState
 from dios.limits import SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
 
 _GROWTH_S = 10.0

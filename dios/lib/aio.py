@@ -12,10 +12,10 @@ from typing import Self, TypeVar, cast
 
 import trio
 
-from dios.client.aio import AsyncReference
-from dios.client.aio_connection import AsyncConnection
-from dios.client.attributes import HasLink
+from dios.client.ops.attributes import HasLink
 from dios.client.session import Operation
+from dios.client.trio.connection import AsyncConnection
+from dios.client.trio.node import AsyncReference
 from dios.errors import Conflict, DiosError
 from dios.lib.clock import ClockOps, Stamp
 from dios.lib.mutex import GuardedOps, MutexOps

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import msgspec
 
 from dios import limits
-from dios.client.blocking import Reference
+from dios.client.sync.node import Reference
 from dios.errors import Conflict, DamagedError, InvalidError, TooLargeError
 from dios.wire.types import Semantics
 

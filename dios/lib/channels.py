@@ -15,8 +15,8 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
-from dios.client.blocking import Node, Reference, Stream
 from dios.client.session import expect
+from dios.client.sync.node import Node, Reference, Stream
 from dios.errors import DiosError, EndOfStreamError, InvalidError, ProtocolError
 from dios.wire import messages
 from dios.wire.types import Permission

@@ -16,10 +16,10 @@ from typing import Final
 
 import msgspec
 
-from dios.client.attributes import Handle, Link
-from dios.client.blocking import Reference
-from dios.client.requests import WriteOps
+from dios.client.ops.attributes import Handle, Link
+from dios.client.ops.requests import WriteOps
 from dios.client.session import Operation
+from dios.client.sync.node import Reference
 from dios.errors import Conflict, DamagedError
 from dios.lib.retrying import insist
 from dios.wire.types import Semantics

@@ -1,6 +1,7 @@
 """Python's own debugger over two streams, inside a task: ``dios debug`` runs it in the place of a program.
 
-Not for: the terminal (``dios.cli.debug``), or starting the task. The task repeats another: after that one's
+Not for: the terminal (``dios.cli.tasks.debug``), or starting the task. The task repeats another: after that
+one's
 inputs it has three more, which are taken away again before the program runs, so that the program sees
 exactly what it saw the first time.
 """
@@ -21,9 +22,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dios.client import blocking, task_main
-from dios.client.blocking import Stream
+from dios.client import task_main
 from dios.client.program import Program, decode_program
+from dios.client.sync import node
+from dios.client.sync.node import Stream
 from dios.errors import DiosError, InvalidError
 from dios.limits import INLINE_BYTES_MAX
 from dios.wire.messages import Welcome
@@ -204,8 +206,8 @@ def debug(*, post_mortem: bool) -> int:
 
 def _set_scene() -> tuple[Program, Welcome, Terminal]:
     """Take what is the debugger's out of the inputs; from now on this task is the one that is repeated."""
-    inside = blocking.ambient()
-    extra = () if inside is None else blocking.connect().inputs[-_EXTRA_INPUTS:]
+    inside = node.ambient()
+    extra = () if inside is None else node.connect().inputs[-_EXTRA_INPUTS:]
     if inside is None or len(extra) < _EXTRA_INPUTS:
         raise InvalidError(_BY_HAND)
     talk, hear, program = extra
@@ -219,5 +221,5 @@ def _set_scene() -> tuple[Program, Welcome, Terminal]:
         executable=welcome.inputs[-1],
         label=welcome.label.removeprefix(LABEL),
     )
-    blocking.enter_task(connection, first)
+    node.enter_task(connection, first)
     return decode_program(program.read_bytes()), first, terminal

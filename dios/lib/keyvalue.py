@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from dios.client.blocking import Group, Node, Reference
+from dios.client.sync.node import Group, Node, Reference
 from dios.errors import (
     Conflict,
     DamagedError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dios.client.blocking import Node, Reference
+from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
 from dios.lib.jobs.controller import Controller, Options
 from dios.lib.jobs.inputs import Inputs, Source, Sources

@@ -24,10 +24,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from dios.client.attributes import Handle, Link
-from dios.client.blocking import Reference
-from dios.client.requests import ReadOps, RequestOps, WriteOps
+from dios.client.ops.attributes import Handle, Link
+from dios.client.ops.requests import ReadOps, RequestOps, WriteOps
 from dios.client.session import Operation
+from dios.client.sync.node import Reference
 from dios.errors import Busy, Code, Conflict, DamagedError, DiosError, InvalidError
 from dios.lib.retrying import insist
 from dios.limits import LOCK_LEASE_MS_MAX

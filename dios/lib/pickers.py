@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
-from dios.client.attributes import Handle
+from dios.client.ops.attributes import Handle
 from dios.errors import InvalidError
 from dios.wire.types import Persistence
 

@@ -25,7 +25,7 @@ from dios.limits import NODE_NAME_BYTES_MAX, QUESTION_BYTES_MAX
 from dios.wire.messages import Work
 
 if TYPE_CHECKING:
-    from dios.client.blocking import Node
+    from dios.client.sync.node import Node
 
 _ORIGIN: Final = "the job"
 """What the coordinator calls a description whose file it does not know."""

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
-from dios.client.attributes import HasLink
-from dios.client.connection import Connection
+from dios.client.ops.attributes import HasLink
 from dios.client.session import Operation
+from dios.client.sync.connection import Connection
 from dios.errors import Conflict, TimeLimitError
 from dios.limits import RETRY_PAUSE_US_MAX, RETRY_PAUSE_US_MIN
 

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from dios.client.blocking import Acceptor, Group, Node, Reference
-from dios.client.nodes import name_bytes
+from dios.client.ops.nodes import name_bytes
+from dios.client.sync.node import Acceptor, Group, Node, Reference
 from dios.errors import ClosedError, Conflict, DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib import catalogue
 from dios.lib.catalogue import Entry, StoredCatalogue

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, Self, TypeVar, cast
 
-from dios.client.blocking import Node, Reference, Task, ambient, connect
+from dios.client.ops.status import Status
 from dios.client.program import Program, encode_program
-from dios.client.status import Status
+from dios.client.sync.node import Node, Reference, Task, ambient, connect
 from dios.errors import Code, DiosError, InvalidError
 from dios.lib.spawned import MODULE, PROGRAM, decode_result, encode_order, hints_of, ordered_module
 from dios.wire.types import NameKind, ObjectType
 
 if TYPE_CHECKING:
-    from dios.client.attributes import Rights
+    from dios.client.ops.attributes import Rights
     from dios.wire.messages import Limits
 
 P = ParamSpec("P")

@@ -15,8 +15,8 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
-from dios.client.attributes import Handed
-from dios.client.blocking import Node, Reference, Stream, connect
+from dios.client.ops.attributes import Handed
+from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.errors import DiosError, InvalidError, ProtocolError
 from dios.lib import channels
 from dios.lib.channels import End, Receiver, Sender

@@ -1,6 +1,6 @@
 """``dios-node check``: everything a stopped node keeps, looked at byte by byte, and repaired where asked.
 
-Not for: a node that runs (its store refuses), or how the result is shown (``dios.cli.check``).
+Not for: a node that runs (its store refuses), or how the result is shown (``dios.cli.nodes.check``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios import limits
-from dios.host.audit import segments
-from dios.host.audit_reader import verify
+from dios.host.audit.log import segments
+from dios.host.audit.reader import verify
 from dios.node.settings import load
 from dios.store.check import LOST_AND_FOUND, Inventory, held, read_index, verify_contents
 from dios.store.findings import Finding, Kind, Level

@@ -1,7 +1,9 @@
 """Make a data directory that of a cluster's node: the first of a new one, or one more of another.
 
-Not for: identities and certificates themselves (``dios.transport.identity``), the conversation of joining
-(``dios.transport.joining``), or a whole cluster on one machine (``dios.node.local_cluster``). No node runs on
+Not for: identities and certificates themselves (``dios.transport.identity.identity``), the conversation of
+joining
+(``dios.transport.identity.joining``), or a whole cluster on one machine (``dios.node.local_cluster``). No
+node runs on
 the directory while these functions work on it.
 """
 
@@ -21,9 +23,9 @@ from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.node import machine, seeds
 from dios.node.addresses import is_loopback, join_address, split_address
 from dios.node.settings import FILE_NAME, Settings, SettingsError, load
-from dios.transport import durable, identity, tokens
-from dios.transport.identity import Identity
-from dios.transport.tokens import Token
+from dios.transport.identity import durable_files, identity, tokens
+from dios.transport.identity.identity import Identity
+from dios.transport.identity.tokens import Token
 
 REMEMBERED: Final = ("name", "rack", "listen", "advertise", "announce")
 """The settings that make a node a member, which later starts find in its ``node.toml``."""
@@ -82,7 +84,7 @@ def remember(settings: Settings) -> None:
             added.append(f"{key} = {json.dumps(value)}\n")
     if added:
         # In front: at the end they would belong to the last table.
-        durable.write(path, ("".join(added) + text).encode())
+        durable_files.write(path, ("".join(added) + text).encode())
 
 
 # -- tokens -----------------------------------------------------------------------------------------

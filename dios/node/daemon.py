@@ -1,6 +1,6 @@
 """Start and stop a node's process: a lean process of its own, told about by a pid file and a ready pipe.
 
-Not for: what the process does (``dios.node.serve``) or how it is shown to people (``dios.cli.node``).
+Not for: what the process does (``dios.node.serve``) or how it is shown to people (``dios.cli.nodes.daemon``).
 The daemon is a fresh interpreter, not a fork of the command line: nothing that only the command line
 needs stays in its memory, and no thread of its parent can hold a lock in it.
 """
@@ -27,7 +27,7 @@ from dios import limits
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
 from dios.node.settings import Settings, load
 from dios.store import locking
-from dios.transport.unix_path import socket_address
+from dios.transport.unix.path import socket_address
 
 T = TypeVar("T")
 

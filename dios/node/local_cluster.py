@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
-from dios.client.blocking import connect
 from dios.client.locate import SOCKET_NAME, default_socket
+from dios.client.sync.node import connect
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, TimeLimitError
 from dios.node import cluster, daemon, seeds
 from dios.node.addresses import join_address
 from dios.node.daemon import Running
 from dios.node.settings import KEYS, load
-from dios.transport import durable, identity
+from dios.transport.identity import durable_files, identity
 
 FILE_NAME: Final = "cluster.json"
 HOST: Final = "127.0.0.1"
@@ -176,7 +176,7 @@ def _write_settings(node: LocalNode, settings: Mapping[str, str]) -> None:
 def _write(made: LocalCluster) -> None:
     rows = [{key: value for key, value in asdict(node).items() if key != "data"} for node in made.nodes]
     told = {"version": _VERSION, "keep": made.keep, "nodes": rows}
-    durable.write(made.directory / FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
+    durable_files.write(made.directory / FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
 
 
 def keep(found: LocalCluster) -> LocalCluster:
@@ -220,7 +220,7 @@ def remove(directory: Path) -> None:
 def locked(directory: Path) -> Iterator[None]:
     """Be the only one who makes, starts or stops the cluster of ``directory``; waits for the others."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with durable.locked(directory):
+    with durable_files.locked(directory):
         try:
             yield
         finally:

@@ -1,7 +1,9 @@
 """Where a node looks for its cluster when it starts: addresses of nodes, one a line, in ``DATA/seeds``.
 
-Not for: who those nodes are, which only their certificates say (``dios.transport.identity``), or the live
-table of nodes (``dios.core.membership``). An address that nobody answers at, or somebody of another cluster,
+Not for: who those nodes are, which only their certificates say (``dios.transport.identity.identity``), or
+the live
+table of nodes (``dios.core.membership.swim``). An address that nobody answers at, or somebody of another
+cluster,
 costs a failed dial and nothing else; one that works is enough, the rest comes by gossip. People may edit it.
 """
 
@@ -13,7 +15,7 @@ from typing import Final
 
 from dios import limits
 from dios.node.addresses import checked_address
-from dios.transport import durable
+from dios.transport.identity import durable_files
 
 NAME: Final = "seeds"
 _HEAD: Final = "# Nodes to look for at the start, HOST:PORT each. The node keeps this up to date.\n"
@@ -35,7 +37,7 @@ def write(data: Path, addresses: Iterable[str]) -> None:
     """Replace the file; durable when it returns. Does nothing when it says this already."""
     wanted = _checked(addresses)
     if wanted != read(data) or not (data / NAME).exists():
-        durable.write(data / NAME, (_HEAD + "".join(f"{each}\n" for each in wanted)).encode())
+        durable_files.write(data / NAME, (_HEAD + "".join(f"{each}\n" for each in wanted)).encode())
 
 
 def _checked(addresses: Iterable[str]) -> tuple[str, ...]:

@@ -19,18 +19,18 @@ import trio
 from dios import limits
 from dios.core.events import Recovered, ShutdownBegan
 from dios.errors import DiosError
-from dios.host.audit import AuditLog
-from dios.host.journal import close_log, open_log
+from dios.host.audit.log import AuditLog
+from dios.host.loop.node_log import close_log, open_log
+from dios.host.process.people_server import PeopleServer
+from dios.host.process.zygote_pool import Zygote, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
-from dios.host.server import PeopleServer
-from dios.host.zygote import Zygote, open_zygote
 from dios.ids import Principal
-from dios.node import coordinating
-from dios.node.host import NodeHost
-from dios.node.peering import Port, keep_seeds, measure_load, open_port, serve_port
+from dios.node import coordinator_supervisor
+from dios.node.assembly import NodeHost
+from dios.node.cluster_port import Port, keep_seeds, measure_load, open_port, serve_port
 from dios.node.settings import LogFormat, Settings
 from dios.store.lmdb_store import LmdbStore
-from dios.transport.unix_server import close_listener, open_listener
+from dios.transport.unix.server import close_listener, open_listener
 from dios.wire.messages import Info
 
 TASK_ENTRY: Final = "dios.client.task_main:main"
@@ -106,7 +106,7 @@ async def _serve(
                 _calm_collector()
                 started()
                 if port is not None and port.membership.coordinator:
-                    nursery.start_soon(coordinating.keep_coordinator, settings)
+                    nursery.start_soon(coordinator_supervisor.keep_coordinator, settings)
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)

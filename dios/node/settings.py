@@ -21,7 +21,7 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
-from dios.node.budgets import parse_size, parse_time_ms, read_bounds
+from dios.node.limit_text import parse_size, parse_time_ms, read_bounds
 from dios.wire.messages import Bound
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"

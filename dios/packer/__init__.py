@@ -6,9 +6,9 @@ Not for: clusters, principals and running tasks. Nothing here knows one.
 from dios.packer import baselines
 from dios.packer.allocate import Placement, Refusal, allocate
 from dios.packer.datacenter import Capacity, Datacenter, Spot
+from dios.packer.job.ti_mra import Edge, JobError, Node, TiMra
 from dios.packer.policies import Policy
 from dios.packer.share_bandwidth import share_bandwidth
-from dios.packer.ti_mra import Edge, JobError, Node, TiMra
 
 __all__ = [
     "Capacity",

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from dios.limits import PACKER_TRIES_MAX
 from dios.packer.baselines import POLICIES
-from dios.packer.books_kernels import give_back
 from dios.packer.datacenter import Datacenter
-from dios.packer.place_kernels import place_job
+from dios.packer.job.ti_mra import RESOURCES, UNITS, Floats, Ints, JobError, TiMra
+from dios.packer.kernels.placement import place_job
+from dios.packer.kernels.records import TOO_MUCH, Load
+from dios.packer.kernels.reservations import give_back
 from dios.packer.policies import FIXED, Policy
-from dios.packer.site import TOO_MUCH, Load
-from dios.packer.ti_mra import RESOURCES, UNITS, Floats, Ints, JobError, TiMra
 
 NAMES: Final = (*RESOURCES, "bandwidth")
 

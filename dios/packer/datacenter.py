@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.limits import PACKER_AMOUNT_MAX, PACKER_INSTANTS_MAX, PACKER_SERVERS_MAX, PACKER_STATE_MAX
-from dios.packer.site import TOO_MUCH, UNITS_MAX, Load, Near, Site, fits, notes_for
-from dios.packer.ti_mra import RESOURCES, Floats, Ints
+from dios.packer.job.ti_mra import RESOURCES, Floats, Ints
+from dios.packer.kernels.records import TOO_MUCH, UNITS_MAX, Load, Near, Site, fits, notes_for
 
 _NOISE: Final = 2.0**-40
 """Decimal fractions are not exact in binary; no more than this part is taken for noise."""

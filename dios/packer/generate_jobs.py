@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from dios.packer.datacenter import Capacity
-from dios.packer.ti_mra import Edge, Floats, Node, TiMra
+from dios.packer.job.ti_mra import Edge, Floats, Node, TiMra
 
 SLOT: Final = Capacity(4.0, 8192.0, 50.0, 50.0)
 """A quarter of the paper's server."""

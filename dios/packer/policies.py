@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from dios.packer.site import ALIGN, BEST, CUBIC, FIRST, Rule
+from dios.packer.kernels.records import ALIGN, BEST, CUBIC, FIRST, Rule
 
 KINDS: Final = {"cubic": CUBIC, "align": ALIGN, "first": FIRST, "best": BEST}
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dios.compiled import compiled
 from dios.limits import PACKER_ROUNDS_MAX
-from dios.packer.ti_mra import Floats, Ints
+from dios.packer.job.ti_mra import Floats, Ints
 
 _ROUNDING = 1e-9
 """Guarantees may exceed the link by this part, as sums of rounded numbers do."""

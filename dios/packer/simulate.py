@@ -23,10 +23,10 @@ from dios.packer.allocate import NAMES, Placement, allocate
 from dios.packer.baselines import POLICIES
 from dios.packer.datacenter import Datacenter
 from dios.packer.generate_jobs import Workload, generate_job
+from dios.packer.job.ti_mra import Floats, Ints, TiMra
+from dios.packer.kernels.records import UP
 from dios.packer.policies import Policy
-from dios.packer.site import UP
-from dios.packer.ti_mra import Floats, Ints, TiMra
-from dios.pictures import Lines
+from dios.plotting import Lines
 
 Source = Callable[[int], Sequence[TiMra]]
 """The jobs that come at an instant."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.packer.ti_mra import Demand, Edge, JobError, Node, TiMra
+from dios.packer.job.ti_mra import Demand, Edge, JobError, Node, TiMra
 
 
 class Needs(NamedTuple):

@@ -14,9 +14,9 @@ import time
 from collections import Counter
 
 from dios.errors import InvariantError
-from dios.sim.cluster import simulate_cluster
-from dios.sim.systematic import systematic
-from dios.sim.world import simulate
+from dios.sim.cluster.world import simulate_cluster
+from dios.sim.node.systematic import systematic
+from dios.sim.node.world import simulate
 
 STEPS_DEFAULT = 600
 STEPS_SHORT = 100

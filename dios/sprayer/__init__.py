@@ -3,11 +3,11 @@
 Not for: functions that are ready, which are in ``dios.sprayer.functions``.
 """
 
-from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source, with_target
-from dios.sprayer.flow_table import Flows
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
+from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import HandlerError, NetworkFunction
-from dios.sprayer.packet import (
+from dios.sprayer.packets.packet import (
     FUNCTION,
     INSIDE,
     NO_FLOW,
@@ -21,10 +21,10 @@ from dios.sprayer.packet import (
     Packet,
     halves,
 )
+from dios.sprayer.packets.rewrite import set_payload_size, set_source, set_target
 from dios.sprayer.pcap import PcapError, replay
-from dios.sprayer.rewrite_kernels import set_payload_size, set_source, set_target
-from dios.sprayer.running import run
-from dios.sprayer.workers import Statistics, Workers, jain
+from dios.sprayer.runtime.running import run
+from dios.sprayer.runtime.workers import Statistics, Workers, jain
 
 __all__ = [
     "FUNCTION",

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from dios.sprayer.machine import callable_at
+from dios.sprayer.compile.intrinsics import callable_at
 
 
 class Engine(Protocol):

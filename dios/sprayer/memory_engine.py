@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.sprayer.machine import array_at, byte8, callable_at, copy_bytes, whole
-from dios.sprayer.packet import FORWARD, PACKET
+from dios.sprayer.compile.intrinsics import array_at, byte8, callable_at, copy_bytes, whole
+from dios.sprayer.packets.packet import FORWARD, PACKET
 
 _WORD: Final = np.dtype(np.int64)
 _BYTE: Final = np.dtype(np.uint8)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from dios.errors import InvalidError
 
 if TYPE_CHECKING:
-    from dios.sprayer.flow_table import Flows
-    from dios.sprayer.packet import Batch, Flow, Kept
+    from dios.sprayer.flows.flow_table import Flows
+    from dios.sprayer.packets.packet import Batch, Flow, Kept
 
 
 class HandlerError(InvalidError):

@@ -21,9 +21,9 @@ from dios.errors import InvalidError
 from dios.limits import SPRAYER_FRAME_BYTES_MAX, SPRAYER_REPLAY_BYTES
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import INSIDE
-from dios.sprayer.worker_kernels import NOW
-from dios.sprayer.workers import Statistics, Workers
+from dios.sprayer.packets.packet import INSIDE
+from dios.sprayer.runtime.worker_kernels import NOW
+from dios.sprayer.runtime.workers import Statistics, Workers
 
 _MICRO: Final = 0xA1B2C3D4
 _NANO: Final = 0xA1B23C4D

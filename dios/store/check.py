@@ -18,7 +18,7 @@ import lmdb
 
 from dios import limits
 from dios.core.events import ObjectRecord
-from dios.core.names import logs_group
+from dios.core.model.names import logs_group
 from dios.errors import DamagedError, InvalidError, NotSupportedError
 from dios.ids import Name
 from dios.store import environment, schema
@@ -26,7 +26,7 @@ from dios.store.directory import lock_directory
 from dios.store.environment import translated
 from dios.store.extents import Extents, digest_of_file
 from dios.store.findings import Finding, Kind
-from dios.store.logs import LogFiles, log_problem
+from dios.store.log_files import LogFiles, log_problem
 from dios.store.schema import Row
 from dios.wire.types import Deletion, ObjectType
 

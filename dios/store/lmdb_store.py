@@ -30,7 +30,7 @@ from dios.store import environment, schema
 from dios.store.directory import lock_directory, make_directory
 from dios.store.environment import translated
 from dios.store.extents import Extents, Written, digest_of_file, read_exactly
-from dios.store.logs import LogFiles
+from dios.store.log_files import LogFiles
 from dios.store.protocol import (
     Change,
     Content,

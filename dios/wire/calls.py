@@ -1,6 +1,6 @@
 """What a task asks of its node: thirteen calls, their compounds, and introspection that grants nothing.
 
-Not for: what a call means (``dios.core.syscalls``). Sizes and offsets are bytes; a size of 0 means "all
+Not for: what a call means (``dios.core.calls.dispatch``). Sizes and offsets are bytes; a size of 0 means "all
 there is" for reads and "the default" for writes; references, objects and buffers are unsigned integers
 below 2**63, 0 meaning "none".
 """

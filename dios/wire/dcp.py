@@ -1,6 +1,7 @@
 """The coordination protocol: what the cores of two nodes say to each other (thesis §4.8).
 
-Not for: framing and bulk bytes (``dios.transport``), or when something is said (``dios.core.coordination``).
+Not for: framing and bulk bytes (``dios.transport``), or when something is said
+(``dios.core.remote.requests``).
 A *request* has a number and is answered by exactly one ``Reply`` with the same number, however often it is
 repeated; a *notice* has none and may be lost. Nothing promises an order. Fields are added at the end with
 a default, and a receiver leaves out what it does not know.

@@ -1,6 +1,6 @@
 """How messages between nodes are framed, and how bytes go beside them.
 
-Not for: what they say (``dios.wire.dcp``), or connections (``dios.transport.tcp_tls``).
+Not for: what they say (``dios.wire.dcp``), or connections (``dios.transport.tcp.tls``).
 
 The control connection carries frames, each with one ``Envelope``: a message, and few bytes beside it. More
 bytes than DCP_INLINE_BYTES_MAX, and a message too long for a frame, take a data connection: a *transfer* is
@@ -30,7 +30,7 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class Revoked(Struct, frozen=True, array_like=True, tag=50):
-    """Whose certificates are worth nothing: the list of ``dios.transport.trust``, which only grows.
+    """Whose certificates are worth nothing: the list of ``dios.transport.identity.trust``, which only grows.
 
     Each node says it first, and again whenever it has grown.
     """

@@ -1,6 +1,6 @@
 """What nodes tell each other about which nodes there are: rows, and the five messages that carry them.
 
-Not for: what follows from them (``dios.core.membership``). Each message is one-way and may be lost,
+Not for: what follows from them (``dios.core.membership.swim``). Each message is one-way and may be lost,
 doubled, late or out of order. It travels inside a ``Gossip`` of ``dios.wire.dcp``; ``docs/membership.md``
 has the tables. Fields are added at the end with a default, and a receiver leaves out what it does not know.
 """

@@ -1,6 +1,6 @@
 """Names as text, for people, files and the command line, and the fingerprints shown instead of names.
 
-Not for: making names (``dios.core.names``) or looking them up. The text of a name is a secret like the
+Not for: making names (``dios.core.model.names``) or looking them up. The text of a name is a secret like the
 name itself, so that no message of this module repeats any of it; whatever is logged or displayed
 is a fingerprint.
 

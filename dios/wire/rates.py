@@ -1,6 +1,6 @@
 """The call by which rates are told to a node and meters are read (EDRF each control interval).
 
-Not for: deciding rates (``dios.firmament``), or keeping to them (``dios.host.rates``).
+Not for: deciding rates (``dios.firmament``), or keeping to them (``dios.host.bandwidth.rates``).
 """
 
 from __future__ import annotations

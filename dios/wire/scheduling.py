@@ -1,6 +1,7 @@
 """What a run says of its work, and the calls between a node and who schedules for it (thesis ch. 6).
 
-Not for: deciding (``dios.firmament``), or what the calls do (``dios.core.board_calls``). A submission waits
+Not for: deciding (``dios.firmament``), or what the calls do (``dios.core.calls.scheduling_calls``). A
+submission waits
 on the node of the task that asked for it; whoever schedules reads the nodes' boards and says where each
 goes. So nothing is lost with a scheduler, and nothing is placed twice by two of them.
 """
@@ -116,7 +117,9 @@ class Place(Call, frozen=True, tag=44):
 
 
 class AskScheduler(Call, frozen=True, tag=45):
-    """A question to whoever schedules for this node, as ``dios.firmament.coordinator.desk`` spells it."""
+    """A question to whoever schedules for this node, as ``dios.firmament.coordinator.query_handler`` spells
+    it.
+    """
 
     question: Annotated[bytes, Meta(max_length=limits.QUESTION_BYTES_MAX)]
 

@@ -21,9 +21,9 @@ from dios.errors import (
     TooLargeError,
     UnreachableError,
 )
-from dios.transport import rings_trio
-from dios.transport.ring_memory import CLOSED, CONTROL_BYTES, COUNT
-from dios.transport.rings import RingDescriptors, RingReader, create_ring, is_ready, wait_any
+from dios.transport.rings import waiting_trio
+from dios.transport.rings.layout import CLOSED, CONTROL_BYTES, COUNT
+from dios.transport.rings.waiting import RingDescriptors, RingReader, create_ring, is_ready, wait_any
 from dios.wire.types import Mode
 
 
@@ -269,19 +269,19 @@ async def test_waiting_on_trio(ends: Ends) -> None:
 
             async def write() -> None:
                 for message in messages:
-                    await rings_trio.send(ends.writer, message)
+                    await waiting_trio.send(ends.writer, message)
                 await trio.testing.wait_all_tasks_blocked()
                 ends.writer.close()
 
             nursery.start_soon(write)
             for message in messages:
-                assert await rings_trio.receive(ends.reader) == message
-            await rings_trio.wait_ready(ends.reader)
+                assert await waiting_trio.receive(ends.reader) == message
+            await waiting_trio.wait_ready(ends.reader)
             with pytest.raises(EndOfStreamError):
-                await rings_trio.receive(ends.reader)
+                await waiting_trio.receive(ends.reader)
         with trio.move_on_after(0) as scope:
-            await rings_trio.wait_ready(ends.writer)
-            await rings_trio.wait_ready(ends.writer)
+            await waiting_trio.wait_ready(ends.writer)
+            await waiting_trio.wait_ready(ends.writer)
         assert scope.cancelled_caught
         assert is_ready(ends.writer)
 

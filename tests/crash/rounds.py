@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 from running_node import RunningNode, exists, wait_until
 
-from dios.host.audit_reader import verify
+from dios.host.audit.reader import verify
 from dios.node.daemon import Running, command
 from tests.crash.verdict import AuditWatch, BrokenError, must, on_the_disk, only_ours, through_the_node
 from tests.crash.writer import Client, Journal

@@ -11,7 +11,7 @@ from typing import Final
 
 import dios
 from dios.core.events import ObjectRecord
-from dios.host.audit_reader import AuditReader
+from dios.host.audit.reader import AuditReader
 from dios.ids import Name
 from dios.store.check import held, read_index, verify_contents
 from dios.store.findings import Kind

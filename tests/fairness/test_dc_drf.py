@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dios.fairness import dc_columns, dc_drf
 from dios.fairness.allocation import Allocation
-from dios.fairness.dc_drf import DcDrf
-from dios.fairness.dc_epsilon import EPSILON_MAX, EpsilonSearch
+from dios.fairness.dc_drf import allocator
+from dios.fairness.dc_drf import columns as dc_drf_columns
+from dios.fairness.dc_drf.allocator import DcDrf
+from dios.fairness.dc_drf.epsilon import EPSILON_MAX, EpsilonSearch
 from dios.fairness.generate_demands import generate_demands
 from dios.fairness.sparse_demands import Demands
 
@@ -121,7 +122,7 @@ def test_completed_it_keeps_its_bound(dtype: str) -> None:
 
 def test_a_timeout_keeps_the_last_complete_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after k rounds, the allocation is Algorithm 1's after k rounds, and says it is not complete."""
-    monkeypatch.setattr(dc_drf, "LOOK_AGAIN", 1)
+    monkeypatch.setattr(allocator, "LOOK_AGAIN", 1)
     demands = np.random.default_rng(5).random((60, 30)) * (np.random.default_rng(6).random((60, 30)) < 0.1)
     exact = DcDrf(demands, deadline_s=LONG_S, dtype="float64").interval()
     assert exact.rounds > 5
@@ -137,7 +138,7 @@ def test_a_timeout_keeps_the_last_complete_round(monkeypatch: pytest.MonkeyPatch
 
 def test_epsilon_rises_when_late_and_falls_with_time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """From 0 epsilon rises until an interval completes; with a deadline that grew it falls back to 0."""
-    monkeypatch.setattr(dc_drf, "LOOK_AGAIN", 1)
+    monkeypatch.setattr(allocator, "LOOK_AGAIN", 1)
     demands = generate_demands("G0", 300, 200, seed=1)
     sharing = DcDrf(demands, deadline_s=20.5, threads=1, clock=ticking(1.0))
     seen = [sharing.interval() for _ in range(40)]
@@ -181,15 +182,15 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> 
     """One thread and two give the same allocation to the last bit, with tiles and many tenants leaving."""
     demands = generate_demands("U2", 2000, 150, seed=3)
     for epsilon in (0.0, 0.05):
-        monkeypatch.setattr(dc_columns, "TILED_MIN", 1000)
-        monkeypatch.setattr(dc_drf, "TILED_MIN", 1000)
+        monkeypatch.setattr(dc_drf_columns, "TILED_MIN", 1000)
+        monkeypatch.setattr(allocator, "TILED_MIN", 1000)
         one, two = (
             DcDrf(demands, deadline_s=LONG_S, threads=threads, dtype=dtype, epsilon=epsilon).interval()
             for threads in (1, 2)
         )
         assert same(one, two)
-        monkeypatch.setattr(dc_columns, "TILED_MIN", 1 << 40)
-        monkeypatch.setattr(dc_drf, "TILED_MIN", 1 << 40)
+        monkeypatch.setattr(dc_drf_columns, "TILED_MIN", 1 << 40)
+        monkeypatch.setattr(allocator, "TILED_MIN", 1 << 40)
         whole = DcDrf(demands, deadline_s=LONG_S, threads=1, dtype=dtype, epsilon=epsilon).interval()
         np.testing.assert_allclose(one.amounts, whole.amounts, rtol=1e-6, atol=1e-12)
 

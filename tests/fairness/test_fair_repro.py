@@ -13,23 +13,14 @@ from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.errors import InvalidError
-from dios.fairness.dc_drf import DcDrf
+from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.edrf import edrf
 from dios.fairness.generate_demands import generate_demands
-from dios.fairness.repro import (
-    changes,
-    clouds,
-    dc_drf,
-    months,
-    profiles,
-    rounds,
-    sdrf,
-    spike,
-    tree_cost,
-    waits,
-)
+from dios.papers.dc_drf import algorithm_1, changes, clouds, demand_profiles, evaluation
+from dios.papers.sdrf import evaluation as sdrf_evaluation
+from dios.papers.sdrf import months, spike, tree_cost, waits
 
-KNOWN = {"sdrf": sdrf.FIGURES, "dc-drf": dc_drf.FIGURES}
+KNOWN = {"sdrf": sdrf_evaluation.FIGURES, "dc-drf": evaluation.FIGURES}
 
 
 def invoke(*words: str) -> tuple[int, str, str]:
@@ -97,15 +88,15 @@ def test_large_and_quick_exclude_each_other(tmp_path: Path) -> None:
 def test_the_command_of_a_large_figure_says_so() -> None:
     """Whoever copies it from the page gets the same sizes again."""
     made = clouds.Clouds(4, quiet, clouds.QUICK._replace(quick=False, options=clouds.LARGE.options))
-    assert profiles.figure_7(made).command == "dios repro dc-drf --figure 7 --seed 4 --large"
+    assert demand_profiles.figure_7(made).command == "dios repro dc-drf --figure 7 --seed 4 --large"
 
 
 def test_a_seed_below_zero_is_refused(tmp_path: Path) -> None:
     """Before anything is made."""
     with pytest.raises(InvalidError, match="-1"):
-        list(sdrf.reproduce(["4"], tmp_path, -1, quiet, quick=True))
+        list(sdrf_evaluation.reproduce(["4"], tmp_path, -1, quiet, quick=True))
     with pytest.raises(InvalidError, match="-1"):
-        list(dc_drf.reproduce(["3"], tmp_path, -1, quiet, quick=True, large=False))
+        list(evaluation.reproduce(["3"], tmp_path, -1, quiet, quick=True, large=False))
 
 
 def test_without_matplotlib_the_tables_still_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +129,7 @@ def test_algorithm_1_comes_to_the_exact_shares(profile: str) -> None:
     """Round by round as printed: the levels at which tenants leave are those of the exact solution."""
     demands = generate_demands(profile, 400, 60, seed=3)
     exact = edrf(demands)
-    course = rounds.run(demands, 60.0)
+    course = algorithm_1.run(demands, 60.0)
     assert course.finished
     levels = np.unique(exact.share)
     merged = levels[np.concatenate([[True], np.diff(levels) > 1e-9 * levels[1:]])]
@@ -150,7 +141,7 @@ def test_algorithm_1_comes_to_the_exact_shares(profile: str) -> None:
     cost = np.cumsum(course.entries).astype(np.float64)
     cost += 7.0 * np.arange(1, cost.size + 1)
     begun = replace(course, seconds=cost[:2], entries=course.entries[:2], idle_s=7.0)
-    whole = rounds.foretold(demands, exact.share, begun)
+    whole = algorithm_1.foretold(demands, exact.share, begun)
     assert np.allclose(whole.levels, course.levels, rtol=1e-9)
     assert np.allclose(whole.seconds, cost)
 
@@ -158,10 +149,10 @@ def test_algorithm_1_comes_to_the_exact_shares(profile: str) -> None:
 def test_algorithm_1_stops_when_patience_ends() -> None:
     """Two rounds at least, and the whole is extrapolated from them by the demands still active."""
     demands = generate_demands("G0", 2_000, 300, seed=3)
-    course = rounds.run(demands, 0.0)
+    course = algorithm_1.run(demands, 0.0)
     assert course.levels.size == 2
     assert not course.finished
-    whole = rounds.foretold(demands, edrf(demands).share, course)
+    whole = algorithm_1.foretold(demands, edrf(demands).share, course)
     assert whole.levels.size > 50
     assert whole.seconds[-1] > course.seconds[-1]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from dios.fairness.sdrf_scheduler import SdrfScheduler
 from dios.fairness.simulate import simulate
+from dios.fairness.stateful.scheduler import SdrfScheduler
 
 Ints = NDArray[np.int64]
 Trace = tuple[Ints, Ints, Ints, Ints, Ints]

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from dios.fairness.live_tree import LiveTree, MissingElementError
-from dios.fairness.sdrf_lines import Commitment, intersection, priority
+from dios.fairness.stateful.priority import Commitment, intersection, priority
 
 Line = tuple[float, float]
 Crossing = Callable[[float, Line, Line], float | None]

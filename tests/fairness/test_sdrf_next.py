@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dios.fairness.sdrf_kernels import (
+from dios.fairness.stateful.kernels import (
     DOMINANT,
     PLAIN,
     SUM,

@@ -9,7 +9,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from dios.fairness.sdrf_scheduler import SdrfScheduler
+from dios.fairness.stateful.scheduler import SdrfScheduler
 
 Task = tuple[int, list[int]]
 NEAR = 1e-11

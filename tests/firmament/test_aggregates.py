@@ -9,7 +9,7 @@ from sched_samples import chances
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.firmament.aggregates import Aggregate, Moments
+from dios.firmament.knowledge.aggregates import Aggregate, Moments
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from dios.firmament.coordinator.books import Books, Phase
+from dios.firmament.cluster.state import RUNNING
+from dios.firmament.coordinator.cluster_state import Books, Phase
 from dios.firmament.models import catalogue
-from dios.firmament.rounds import Change
+from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.state import RUNNING
 from dios.wire.messages import BoardRows, Occupant, Placed, Submission, Work
 from dios.wire.types import TaskState
 

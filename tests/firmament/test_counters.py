@@ -14,15 +14,9 @@ import pytest
 from sched_children import PATIENCE_S, begin, idle_child, until
 
 from dios import limits
-from dios.firmament.counters import (
-    Counter,
-    TaskCounters,
-    open_counter,
-    reason,
-    survey,
-)
-from dios.firmament.procfs import names
-from dios.firmament.samples import Metric
+from dios.firmament.knowledge.samples import Metric
+from dios.firmament.monitor.counters import Counter, TaskCounters, open_counter, reason, survey
+from dios.firmament.monitor.procfs import names
 
 SECOND = 1_000_000_000
 TICK = SECOND // os.sysconf("SC_CLK_TCK")

@@ -10,10 +10,10 @@ from sched_courses import course, some_course
 from sched_samples import batches, chances, noise
 
 from dios import limits
-from dios.firmament.course import Channel, Course, Recording, fault_of, highest
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.samples import BadKnowledgeError, Batch
-from dios.firmament.stored import decode, encode
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import BadKnowledgeError, Batch
+from dios.firmament.knowledge.storage import decode, encode
+from dios.firmament.knowledge.usage_profile import Channel, Course, Recording, fault_of, highest
 
 
 def known(base: KnowledgeBase) -> object:

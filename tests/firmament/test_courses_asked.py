@@ -9,11 +9,11 @@ from sched_courses import course
 
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError
-from dios.firmament.coordinator.duty import SetUp
-from dios.firmament.coordinator.learning import learned, steps_of
-from dios.firmament.coordinator.office import Office
-from dios.firmament.coordinator.orders import Orders
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.coordinator.assignment import SetUp
+from dios.firmament.coordinator.scheduler_service import Office
+from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.coordinator.usage_queries import learned, steps_of
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked
 
 

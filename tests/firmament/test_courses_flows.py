@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 from sched_courses import course
 
-from dios.firmament.coordinator.flows import Flows
-from dios.firmament.course import Channel
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.coordinator.job_traffic import Flows
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.usage_profile import Channel
 from dios.wire.messages import BoardRows, Meter, Occupant, Work
 from dios.wire.types import TaskState, Traffic
 

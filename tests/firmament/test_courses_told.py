@@ -8,7 +8,7 @@ from sched_samples import chances, sample
 
 from dios import limits
 from dios.firmament.coordinator.observer import Observer, Report
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 
 def told(observer: Observer, count: int) -> list[Report]:

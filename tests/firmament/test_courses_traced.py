@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from dios.firmament.coordinator.learning import learned
-from dios.firmament.coordinator.tracing import Tracer
-from dios.firmament.course import Channel
-from dios.firmament.courses import Member
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.profiling import TaskProbe
+from dios.firmament.coordinator.task_tracer import Tracer
+from dios.firmament.coordinator.usage_queries import learned
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.usage_profile import Channel
+from dios.firmament.knowledge.usage_profiles import Member
+from dios.firmament.monitor.task_probe import TaskProbe
 from dios.lib.reservations import Member as Placed
 from dios.lib.reservations import label_of
 from dios.wire.messages import Asked, BoardRows, Meter, Occupant, Work

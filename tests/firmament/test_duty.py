@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dios.firmament.coordinator.duty import Candidate, Duty, SetUp, duty_of
+from dios.firmament.coordinator.assignment import Candidate, Duty, SetUp, duty_of
 
 NODES = [
     Candidate(11, "n1", "r1", coordinated=True),

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
@@ -19,12 +20,11 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.explain import Explanation
+from dios.firmament.explain.explanation import Explanation
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import Options
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.state import RUNNING, ClusterState
 from dios.wire.types import Affinity
 
 GB = 2.0**30

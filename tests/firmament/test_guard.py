@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sched_history import check_sums, places
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Block,
@@ -20,13 +21,12 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.guard import ModelError, ModelGuard
 from dios.firmament.models.protocol import COST_MAX, NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
 from dios.firmament.models.trivial import TrivialModel
+from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.solvers import FlowProblem, FlowSolution, registry
-from dios.firmament.state import ClusterState
 from dios.limits import SCHED_ABANDONED_MAX
 
 

@@ -6,10 +6,10 @@ import pytest
 from sched_samples import HOUR, SECOND, answers, chances, sample
 
 from dios import limits
+from dios.firmament.cluster.block_locations import Places
 from dios.firmament.descriptors import FinalReport
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.places import Places
-from dios.firmament.samples import (
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import (
     BadKnowledgeError,
     Entry,
     Metric,

@@ -7,16 +7,9 @@ from msgspec.structs import replace
 from sched_samples import answers, batches, chances, noise, sample
 
 from dios import limits
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.samples import (
-    BadKnowledgeError,
-    Batch,
-    Entry,
-    Mark,
-    Metric,
-    Sample,
-)
-from dios.firmament.stored import decode, encode
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import BadKnowledgeError, Batch, Entry, Mark, Metric, Sample
+from dios.firmament.knowledge.storage import decode, encode
 
 
 @pytest.mark.parametrize("seed", range(10))

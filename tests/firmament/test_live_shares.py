@@ -20,7 +20,7 @@ from person import Person
 from running_node import wait_until
 
 import dios
-from dios.client.aio import open_node
+from dios.client.trio.node import open_node
 from dios.firmament.policies.ledger import decode
 
 CPUS = 2 * len(os.sched_getaffinity(0))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sched_procfs as made
 
-from dios.firmament.load import read_machine, use
+from dios.firmament.monitor.machine_load import read_machine, use
 
 SECOND = 1_000_000_000
 TICK = SECOND // os.sysconf("SC_CLK_TCK")

@@ -9,12 +9,7 @@ import pytest
 import sched_sysfs as made
 
 from dios import limits
-from dios.firmament.topology import (
-    BadTopologyError,
-    Element,
-    MachineTopology,
-    Part,
-)
+from dios.firmament.monitor.topology import BadTopologyError, Element, MachineTopology, Part
 
 
 @pytest.fixture(scope="module")

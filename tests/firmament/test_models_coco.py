@@ -8,7 +8,7 @@ import sched_clusters as small
 from sched_clusters import GB, MACHINE, rows
 from sched_coco import arcs, ask, fill, ready, targets
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
 from dios.firmament.descriptors import (
     Interference,
     JobDescriptor,
@@ -20,9 +20,9 @@ from dios.firmament.models import coco_interference as interference
 from dios.firmament.models import coco_vectors as vectors
 from dios.firmament.models.coco import CocoModel
 from dios.firmament.models.coco_admission import Fit
+from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.protocol import COST_MAX
-from dios.firmament.models.terms import BadModelError
-from dios.firmament.models.tree import all_steps
+from dios.firmament.models.resource_tree import all_steps
 
 # Costs ----------------------------------------------------------------------------------------------
 

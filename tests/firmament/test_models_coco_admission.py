@@ -14,7 +14,7 @@ from dios.firmament.descriptors import (
     Resources,
 )
 from dios.firmament.models import coco_admission as admission
-from dios.firmament.models.tree import all_steps
+from dios.firmament.models.resource_tree import all_steps
 
 # Admission: Listing 7.1, one test for each branch ---------------------------------------------------
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import sched_clusters as small
 
-from dios.firmament.columns import Ints, Rows
+from dios.firmament.cluster.columns import Ints, Rows
+from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
 from dios.firmament.descriptors import Level, TaskDescriptor
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Metric, Sample
 from dios.firmament.models.base import PerArcModel
 from dios.firmament.models.catalogue import MODELS, make, parameters
+from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.protocol import COST_MAX, ClassArcs, CostModel, Options
-from dios.firmament.models.terms import BadModelError
-from dios.firmament.network_answers import Answers, Questions, ask, children_of
-from dios.firmament.samples import Metric, Sample
-from dios.firmament.state import RUNNING, WAITING, ClusterState
+from dios.firmament.network.model_answers import Answers, Questions, ask, children_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "cost-models.md"
 KINDS = {

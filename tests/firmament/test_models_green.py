@@ -8,13 +8,13 @@ import sched_clusters as small
 from sched_clusters import rows
 
 from dios.errors import InvalidError
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, Kind, Resources, TaskDescriptor
+from dios.firmament.models.cost_terms import BadModelError, class_kinds, class_members
 from dios.firmament.models.green import GOOD, LATE, OMEGA_BATCH, OMEGA_SERVICE, GreenModel
 from dios.firmament.models.green_power import MACHINES, Power
 from dios.firmament.models.green_scaling import ServiceScaler, first_to_stop
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import BadModelError, class_kinds, class_members
-from dios.firmament.state import ClusterState
 
 SERVICE = 9
 BATCH = 1

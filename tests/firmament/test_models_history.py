@@ -10,9 +10,9 @@ import pytest
 from sched_history import GB, History
 
 from dios.firmament.descriptors import Block, JobDescriptor, Kind, MachineDescriptor, TaskDescriptor
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Metric, Sample
 from dios.firmament.models.catalogue import MODELS, make
-from dios.firmament.samples import Metric, Sample
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 

@@ -13,7 +13,7 @@ from dios.firmament.descriptors import (
 from dios.firmament.models.coco import CocoModel
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.green_power import Power
-from dios.firmament.rounds import Change
+from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 

@@ -10,7 +10,7 @@ import sched_clusters as small
 from sched_clusters import MACHINE, block
 from sched_rounds import add_machine, places, rounds, scheduler, submit
 
-from dios.firmament import scheduler_tables as tables
+from dios.firmament.cluster import changes as tables
 from dios.firmament.descriptors import (
     Constraint,
     FinalReport,
@@ -19,13 +19,13 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Metric, Sample
 from dios.firmament.models.admission import DominantShares
 from dios.firmament.models.catalogue import make
 from dios.firmament.models.jockey import JockeyModel
 from dios.firmament.models.runtimes import Runtimes
-from dios.firmament.rounds import Change
-from dios.firmament.samples import Metric, Sample
+from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 
 GPU = (Constraint("gpu", value="yes"),)

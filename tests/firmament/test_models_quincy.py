@@ -9,13 +9,13 @@ import pytest
 import sched_clusters as small
 from sched_clusters import block, cluster, machine, rack, rows, run
 
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Block, JobDescriptor, MachineDescriptor, TaskDescriptor
+from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.locality import holdings
 from dios.firmament.models.protocol import COST_MAX
 from dios.firmament.models.quincy import QuincyModel
-from dios.firmament.models.terms import BadModelError
 from dios.firmament.scheduler import FlowScheduler
-from dios.firmament.state import ClusterState
 
 MODEL = {"psi": 10, "xi": 100, "omega": 7, "theta": 3}
 """Small numbers, so that a sum shows which terms it has."""

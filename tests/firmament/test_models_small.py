@@ -16,8 +16,8 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.models.catalogue import make
+from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.late import LateModel
-from dios.firmament.models.terms import BadModelError
 from dios.firmament.scheduler import FlowScheduler
 
 # Trivial and random ---------------------------------------------------------------------------------

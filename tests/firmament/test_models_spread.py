@@ -10,8 +10,8 @@ import sched_rounds as rounds
 from sched_clusters import GB, block
 
 from dios.firmament.descriptors import Resources, TaskDescriptor
+from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.spread import PRIORITY_MAX, SpreadModel
-from dios.firmament.models.terms import BadModelError
 from dios.firmament.scheduler import FlowScheduler
 
 AGES = 1e9

@@ -7,16 +7,16 @@ import pytest
 import sched_clusters as small
 from sched_clusters import machine, rows, run
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, TaskDescriptor
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Metric, Sample
+from dios.firmament.models.cost_terms import class_numbers
 from dios.firmament.models.protocol import ClassArcs
-from dios.firmament.models.terms import class_numbers
 from dios.firmament.models.whare import MACHINES, TASKS, WhareC, WhareCs, WhareM, WhareMCs, WhareModel
 from dios.firmament.models.whare_scores import CLASSES_MAX, beside, neighbours, scores
-from dios.firmament.samples import Metric, Sample
 from dios.firmament.scheduler import FlowScheduler
-from dios.firmament.state import ClusterState
 
 PSPI = Metric.PS_PER_INSTRUCTION
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from sched_history import History
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Inner, JobDescriptor, Level, MachineDescriptor, TaskDescriptor
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.network_export import NamedProblem, TooLargeError
+from dios.firmament.network.export import NamedProblem, TooLargeError
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.solvers import FlowProblem, certificate, solve
-from dios.firmament.state import ClusterState
 
 K = 3
 

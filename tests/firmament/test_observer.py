@@ -9,8 +9,8 @@ import msgspec
 
 from dios import limits
 from dios.firmament.coordinator.observer import Observer, Report
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.samples import Metric
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Metric
 from dios.wire.messages import BoardRows, Occupant, Work
 from dios.wire.types import TaskState
 

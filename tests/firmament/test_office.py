@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.firmament.coordinator.duty import Duty, SetUp
+from dios.firmament.coordinator.assignment import Duty, SetUp
 from dios.firmament.coordinator.observer import Report
-from dios.firmament.coordinator.office import Office
-from dios.firmament.coordinator.orders import Orders
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.coordinator.scheduler_service import Office
+from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.ledger import Rule
 from dios.node.settings import Fairness, Scheduling
 from dios.wire.messages import Asked, BoardRows, Occupant, Placed, Submission, Work

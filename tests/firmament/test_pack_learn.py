@@ -11,11 +11,11 @@ from sched_courses import course, some_course
 from sched_samples import batches, chances
 from typer.testing import CliRunner
 
-from dios.cli import pack_learn
 from dios.cli.main import app
-from dios.firmament.coordinator.learning import learned
-from dios.firmament.course import Channel
-from dios.firmament.knowledge import KnowledgeBase
+from dios.cli.packing import learn
+from dios.firmament.coordinator.usage_queries import learned
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.usage_profile import Channel
 from dios.packer import TiMra
 from dios.wire.messages import Asked
 
@@ -70,7 +70,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         made.knowledge.add_course(
             course("reduce", run=run, task=10 * run + 2, began_s=1000 * run + seconds, cpu_milli=[2000] * 2)
         )
-    monkeypatch.setattr(pack_learn, "ask", made.answer)
+    monkeypatch.setattr(learn, "ask", made.answer)
     return made
 
 

@@ -23,11 +23,11 @@ from packing_yard import (
     submission,
 )
 
-from dios.firmament.columns import ABSENT
-from dios.firmament.coordinator.duty import Duty, SetUp
-from dios.firmament.coordinator.office import Office
-from dios.firmament.coordinator.orders import Orders
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.cluster.columns import ABSENT
+from dios.firmament.coordinator.assignment import Duty, SetUp
+from dios.firmament.coordinator.scheduler_service import Office
+from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.limits import PACKED_INSTANT_S, PACKED_LEASE_S
 from dios.wire.messages import Asked, Occupant, Submission, Work
 

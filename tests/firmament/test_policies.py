@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
@@ -18,10 +19,9 @@ from dios.firmament.descriptors import (
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import Options
 from dios.firmament.policies.fairness import divide
-from dios.firmament.rounds import Change, Round
+from dios.firmament.rounds.results import Change, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import Fairness, SchedulerSettings
-from dios.firmament.state import RUNNING, ClusterState
 from dios.wire.types import Affinity, Operator
 
 GB = 2.0**30

@@ -8,15 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from dios.firmament.counters import (
-    Counter,
-    CounterReading,
-    TaskCounters,
-    survey,
-)
 from dios.firmament.descriptors import FinalReport
-from dios.firmament.profiling import TABLE_6_4, TaskProbe, TaskReading, unmeasured, values
-from dios.firmament.samples import Metric, of_report
+from dios.firmament.knowledge.samples import Metric, of_report
+from dios.firmament.monitor.counters import Counter, CounterReading, TaskCounters, survey
+from dios.firmament.monitor.task_probe import TABLE_6_4, TaskProbe, TaskReading, unmeasured, values
 
 SECOND = 1_000_000_000
 TICK = SECOND // os.sysconf("SC_CLK_TCK")

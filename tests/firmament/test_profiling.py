@@ -18,9 +18,9 @@ from sched_procfs import Shown, Thread
 from sched_sysfs import write
 
 from dios import limits
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.profiling import TaskProbe, TaskReading, values
-from dios.firmament.samples import Metric, Sample
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Metric, Sample
+from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, values
 
 SECOND = 1_000_000_000
 TICK = SECOND // os.sysconf("SC_CLK_TCK")

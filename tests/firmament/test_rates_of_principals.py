@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dios.firmament.coordinator.rates import RateControl
+from dios.firmament.coordinator.rate_control import RateControl
 from dios.limits import RATES_MAX
 from dios.wire.messages import Meter, Metered, Rate
 from dios.wire.types import Traffic

@@ -18,12 +18,12 @@ from sched_scripted import (
 )
 
 from dios.errors import InvalidError, InvariantError
+from dios.firmament.cluster.state import RUNNING
 from dios.firmament.descriptors import Resources
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.catalogue import MODELS
-from dios.firmament.rounds import Delta
+from dios.firmament.rounds.results import Delta
 from dios.firmament.scheduler import FlowScheduler
-from dios.firmament.simulate.bridge import Bridge
 from dios.firmament.simulate.check import check
 from dios.firmament.simulate.events import Agenda, Happening, MachineDown, Submission, Usage, Withdrawal
 from dios.firmament.simulate.interference import alone, together
@@ -32,10 +32,10 @@ from dios.firmament.simulate.mix import CPU_SPIN, IO_READ, TABLE_8_2, MixWorkloa
 from dios.firmament.simulate.outcome import Outcome
 from dios.firmament.simulate.report import summarise
 from dios.firmament.simulate.run import Progress, SimulationConfig, simulate
+from dios.firmament.simulate.scheduler_bridge import Bridge
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
 from dios.firmament.simulate.world import HostDue, World
-from dios.firmament.state import RUNNING
 
 SEED = 11
 SAMPLE = Path(__file__).parents[1] / "data" / "google-trace"

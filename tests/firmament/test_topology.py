@@ -10,7 +10,7 @@ import pytest
 import sched_sysfs as made
 
 from dios.firmament.descriptors import Inner, Level
-from dios.firmament.topology import (
+from dios.firmament.monitor.topology import (
     BadTopologyError,
     Element,
     MachineTopology,

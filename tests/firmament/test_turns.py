@@ -9,7 +9,7 @@ import pytest
 from sched_turns import Site
 
 from dios.fairness import SdrfScheduler
-from dios.fairness.sdrf_books import SCAN_MAX
+from dios.fairness.stateful.user_table import SCAN_MAX
 from dios.firmament.policies.ledger import Rule
 from dios.limits import TURN_EXEMPT_MAX, TURN_PATIENCE_S
 

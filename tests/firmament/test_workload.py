@@ -13,7 +13,7 @@ import pytest
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Kind, Level
 from dios.firmament.simulate import workload as workload_module
-from dios.firmament.simulate.blocks import BLOCK_BYTES, FILE_BYTES_MAX, BlockMap, file_size
+from dios.firmament.simulate.block_map import BLOCK_BYTES, FILE_BYTES_MAX, BlockMap, file_size
 from dios.firmament.simulate.command import MIXES
 from dios.firmament.simulate.events import Happening, MachineUp, Submission
 from dios.firmament.simulate.interference import Program, alone, together

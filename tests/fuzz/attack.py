@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from dios import limits
 from dios.errors import ProtocolError
-from dios.transport.unix_path import socket_address
+from dios.transport.unix.path import socket_address
 from dios.wire import messages
 from dios.wire.codec import FrameSplitter, decode_reply
 from tests.fuzz.bending import Bent

@@ -19,7 +19,7 @@ from typing import Final, Self
 from running_node import RunningNode, exists, running_node
 
 from dios.client.program import Program, encode_program
-from dios.host.audit_reader import verify
+from dios.host.audit.reader import verify
 from dios.wire.types import Cause
 from tests.fuzz.attack import STRANGER_UID, Attacker, Gang, Told, acting
 from tests.fuzz.neighbour import Janitor, Neighbour

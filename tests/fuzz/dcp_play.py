@@ -18,9 +18,9 @@ from core_snapshot import snapshot
 from dios import limits
 from dios.core import effects, events
 from dios.core.effects import Outcome
-from dios.core.invariants import check
 from dios.core.machine import Core
-from dios.core.peers import Here
+from dios.core.model.invariants import check
+from dios.core.remote.peers import Here
 from dios.errors import Code, ProtocolError
 from dios.ids import NodeId, PayloadId, TaskId
 from dios.wire import dcp, messages

@@ -15,7 +15,7 @@ import time
 import traceback
 from random import Random
 
-from dios.core.invariants import check
+from dios.core.model.invariants import check
 from dios.errors import InvariantError
 from tests.fuzz.dcp_play import Play
 from tests.fuzz.run import TELL_S, say

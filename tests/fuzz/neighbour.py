@@ -15,7 +15,7 @@ from typing import Final
 from node_process import RawClient, create, pattern, read, write
 
 from dios.errors import Code, DiosError
-from dios.transport.unix_client import close_all
+from dios.transport.unix.client import close_all
 from dios.wire import messages
 from dios.wire.codec import decode_status
 from dios.wire.messages import Buffer, Created, Failure, References

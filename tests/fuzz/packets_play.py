@@ -18,9 +18,9 @@ from dios.sprayer.functions.monitor import Monitor
 from dios.sprayer.functions.nat import Nat
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import CAUSES, DROP
+from dios.sprayer.packets.packet import CAUSES, DROP
 from dios.sprayer.pcap import Frame, PcapWriter, replay
-from dios.sprayer.workers import Statistics, Workers
+from dios.sprayer.runtime.workers import Statistics, Workers
 from tests.fuzz.bad_packets import OUTSIDE4, OUTSIDE6, SERVICE
 
 CORES = 2

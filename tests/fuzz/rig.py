@@ -16,8 +16,8 @@ from core_harness import OWNER, Entropy
 
 from dios.core import effects, events
 from dios.core.effects import Outcome
-from dios.core.invariants import check
 from dios.core.machine import Core
+from dios.core.model.invariants import check
 from dios.errors import Code, ProtocolError
 from dios.ids import ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import messages

@@ -11,7 +11,7 @@ import pytest
 from lab_spaces import NotHereError
 from nf_lab import FunctionLab
 
-from dios.sprayer.packet import CAUSES, DROP
+from dios.sprayer.packets.packet import CAUSES, DROP
 from dios.sprayer.pcap import read_pcap
 from tests.fuzz.bad_packets import frames, seeds
 from tests.fuzz.packets_play import FUNCTIONS, through_a_file, through_memory, write

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_described import CALLS, messages_of
 
-from dios.core.invariants import check
+from dios.core.model.invariants import check
 from dios.errors import ProtocolError
 from dios.wire.codec import FrameSplitter, decode_reply, decode_request, encode_request
 from dios.wire.messages import AnyCall, Request

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dios.core.invariants import check
+from dios.core.model.invariants import check
 from tests.fuzz.dcp import ANSWERS, REQUESTS
 from tests.fuzz.dcp_play import Play
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from node_process import RawClient
 
-from dios.sim.replay import replay as replay_core
+from dios.sim.node.replay import replay as replay_core
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, FrameSplitter, decode_reply, encode_request
 from dios.wire.messages import Created, References

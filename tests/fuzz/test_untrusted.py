@@ -27,17 +27,17 @@ from dios.errors import (
     TooLargeError,
     UnreachableError,
 )
-from dios.host.audit import AuditLog, segments
-from dios.host.audit_reader import read, verify
-from dios.host.consoles import Console
-from dios.host.last_words import exception_told
+from dios.host.audit.log import AuditLog, segments
+from dios.host.audit.reader import read, verify
+from dios.host.content.consoles import Console
+from dios.host.process.last_exception import exception_told
 from dios.ids import ObjectId
 from dios.lib import catalogue
 from dios.lib.jobs import orders
 from dios.node.settings import Settings, SettingsError, load
 from dios.store import schema
-from dios.transport.ring_end import CLOSED_BIT
-from dios.transport.ring_memory import COMMITS, COUNT, STATE
+from dios.transport.rings.end import CLOSED_BIT
+from dios.transport.rings.layout import COMMITS, COUNT, STATE
 from dios.wire.nametext import fingerprint, format_name, parse_name
 from dios.wire.page import PublicAttributes, read_slot
 from dios.wire.types import Mode

@@ -13,7 +13,7 @@ from running_node import RunningNode, running_node
 
 import dios
 from dios import limits, syscalls
-from dios.client.blocking import Console, Node, Reference, Stream, Task
+from dios.client.sync.node import Console, Node, Reference, Stream, Task
 from dios.wire import messages
 
 BIG = 4 * limits.MIB

@@ -11,7 +11,7 @@ from running_node import RunningNode, running_node
 
 import dios
 from dios import limits
-from dios.client.aio import AsyncNode, AsyncReference
+from dios.client.trio.node import AsyncNode, AsyncReference
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from running_node import RunningNode, running_node
 
 import dios
-from dios.client.blocking import Node
+from dios.client.sync.node import Node
 
 ME = f"uid:{os.geteuid()}"
 WAITS = b"""

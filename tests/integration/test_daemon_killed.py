@@ -10,7 +10,7 @@ from pathlib import Path
 from running_node import exists, running_node, wait_until
 
 import dios
-from dios.sim.replay import replay
+from dios.sim.node.replay import replay
 
 
 def test_killed_daemon_leaves_no_process(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from person import Person
 
 from dios import limits
 from dios.host.sandbox.mechanisms import Mechanism, probe
-from dios.node.doctor import Diagnosis, Finding, Level, examine
+from dios.node.doctor.diagnosis import Diagnosis, Finding, Level, examine
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from running_node import RunningNode, running_node, wait_until
 import dios
 from dios import limits
 from dios.errors import DamagedError, NoSpaceError
-from dios.host.audit_reader import read, verify
+from dios.host.audit.reader import read, verify
 from dios.store.check import held, read_index, verify_contents
 
 DISK_BYTES = 24 * limits.MIB

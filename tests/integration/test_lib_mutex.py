@@ -10,9 +10,9 @@ import trio
 from running_node import RunningNode, running_node, wait_until
 
 import dios
-from dios.client.blocking import Reference
-from dios.client.connection import Connection
 from dios.client.session import Answer, Operation
+from dios.client.sync.connection import Connection
+from dios.client.sync.node import Reference
 from dios.lib.aio import AsyncGuarded, AsyncMutex
 from dios.lib.mutex import Guarded, LockLostError, Mutex, MutexOps
 from dios.lib.retrying import insist

@@ -10,7 +10,7 @@ import pytest
 from running_node import RunningNode, running_node
 
 import dios
-from dios.client.blocking import Node
+from dios.client.sync.node import Node
 from dios.wire.types import Cause
 
 ME = f"uid:{os.geteuid()}"

@@ -13,7 +13,7 @@ from node_process import LARGE, NodeProcess, RawClient, create, pattern, read, w
 
 from dios import limits
 from dios.errors import ClosedError, Code
-from dios.transport.rings import RingReader, RingWriter
+from dios.transport.rings.waiting import RingReader, RingWriter
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, decode_status
 from dios.wire.messages import Buffer, Committed, Created, Failure, References

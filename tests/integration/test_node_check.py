@@ -14,7 +14,7 @@ from person import Person
 from running_node import running_node, wait_until
 
 import dios
-from dios.host.audit_reader import verify
+from dios.host.audit.reader import verify
 
 SIZES = (10, 5_000, 200_000)
 RECORDS = 10  # one for the session, three for the groups, six for the objects

@@ -10,10 +10,10 @@ from typing import cast
 import pytest
 
 import dios
-from dios.client.connection import Connection
 from dios.client.session import split
+from dios.client.sync.connection import Connection
 from dios.node import local_cluster
-from dios.transport.unix_client import close_all
+from dios.transport.unix.client import close_all
 from dios.wire import messages
 from dios.wire.types import Flag
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from running_node import running_node
 
-from dios.client.blocking import connect
+from dios.client.sync.node import connect
 
 
 def test_a_strict_umask_hides_nothing_from_tasks(tmp_path: Path) -> None:

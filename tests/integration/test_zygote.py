@@ -16,9 +16,9 @@ import trio
 
 from dios import limits
 from dios.errors import InvalidError, NotSupportedError
+from dios.host.process.task_process import TaskProcess
+from dios.host.process.zygote_pool import Zygote, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
-from dios.host.task_process import TaskProcess
-from dios.host.zygote import Zygote, open_zygote
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 
@@ -331,7 +331,7 @@ async def test_a_legacy_program_is_not_started_here(mechanisms: dict[str, Mechan
 
 DAEMON = """
 import sys, trio
-from dios.host.zygote import open_zygote
+from dios.host.process.zygote_pool import open_zygote
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 

@@ -31,7 +31,7 @@ from running_node import wait_until
 
 import dios
 from benchmarks.report import now
-from dios.client.aio import AsyncNode
+from dios.client.trio.node import AsyncNode
 from dios.wire.messages import Rate
 from dios.wire.types import Traffic
 

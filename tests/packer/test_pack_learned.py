@@ -10,8 +10,8 @@ import pytest
 
 from dios import limits
 from dios.packer import JobError, TiMra
-from dios.packer.learned import fresh_job, job_from
-from dios.packer.timeline import Measured, measured_in
+from dios.packer.job.learned import fresh_job, job_from
+from dios.packer.job.timeline import Measured, measured_in
 
 MIB = 2**20
 CHANNELS = ("cpu_milli", "memory", "disk_write", "disk_read")

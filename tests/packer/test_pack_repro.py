@@ -14,9 +14,9 @@ from dios.cli import main
 from dios.errors import InvalidError
 from dios.packer import Datacenter, allocate
 from dios.packer.generate_jobs import Workload, generate_job
-from dios.packer.repro import admitted, fields, one_server, packer
 from dios.packer.share_bandwidth import share_bandwidth
 from dios.packer.templates import peaks
+from dios.papers.packer import admitted, evaluation, one_server, runs
 
 
 def invoke(*words: str) -> tuple[int, str, str]:
@@ -37,7 +37,7 @@ def test_every_figure_of_packer_is_written_with_the_paper_beside_it(tmp_path: Pa
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
     found = json.loads(shown)
-    assert [each["figure"] for each in found] == list(packer.FIGURES)
+    assert [each["figure"] for each in found] == list(evaluation.FIGURES)
     for each in found:
         assert each["command"] == f"dios repro packer --figure {each['figure']} --seed 11 --quick"
         text = (tmp_path / f"figure-{each['figure']}.md").read_text()
@@ -68,9 +68,9 @@ def test_a_figure_that_is_not_there_and_a_seed_below_zero_are_refused(tmp_path: 
     """Before anything is made."""
     status, _, said = invoke("--figure", "9", "--out", str(tmp_path / "out"))
     assert status == 1
-    assert all(number in said for number in packer.FIGURES)
+    assert all(number in said for number in evaluation.FIGURES)
     with pytest.raises(InvalidError, match="-1"):
-        list(packer.reproduce(["3"], tmp_path, -1, quiet, seeds=None, quick=True))
+        list(evaluation.reproduce(["3"], tmp_path, -1, quiet, seeds=None, quick=True))
     assert not (tmp_path / "out").exists()
 
 
@@ -145,7 +145,7 @@ def test_steps_of_a_row_stand_where_its_instants_are() -> None:
 
 def test_a_policy_told_peaks_admits_no_job_by_what_it_cannot_know() -> None:
     """Literal, told peaks, sees a job as literal sees the same job with its peaks all the time."""
-    told = fields.PEAKS[0]
+    told = runs.PEAKS[0]
     assert told.name == "literal, peaks"
     one, other = (Datacenter.tree(30, per_rack=10, racks_per_pod=2) for _ in range(2))
     for number in range(20):
@@ -159,6 +159,6 @@ def test_a_policy_told_peaks_admits_no_job_by_what_it_cannot_know() -> None:
 
 def test_gains_are_parts_of_the_other() -> None:
     """A half more is +50 %; something beside nothing is without end."""
-    assert fields.gain(0.6, 0.4) == pytest.approx(0.5)
-    assert fields.gain(0.1, 0.0) == float("inf")
-    assert fields.percent([0.5, 0.1, 0.2]) == "+20% (+10% to +50%)"
+    assert runs.gain(0.6, 0.4) == pytest.approx(0.5)
+    assert runs.gain(0.1, 0.0) == float("inf")
+    assert runs.percent([0.5, 0.1, 0.2]) == "+20% (+10% to +50%)"

@@ -8,10 +8,10 @@ from pack_oracles import Books, close, draw_datacenter, draw_job, scores
 
 from dios.packer import Capacity, Datacenter, Edge, Node, Policy, TiMra, allocate, baselines
 from dios.packer.allocate import _by_flow, _load, _weights
-from dios.packer.books_kernels import give_back
-from dios.packer.place_kernels import place_job, settle, weigh
+from dios.packer.kernels.placement import place_job, settle, weigh
+from dios.packer.kernels.records import Load
+from dios.packer.kernels.reservations import give_back
 from dios.packer.policies import AHEAD, ALIGNED, FIXED, LITERAL
-from dios.packer.site import Load
 
 TRIES = 64
 POLICIES = [

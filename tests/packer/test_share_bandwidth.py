@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from dios.packer import share_bandwidth
-from dios.packer.ti_mra import Floats
+from dios.packer.job.ti_mra import Floats
 
 CASES = 1000
 Case = tuple[float, Floats, Floats, Floats]

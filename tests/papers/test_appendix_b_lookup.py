@@ -8,7 +8,7 @@ from msgspec import structs
 
 from dios import limits
 from dios.core import effects
-from dios.core.names import special_name
+from dios.core.model.names import special_name
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages

@@ -7,7 +7,7 @@ from core_harness import Client, Node
 
 from dios import limits
 from dios.core import effects, events
-from dios.core.accounts import Defaults
+from dios.core.model.accounts import Defaults
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages

@@ -14,7 +14,7 @@ import pytest
 from cluster_harness import Citizen, Cluster
 from msgspec import Struct
 
-from dios.core.names import deterministic_name
+from dios.core.model.names import deterministic_name
 from dios.errors import Code
 from dios.ids import Name, ObjectId, TaskId
 from dios.wire import messages

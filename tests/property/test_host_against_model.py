@@ -16,11 +16,11 @@ from host_rig import WAIT_S, NoTasks
 from dios import limits
 from dios.core.events import Recovered, SessionOpened
 from dios.core.machine import Core
-from dios.host.audit import AuditLog
+from dios.host.audit.log import AuditLog
 from dios.ids import TaskId
-from dios.node.host import NodeHost
+from dios.node.assembly import NodeHost
 from dios.node.settings import load
-from dios.sim.host import SimHost
+from dios.sim.node.host import SimHost
 from dios.store.memory_store import MemoryStore
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, decode_reply

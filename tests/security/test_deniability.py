@@ -27,10 +27,10 @@ from node_process import RawClient
 
 from dios.core import effects, events
 from dios.core.machine import Core
-from dios.core.names import deterministic_name
-from dios.host.audit import AuditLog
+from dios.core.model.names import deterministic_name
+from dios.host.audit.log import AuditLog
 from dios.ids import Name, PayloadId, Principal, TaskId
-from dios.node.host import NodeHost
+from dios.node.assembly import NodeHost
 from dios.node.settings import load
 from dios.wire import messages
 from dios.wire.codec import encode_reply, encode_request

@@ -15,7 +15,7 @@ from capability_calls import ALL, own_program
 from capability_stage import SECRET, Puppet, Stage, open_stage
 
 from dios import limits
-from dios.core.names import deterministic_name, internal_name
+from dios.core.model.names import deterministic_name, internal_name
 from dios.errors import Code
 from dios.ids import Name
 from dios.wire import messages

@@ -16,7 +16,7 @@ import pytest
 from node_process import NodeProcess, RawClient, create, pattern, read, write
 
 from dios import limits
-from dios.transport.memory import close_all
+from dios.transport.memory.memfd import close_all
 from dios.wire import messages
 from dios.wire.types import Buffering, Flag, NameKind, ObjectType
 

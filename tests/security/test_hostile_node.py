@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, events
-from dios.core.invariants import check
+from dios.core.model.invariants import check
 from dios.errors import Code, ProtocolError
 from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp, gossip, messages

@@ -17,14 +17,14 @@ import trio
 
 import dios
 from dios.errors import DiosError
-from dios.host import audit_reader
-from dios.host.peers.standing import CONNECTIONS_MAX
+from dios.host.audit import reader
+from dios.host.peers.link import CONNECTIONS_MAX
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster, LocalNode
-from dios.transport import identity
-from dios.transport.identity import Identity
-from dios.transport.secured import Secured
-from dios.transport.tcp_tls import dial
+from dios.transport.identity import identity
+from dios.transport.identity.identity import Identity
+from dios.transport.tcp.secured import Secured
+from dios.transport.tcp.tls import dial
 from dios.wire import dcp, messages
 from dios.wire.codec import DCP_VERSION
 from dios.wire.dcp_frames import encode_frame
@@ -201,5 +201,5 @@ def log_lines(node: LocalNode) -> int:
 
 def denials(node: LocalNode, name: str) -> int:
     """How many records of its audit log say that the villain was denied something."""
-    entries = audit_reader.read(node.data / "audit")
+    entries = reader.read(node.data / "audit")
     return sum(one.record.outcome == "denied" and one.record.principal == f"node:{name}" for one in entries)

@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from dios import limits
 from dios.errors import DiosError, NotPermittedError, ProtocolError, TimeLimitError, UnreachableError
-from dios.transport import tokens
-from dios.transport.certificates import Role, card_of, make_authority, make_node
-from dios.transport.identity import Identity, bare_context, known_of, load, load_own
-from dios.transport.joining import admit, context_of, join
-from dios.transport.secured import Peer, Secured, frame_of
-from dios.transport.tcp_tls import Listener, connect, dial
+from dios.transport.identity import tokens
+from dios.transport.identity.certificates import Role, card_of, make_authority, make_node
+from dios.transport.identity.identity import Identity, bare_context, known_of, load, load_own
+from dios.transport.identity.joining import admit, context_of, join
+from dios.transport.tcp.secured import Peer, Secured, frame_of
+from dios.transport.tcp.tls import Listener, connect, dial
 
 
 def request(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey, name: str = "n9") -> bytes:

@@ -21,10 +21,10 @@ from confined import mechanisms_or_skip, passes_as_nobody
 from escape import Witness
 
 from dios import limits
+from dios.host.process.task_process import TaskProcess
+from dios.host.process.zygote_pool import Zygote, open_zygote
 from dios.host.sandbox import kernel, landlock
 from dios.host.sandbox.mechanisms import Mechanism
-from dios.host.task_process import TaskProcess
-from dios.host.zygote import Zygote, open_zygote
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 

@@ -13,7 +13,7 @@ import pytest
 from capability_stage import Puppet, Stage, open_stage
 
 from dios import limits
-from dios.client.blocking import Reference
+from dios.client.sync.node import Reference
 from dios.wire import messages
 from dios.wire.types import Buffering, NameKind, ObjectType
 

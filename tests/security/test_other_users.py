@@ -15,8 +15,8 @@ from running_node import RunningNode, exists, running_node, wait_until
 
 import dios
 from dios import limits
-from dios.client.blocking import Node, Task, connect
-from dios.host.audit_reader import AuditReader
+from dios.client.sync.node import Node, Task, connect
+from dios.host.audit.reader import AuditReader
 
 FRIEND = 65_533
 STRANGER = 65_532

@@ -13,10 +13,10 @@ import pytest
 import trio
 from confined import NOBODY, mechanisms_or_skip, passes_as_nobody
 
+from dios.host.process.task_process import TaskProcess
+from dios.host.process.zygote_pool import open_zygote
 from dios.host.sandbox import policy
 from dios.host.sandbox.mechanisms import Mechanism
-from dios.host.task_process import TaskProcess
-from dios.host.zygote import open_zygote
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from gossip_chaos import heal_everything, stable, times_of_death, unlucky
 from gossip_world import GossipWorld
 
-from dios.sim.agenda import S
+from dios.sim.event_queue import S
 from dios.wire.types import NodeStatus
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import broken_cores as broken
 import pytest
 
-from dios.sim.agenda import S
-from dios.sim.checker import BrokenPromiseError
-from dios.sim.cluster import simulate_cluster
-from dios.sim.network import Manner
+from dios.sim.cluster.network import Manner
+from dios.sim.cluster.world import simulate_cluster
+from dios.sim.event_queue import S
+from dios.sim.node.checker import BrokenPromiseError
 
 SHORT_NS = 5 * S
 SEEDS_TO_FIND = 60
@@ -64,7 +64,7 @@ def test_same_seed_same_trace() -> None:
     """A cluster's trace digest is the same under different hash seeds."""
 
     def digest(hash_seed: str) -> str:
-        code = f"from dios.sim.cluster import simulate_cluster as run; print(run(4, {SHORT_NS}).digest)"
+        code = f"from dios.sim.cluster.world import simulate_cluster as run; print(run(4, {SHORT_NS}).digest)"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", code]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
@@ -104,7 +104,7 @@ def test_broken_core_is_caught(
 def test_failing_seed_says_how_to_repeat_it() -> None:
     """A seed that fails prints the command that runs it again, and the command fails."""
     code = (
-        "import sys; from dios.core import lifecycle; lifecycle._tell_parent = lambda step, task: None;"
+        "import sys; from dios.core.calls import lifecycle; lifecycle._tell_parent = lambda step, task: None;"
         "from dios.sim.__main__ import main; sys.argv[1:] = ['--cluster', '--seeds', '60']; sys.exit(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from dios.sim.device import Device, File, PowerCutError
-from dios.sim.faults import Fault, OneFault
+from dios.sim.disk.device import Device, File, PowerCutError
+from dios.sim.disk.faults import Fault, OneFault
 
 OLD, NEW = b"o" * 64, b"n" * 64
 DRAWS = 200

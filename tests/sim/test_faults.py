@@ -10,12 +10,12 @@ from random import Random
 import broken_stores as broken
 import pytest
 
-from dios.sim.checker import BrokenPromiseError
-from dios.sim.device import Device
-from dios.sim.faults import Fault, Operation
-from dios.sim.model_store import ModelStore
-from dios.sim.systematic import Case, systematic
-from dios.sim.world import INLINE_BYTES, OpenStore, simulate
+from dios.sim.disk.device import Device
+from dios.sim.disk.faults import Fault, Operation
+from dios.sim.disk.model_store import ModelStore
+from dios.sim.node.checker import BrokenPromiseError
+from dios.sim.node.systematic import Case, systematic
+from dios.sim.node.world import INLINE_BYTES, OpenStore, simulate
 
 STEPS = 100
 SEEDS_TO_FIND = 200

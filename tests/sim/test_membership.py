@@ -11,7 +11,7 @@ from gossip_chaos import heal_everything, stable, times_of_death, unlucky
 from gossip_world import GossipWorld
 
 from dios.ids import NodeId
-from dios.sim.agenda import S
+from dios.sim.event_queue import S
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, Member
 from dios.wire.types import NodeStatus

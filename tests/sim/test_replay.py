@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from dios.core import events
-from dios.core.accounts import Defaults
-from dios.host.recorder import Recorder
+from dios.core.model.accounts import Defaults
+from dios.host.loop.recorder import Recorder
 from dios.ids import Principal, TaskId
-from dios.sim.replay import replay
+from dios.sim.node.replay import replay
 from dios.wire import messages
 from dios.wire.types import ObjectType
 

@@ -11,8 +11,8 @@ import pytest
 from dios.core.events import PersistFailed
 from dios.core.machine import Core
 from dios.core.step import Step
-from dios.sim.checker import BrokenPromiseError
-from dios.sim.world import simulate
+from dios.sim.node.checker import BrokenPromiseError
+from dios.sim.node.world import simulate
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -26,7 +26,7 @@ def test_same_seed_same_trace() -> None:
     """A seed's trace digest is the same under different hash seeds."""
 
     def digest(hash_seed: str) -> str:
-        code = "from dios.sim.world import simulate; print(simulate(5).digest)"
+        code = "from dios.sim.node.world import simulate; print(simulate(5).digest)"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", code]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout

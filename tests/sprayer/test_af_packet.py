@@ -25,7 +25,7 @@ from steer_frames import expected, make
 from dios.errors import InvalidError
 from dios.sprayer.linux.af_packet import AfPacketEngine, between
 from dios.sprayer.linux.packet_socket import interface
-from dios.sprayer.workers import jain
+from dios.sprayer.runtime.workers import jain
 
 SEED = 8
 PAGE_BYTES = 4_000_000

@@ -23,13 +23,13 @@ from steer_frames import expected, make
 
 from dios.errors import InvalidError, NotPermittedError
 from dios.limits import SPRAYER_QUEUES_MAX
+from dios.sprayer.compile.intrinsics import Words, load_acquire, store_release, swap_if
 from dios.sprayer.linux import bpf_calls, ebpf
 from dios.sprayer.linux.ebpf import Register
 from dios.sprayer.linux.fanout import steering
 from dios.sprayer.linux.packet_socket import Interface
 from dios.sprayer.linux.xdp_program import program
 from dios.sprayer.linux.xdp_socket import place_bytes
-from dios.sprayer.machine import Words, load_acquire, store_release, swap_if
 
 SEED = 8
 STEERS = ["spray", "direct", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]

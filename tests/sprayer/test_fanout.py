@@ -10,12 +10,12 @@ from bpf_machine import run
 from spray_kernels import fresh
 from steer_frames import Made, build, expected, flow_hash, make, seen
 
-from dios.sprayer.flow_kernels import core_of_hash
+from dios.sprayer.compile.intrinsics import natural
+from dios.sprayer.flows.five_tuple import core_of_hash
 from dios.sprayer.linux import bpf
 from dios.sprayer.linux.fanout import program, steering
-from dios.sprayer.machine import natural
-from dios.sprayer.packet import PACKET, Packets
-from dios.sprayer.parse_kernels import parse
+from dios.sprayer.packets.packet import PACKET, Packets
+from dios.sprayer.packets.parse import parse
 
 SEED = 8
 STEERS = ["spray", "direct", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]

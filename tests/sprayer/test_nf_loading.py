@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dios.cli import nf
+from dios.cli import network_functions
 from dios.errors import InvalidError
 from dios.sprayer.functions.balancer import Balancer
 from dios.sprayer.functions.firewall import Firewall
 from dios.sprayer.functions.nat import Nat
-from dios.sprayer.loading import READY, load, settings_of
+from dios.sprayer.runtime.loading import READY, load, settings_of
 
 BASE = "from dios.sprayer import NetworkFunction\n"
 ONE = BASE + "class One(NetworkFunction):\n    def __init__(self, size=3):\n        self.size = size\n"
@@ -59,7 +59,7 @@ def test_the_help_says_what_ready_functions_are_made_with() -> None:
     for name, kind in READY.items():
         made = getattr(importlib.import_module(f"dios.sprayer.functions.{name}"), kind)
         found[name] = list(inspect.signature(made).parameters)
-    told = [line.split(maxsplit=1) for line in nf.READY.splitlines()]
+    told = [line.split(maxsplit=1) for line in network_functions.READY.splitlines()]
     assert {name: words.split(", ") for name, words in told} == found
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dios.errors import Busy, InvalidError
 from dios.limits import SPRAYER_ANSWER_BYTES_MAX
-from dios.sprayer.telling import NotRunningError, Told, ask, names, telling
+from dios.sprayer.runtime.statistics_socket import NotRunningError, Told, ask, names, telling
 
 
 def says(number: int = 1) -> Told:

@@ -10,15 +10,15 @@ import pytest
 from spray_frames import read
 
 from dios.errors import InvalidError
+from dios.papers.sprayer.lab import measure, tcp
+from dios.papers.sprayer.lab.cables import CABLE, INSIDE, LEFT_LINK, RIGHT_LINK, Cables
+from dios.papers.sprayer.lab.frames import ABOVE, Frames
+from dios.papers.sprayer.lab.measure import Setting
+from dios.papers.sprayer.lab.spaces import NotHereError
+from dios.papers.sprayer.lab.traffic import Sender, Sink, made
 from dios.sprayer.functions.synthetic import Synthetic
-from dios.sprayer.lab import measure, tcp
-from dios.sprayer.lab.cables import CABLE, INSIDE, LEFT_LINK, RIGHT_LINK, Cables
-from dios.sprayer.lab.frames import ABOVE, Frames
-from dios.sprayer.lab.measure import Setting
-from dios.sprayer.lab.spaces import NotHereError
-from dios.sprayer.lab.traffic import Sender, Sink, made
-from dios.sprayer.worker_kernels import RECEIVED
-from dios.sprayer.workers import Workers
+from dios.sprayer.runtime.worker_kernels import RECEIVED
+from dios.sprayer.runtime.workers import Workers
 
 SEED = 5
 CYCLES = 20_000

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.errors import InvalidError
-from dios.sprayer.repro import connections, fields, sprayer
+from dios.papers.sprayer import connections, evaluation, runs
 
 
 def invoke(*words: str) -> tuple[int, str, str]:
@@ -27,11 +27,11 @@ def quiet(_: str) -> None:
 @pytest.mark.slow
 def test_every_figure_that_this_machine_can_make_is_written_with_the_thesis_beside_it(tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and claims; what is left out is said with its reason."""
-    lacks = sprayer.lacking()
+    lacks = evaluation.lacking()
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
     found = json.loads(shown)
-    assert [each["figure"] for each in found] == [name for name in sprayer.FIGURES if name not in lacks]
+    assert [each["figure"] for each in found] == [name for name in evaluation.FIGURES if name not in lacks]
     assert all(reason in said.replace("\n", " ") for reason in lacks.values())
     for each in found:
         assert each["command"] == f"dios repro sprayer --figure {each['figure']} --seed 21 --quick"
@@ -53,7 +53,7 @@ def test_without_namespaces_rates_in_memory_are_left(tmp_path: Path, monkeypatch
     assert "apt install util-linux" in said
     table = json.loads((tmp_path / "out" / "figure-3.6a.json").read_text())["tables"][0]
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-    assert {row["where"] for row in rows} == {fields.MEMORY}
+    assert {row["where"] for row in rows} == {runs.MEMORY}
     assert all(row["mean"] > 0 for row in rows)
 
 
@@ -84,9 +84,9 @@ def test_a_figure_of_sprayer_that_is_not_there_and_a_seed_below_zero_are_refused
     """Before anything is made."""
     status, _, said = invoke("--figure", "9", "--out", str(tmp_path / "out"))
     assert status == 1
-    assert all(number in said for number in sprayer.FIGURES)
+    assert all(number in said for number in evaluation.FIGURES)
     with pytest.raises(InvalidError, match="-1"):
-        list(sprayer.reproduce(["3.6a"], tmp_path / "out", -1, quiet, seeds=None, quick=True))
+        list(evaluation.reproduce(["3.6a"], tmp_path / "out", -1, quiet, seeds=None, quick=True))
     assert not (tmp_path / "out").exists()
 
 
@@ -112,7 +112,7 @@ def test_a_figure_of_sprayer_finished_before_an_interrupt_stays(
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dios.sprayer.repro.rates.figure_7a", interrupted)
+    monkeypatch.setattr("dios.papers.sprayer.rates.figure_7a", interrupted)
     monkeypatch.setenv("PATH", str(tmp_path))
     out = tmp_path / "out"
     status, _, said = invoke("--quick", "--figure", "3.6a", "--figure", "3.7a", "--out", str(out))
@@ -123,14 +123,14 @@ def test_a_figure_of_sprayer_finished_before_an_interrupt_stays(
 
 def test_a_subset_of_two_cores_is_told_apart_from_spraying_only_where_it_differs() -> None:
     """With two cores it is left out, with the reason; with more it has its rows."""
-    played = fields.Fields(1, quiet, fields.QUICK, None)
+    played = runs.Fields(1, quiet, runs.QUICK, None)
     named = any("subset:2 is not measured" in note for note in connections._notes(played))
     assert named == ("subset:2" not in connections._steers(played)) == (played.cores == 2)
 
 
 def test_means_ends_and_ratios_are_those_of_all_seeds() -> None:
     """Mean, least and most; one by the other, seed by seed."""
-    assert fields.middle_and_ends([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
-    assert fields.ratios([2.0, 3.0], [1.0, 2.0]) == [2.0, 1.5]
-    assert fields.times([2.0, 1.0]) == "1.50 x (1.00 to 2.00)"
-    assert fields.spread([1.0, 2.0, 3.0]) == 1.0
+    assert runs.middle_and_ends([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    assert runs.ratios([2.0, 3.0], [1.0, 2.0]) == [2.0, 1.5]
+    assert runs.times([2.0, 1.0]) == "1.50 x (1.00 to 2.00)"
+    assert runs.spread([1.0, 2.0, 3.0]) == 1.0

@@ -13,7 +13,7 @@ import dios
 from dios.client.keyring import Keyring
 from dios.ids import Name
 from dios.lib.services import create_service
-from dios.sprayer.loading import load
+from dios.sprayer.runtime.loading import load
 from dios.wire.nametext import format_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sprayer"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from spray_kernels import fresh
 
 from dios.limits import SPRAYER_BATCH
-from dios.sprayer.flow_table import EXPIRED, FULL, HELD, Flows
-from dios.sprayer.machine import natural, whole
+from dios.sprayer.compile.intrinsics import natural, whole
+from dios.sprayer.flows.flow_table import EXPIRED, FULL, HELD, Flows
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import Flow
-from dios.sprayer.workers import make_tables
+from dios.sprayer.packets.packet import Flow
+from dios.sprayer.runtime.workers import make_tables
 
 SEED = np.array([77], np.uint64)
 

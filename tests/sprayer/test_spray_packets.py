@@ -14,10 +14,10 @@ from spray_frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made, read, 
 from spray_kernels import fresh
 
 from dios.sprayer import halves, set_source, set_target
-from dios.sprayer.flow_kernels import core_of_hash
-from dios.sprayer.machine import natural
-from dios.sprayer.packet import CAUSES, PACKET, Packets, address_of
-from dios.sprayer.parse_kernels import parse
+from dios.sprayer.compile.intrinsics import natural
+from dios.sprayer.flows.five_tuple import core_of_hash
+from dios.sprayer.packets.packet import CAUSES, PACKET, Packets, address_of
+from dios.sprayer.packets.parse import parse
 
 SEED = natural(12345)
 

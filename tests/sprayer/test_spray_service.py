@@ -155,7 +155,15 @@ def front(tmp_path: Path) -> Iterator[Front]:
         lab.left.batch([f"neigh add {SERVICE} lladdr 02:d1:05:02:00:02 dev e0"])
         lab.right.batch([f"neigh add {INNER} lladdr 02:d1:05:02:00:01 dev e0"])
         place = tmp_path / "node.sock"
-        words = ["-m", "dios.cli.node", "start", "--data", str(tmp_path / "data"), "--socket", str(place)]
+        words = [
+            "-m",
+            "dios.cli.nodes.daemon",
+            "start",
+            "--data",
+            str(tmp_path / "data"),
+            "--socket",
+            str(place),
+        ]
         words += ["--accept-weaker-sandbox", "--pool-size", "1", "--coordinator", "off"]
         with (
             (tmp_path / "node.log").open("w") as log,

@@ -7,7 +7,7 @@ from spray_frames import ACK, Made
 from dios.limits import SPRAYER_BATCH, SPRAYER_BATCH_MIN, SPRAYER_TURN_CYCLES
 from dios.sprayer.functions.synthetic import Synthetic
 from dios.sprayer.memory_engine import MemoryEngine
-from dios.sprayer.workers import Workers
+from dios.sprayer.runtime.workers import Workers
 
 EACH = SPRAYER_TURN_CYCLES // 8
 FRAMES = 40 * SPRAYER_BATCH

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from dios.core import claims, coordination, delegation, io_steps, lifecycle, retirement, serving
+from dios.core.calls import delegation, io_steps, lifecycle, retirement
 from dios.core.effects import Outcome
 from dios.core.machine import Core
-from dios.core.peers import Cluster, Peer
-from dios.core.references import Reference
+from dios.core.model.references import Reference
+from dios.core.model.tasks import Task
+from dios.core.remote import reconciliation, requests, serving
+from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
-from dios.core.tasks import Task
 from dios.ids import TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.types import Permission
@@ -39,7 +40,7 @@ def acts_twice(patch: pytest.MonkeyPatch) -> None:
         peer.answers[asked.number] = None
         return True
 
-    patch.setattr(coordination, "is_new", forgetful)
+    patch.setattr(requests, "is_new", forgetful)
 
 
 def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -56,9 +57,9 @@ def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
         del step, question
         return False
 
-    patch.setattr(coordination, "_patience_ms", patient)
-    patch.setattr(coordination, "_is_cut_off", never)
-    patch.setattr(coordination, "fail_all", silent)
+    patch.setattr(requests, "_patience_ms", patient)
+    patch.setattr(requests, "_is_cut_off", never)
+    patch.setattr(requests, "fail_all", silent)
 
 
 def compares_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -66,7 +67,7 @@ def compares_nothing(patch: pytest.MonkeyPatch) -> None:
 
     def idle(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
         del body
-        coordination.reply(step, peer, number, dcp.Unknown((), ()))
+        requests.reply(step, peer, number, dcp.Unknown((), ()))
 
     patch.setitem(serving._HANDLERS, dcp.Claim, idle)
 
@@ -127,4 +128,4 @@ def keeps_what_the_dead_held(patch: pytest.MonkeyPatch) -> None:
     def never(step: Step, cluster: Cluster, peer: Peer) -> None:
         del step, cluster, peer
 
-    patch.setattr(claims, "end_deputies", never)
+    patch.setattr(reconciliation, "end_deputies", never)

@@ -11,10 +11,10 @@ import traceback
 from typing import Final, cast
 
 import dios
-from dios.client.blocking import Stream, ambient
-from dios.client.connection import Connection
+from dios.client.sync.connection import Connection
+from dios.client.sync.node import Stream, ambient
 from dios.errors import ClosedError, TimeLimitError
-from dios.transport.unix_client import ClientChannel
+from dios.transport.unix.client import ClientChannel
 from dios.wire.codec import encode_reply
 
 ASK: Final = b"ask "

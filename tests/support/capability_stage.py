@@ -17,10 +17,10 @@ from node_process import RawClient, create, read
 from running_node import RunningNode, running_node, wait_until
 
 import dios
-from dios.client.blocking import Group, Task
+from dios.client.sync.node import Group, Task
 from dios.errors import Code, EndOfStreamError
-from dios.host.audit import Record
-from dios.host.audit_reader import AuditReader
+from dios.host.audit.log import Record
+from dios.host.audit.reader import AuditReader
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.wire import messages
 from dios.wire.codec import decode_event, decode_reply, decode_status, encode_request

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from dios.core import effects, events
 from dios.core.effects import Outcome
-from dios.core.invariants import check
 from dios.core.machine import Core
-from dios.core.peers import Here
+from dios.core.model.invariants import check
+from dios.core.remote.peers import Here
 from dios.ids import Name, NodeId, PayloadId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message

@@ -8,7 +8,7 @@ from __future__ import annotations
 from cluster_harness import Cluster, Parcel
 from core_harness import Client
 
-from dios.core.peers import Peer
+from dios.core.remote.peers import Peer
 from dios.wire import dcp, messages
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import trio
 
-from dios.transport.identity import Identity, admit_here, create_cluster
-from dios.transport.secured import Secured
-from dios.transport.tcp_tls import Listener, dial, listen
+from dios.transport.identity.identity import Identity, admit_here, create_cluster
+from dios.transport.tcp.secured import Secured
+from dios.transport.tcp.tls import Listener, dial, listen
 
 LIMIT_S = 20
 HERE = "127.0.0.1:0"

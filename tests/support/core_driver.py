@@ -16,9 +16,9 @@ from core_snapshot import snapshot
 from hypothesis.stateful import RuleBasedStateMachine
 
 from dios.core.events import ObjectRecord
-from dios.core.names import logs_group
-from dios.core.state import State
-from dios.core.tasks import Task
+from dios.core.model.names import logs_group
+from dios.core.model.state import State
+from dios.core.model.tasks import Task
 from dios.errors import Code
 from dios.ids import Name, ObjectId, TaskId
 from dios.wire import messages

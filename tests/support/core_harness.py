@@ -8,11 +8,11 @@ from blake3 import blake3
 from core_snapshot import snapshot
 
 from dios.core import effects, events
-from dios.core.accounts import Defaults
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
-from dios.core.invariants import check
 from dios.core.machine import Core
+from dios.core.model.accounts import Defaults
+from dios.core.model.invariants import check
 from dios.errors import Code
 from dios.ids import Name, PayloadId, Principal, TaskId
 from dios.wire import messages

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from blake3 import blake3
 from msgspec import Struct
 
-from dios.core.recipes import Given, Recipe
-from dios.core.state import State
+from dios.core.model.recipes import Given, Recipe
+from dios.core.model.state import State
 
 _LEFT_OUT = frozenset({"entropy", "_deadlines", "_moments"})
 """Entropy is the test's own; rows carry their deadlines, references their ends: heaps only find the first."""

@@ -21,7 +21,7 @@ from node_process import RawClient, create, read
 from running_node import RunningNode, running_node
 
 import dios
-from dios.client.nodes import HandedOver
+from dios.client.ops.nodes import HandedOver
 from dios.wire.types import ObjectType
 from examples.evil_traps import Traps
 

@@ -13,10 +13,10 @@ from typing import Self, TypeAlias
 from msgspec.structs import replace
 
 from dios import limits
-from dios.client.blocking import Node
-from dios.client.connection import Connection
-from dios.transport.memory import create_memory
-from dios.transport.unix_client import ClientChannel
+from dios.client.sync.connection import Connection
+from dios.client.sync.node import Node
+from dios.transport.memory.memfd import create_memory
+from dios.transport.unix.client import ClientChannel
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, FrameSplitter, decode_request, encode_reply
 from dios.wire.messages import AnyCall, AnyResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dios.transport.rings import RingDescriptors, RingReader, RingWriter, create_ring
+from dios.transport.rings.waiting import RingDescriptors, RingReader, RingWriter, create_ring
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult
 from dios.wire.types import Mode

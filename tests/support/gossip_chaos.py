@@ -11,7 +11,7 @@ from typing import Final
 from gossip_world import GossipWorld
 
 from dios.ids import NodeId
-from dios.sim.agenda import MS, S
+from dios.sim.event_queue import MS, S
 from dios.wire.types import NodeStatus
 
 KINDS: Final = ("kill", "start", "freeze", "thaw", "part", "one way", "break", "heal", "leave")

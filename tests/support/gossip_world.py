@@ -15,9 +15,9 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dios.core.membership import Change, Decision, Membership
+from dios.core.membership.swim import Change, Decision, Membership
 from dios.ids import NodeId
-from dios.sim.agenda import MS, Agenda
+from dios.sim.event_queue import MS, Agenda
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, Member
 from dios.wire.types import NodeStatus

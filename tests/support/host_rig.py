@@ -14,10 +14,10 @@ import trio
 from dios.core.effects import Effect, Outcome, PutObject, StoreOperation, WriteSource
 from dios.core.events import Event, ObjectRecord
 from dios.errors import DiosError
-from dios.host.audit import AuditLog
-from dios.host.task_process import TaskProcess
+from dios.host.audit.log import AuditLog
+from dios.host.process.task_process import TaskProcess
 from dios.ids import Name, ObjectId, PayloadId, Principal, TaskId, Ticket
-from dios.node.host import NodeHost
+from dios.node.assembly import NodeHost
 from dios.node.settings import load
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Change, Content

@@ -27,7 +27,7 @@ PORT: Final = 7400
 ANSWER_SECONDS: Final = 30.0
 """Longer than any deadline of a node's: what takes longer hangs."""
 AGREE_SECONDS: Final = 60.0
-_PROGRAM: Final = (sys.executable, "-m", "dios.cli.node")
+_PROGRAM: Final = (sys.executable, "-m", "dios.cli.nodes.daemon")
 
 
 class DaemonProgram:

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from dios.sprayer.lab.spaces import NotHereError, Space, mortal, run
+from dios.papers.sprayer.lab.spaces import NotHereError, Space, mortal, run
 
 __all__ = ["NotHereError", "Space", "clean_environment", "mortal", "run"]
 

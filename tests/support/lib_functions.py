@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import dios
-from dios.client.blocking import Reference
+from dios.client.sync.node import Reference
 from dios.lib.channels import Receiver, Sender
 from dios.lib.clock import LamportClock, Stamp
 from dios.lib.keyvalue import open_store

@@ -1,6 +1,6 @@
 """A multicast group on this machine's own loopback, and datagrams to it.
 
-Not for: what is said there (``dios.transport.announce``).
+Not for: what is said there (``dios.transport.tcp.announce``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from dios.transport.announce import Place
+from dios.transport.tcp.announce import Place
 
 
 def own_group() -> Place:

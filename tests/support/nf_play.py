@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dios.sprayer.linux.af_packet import between, processors
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.workers import Workers
+from dios.sprayer.runtime.workers import Workers
 
 
 def main() -> None:

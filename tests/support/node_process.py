@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from dios import limits
 from dios.node.daemon import command
-from dios.transport.unix_client import ClientChannel, close_all, connect
+from dios.transport.unix.client import ClientChannel, close_all, connect
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, decode_reply, encode_request
 from dios.wire.messages import AnyCall, AnyResult, Buffer, Committed, Created, Mapping

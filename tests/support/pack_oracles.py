@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dios.packer import Capacity, Datacenter, Edge, Node, Placement, Spot, TiMra
+from dios.packer.kernels.records import Load
 from dios.packer.policies import Policy
-from dios.packer.site import Load
 
 Link = tuple[Hashable, ...]
 

@@ -11,10 +11,10 @@ import zlib
 
 from msgspec import Struct, convert
 
-from dios.firmament.coordinator.duty import Duty, SetUp
-from dios.firmament.coordinator.office import Office
-from dios.firmament.coordinator.orders import Orders
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.coordinator.assignment import Duty, SetUp
+from dios.firmament.coordinator.scheduler_service import Office
+from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked, BoardRows, Metered, Occupant, Submission, Work
 from dios.wire.types import TaskState
 

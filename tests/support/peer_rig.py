@@ -15,15 +15,15 @@ from host_rig import TASK, WAIT_S, GatedStore, NoTasks, RecordingChannel, Script
 from dios.core import effects as fx
 from dios.core.effects import Effect, Outcome
 from dios.core.events import Event, PeerUp, Received
-from dios.host.audit import AuditLog
-from dios.host.memories import Memory
+from dios.host.audit.log import AuditLog
+from dios.host.content.memories import Memory
 from dios.host.peers.links import Links
 from dios.ids import NodeId, ObjectId, TaskId, Ticket
-from dios.node.host import NodeHost
-from dios.node.peering import Port, open_port, serve_port
+from dios.node.assembly import NodeHost
+from dios.node.cluster_port import Port, open_port, serve_port
 from dios.node.settings import load
-from dios.transport import identity
-from dios.transport.memory import copies_of
+from dios.transport.identity import identity
+from dios.transport.memory.memfd import copies_of
 from dios.wire import dcp
 from dios.wire.messages import AnyResult, Attached, Buffer, Results, Stat
 from dios.wire.types import Brand

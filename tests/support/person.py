@@ -30,7 +30,7 @@ class Person:
     def command(self, line: str, *arguments: str) -> list[str]:
         """The process for a typed line; ``arguments`` are added whole."""
         program, *words = line.split()
-        module = {"dios": "dios.cli.main", "dios-node": "dios.cli.node"}[program]
+        module = {"dios": "dios.cli.main", "dios-node": "dios.cli.nodes.daemon"}[program]
         return [sys.executable, "-m", module, *words, *arguments]
 
     def types(

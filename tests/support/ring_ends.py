@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dios import limits
-from dios.transport.rings import RingDescriptors, RingReader, RingWriter, create_ring
+from dios.transport.rings.waiting import RingDescriptors, RingReader, RingWriter, create_ring
 from dios.wire.types import Mode
 
 LIMIT_S = 30

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from dios.firmament import scheduler_tables as tables
-from dios.firmament.columns import ABSENT, Ints
+from dios.firmament.cluster import changes as tables
+from dios.firmament.cluster.columns import ABSENT, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import (
     Block,
     Inner,
@@ -24,7 +25,6 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.state import ClusterState
 
 GB = 10**9
 MACHINE = Resources(cpus=8, memory=32 * GB, disk_io=GB, network=GB)

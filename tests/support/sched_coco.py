@@ -9,6 +9,7 @@ import numpy as np
 import sched_clusters as small
 from sched_clusters import GB
 
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import (
     Inner,
     Level,
@@ -17,8 +18,7 @@ from dios.firmament.descriptors import (
 )
 from dios.firmament.models.coco import CocoModel
 from dios.firmament.models.protocol import ClassArcs
-from dios.firmament.models.tree import all_steps
-from dios.firmament.state import ClusterState
+from dios.firmament.models.resource_tree import all_steps
 
 SOCKETS = tuple(
     Inner(Level.SOCKET, f"socket {at}", tuple(Inner(Level.CORE, f"core {2 * at + one}") for one in (0, 1)))

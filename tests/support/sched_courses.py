@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from dios.firmament.course import Channel, Course, Recording
+from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
 
 SECOND_NS = 1_000_000_000
 

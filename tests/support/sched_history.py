@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Ints
+from dios.firmament.cluster.columns import ABSENT, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
@@ -22,10 +23,9 @@ from dios.firmament.descriptors import (
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import ClassArcs, Options
 from dios.firmament.policies.gangs import needed
-from dios.firmament.rounds import Change, Round
+from dios.firmament.rounds.results import Change, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.state import RUNNING, ClusterState
 from dios.wire.types import Affinity
 
 CLASSES = 3

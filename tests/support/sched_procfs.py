@@ -1,6 +1,6 @@
 """Files of procfs made by hand: processes with their threads, and a machine's counters.
 
-Not for: reading them. Only what ``dios.firmament.profiling`` and ``load`` look at is written.
+Not for: reading them. Only what ``dios.firmament.monitor.task_probe`` and ``load`` look at is written.
 """
 
 from __future__ import annotations

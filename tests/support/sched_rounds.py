@@ -8,7 +8,7 @@ from __future__ import annotations
 from sched_clusters import MACHINE
 
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, TaskDescriptor
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.scheduler import FlowScheduler
 

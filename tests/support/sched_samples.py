@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 from dios.firmament.descriptors import FinalReport
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.samples import Batch, Mark, Metric, Sample
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Batch, Mark, Metric, Sample
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

@@ -15,7 +15,7 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.rounds import Change, Delta, Round
+from dios.firmament.rounds.results import Change, Delta, Round
 from dios.firmament.simulate.events import Happening, MachineUp, SimulatedTask, Submission
 from dios.firmament.simulate.interference import Program
 

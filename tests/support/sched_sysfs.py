@@ -1,6 +1,7 @@
 """Sysfs and procfs trees made by hand, as machines of different kinds show themselves.
 
-Only the files that ``dios.firmament.topology`` looks at are written. Not for: saying what should be read.
+Only the files that ``dios.firmament.monitor.topology`` looks at are written. Not for: saying what should be
+read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dios.firmament.topology import MachineTopology, read_topology
+from dios.firmament.monitor.topology import MachineTopology, read_topology
 
 GIB = 1 << 30
 

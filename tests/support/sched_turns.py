@@ -5,7 +5,7 @@ from __future__ import annotations
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.models.spread import SpreadModel
 from dios.firmament.policies.ledger import Account, Ledger, Rule
-from dios.firmament.rounds import Change
+from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 

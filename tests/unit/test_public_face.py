@@ -9,7 +9,7 @@ import pytest
 
 import dios
 
-HEAVY = ("trio", "msgspec", "blake3", "asyncio", "lmdb", "cryptography", "dios.client.blocking")
+HEAVY = ("trio", "msgspec", "blake3", "asyncio", "lmdb", "cryptography", "dios.client.sync.node")
 
 
 def loaded_by(code: str) -> set[str]:
@@ -54,7 +54,7 @@ def test_import_is_light() -> None:
 def test_blocking_face_needs_no_event_loop() -> None:
     """A program that only connects never loads trio, asyncio or the store."""
     loaded = loaded_by("import dios\ndios.connect, dios.EXCL, dios.Conflict, dios.syscalls")
-    assert "dios.client.blocking" in loaded
+    assert "dios.client.sync.node" in loaded
     assert not loaded & {"trio", "asyncio", "lmdb", "cryptography", "numpy", "dios.core.machine"}
 
 

@@ -34,20 +34,20 @@ def test_the_steps_follow_each_other_in_the_code() -> None:
     """Each file on the way knows the next one, or the one between them that the step names."""
     root = Path(__file__).resolve().parents[2]
     links = [
-        ("dios/client/blocking_objects.py", "dios.client.requests"),
-        ("dios/host/driver.py", "dios.core.events"),
-        ("dios/core/syscalls.py", "commit_write"),
-        ("dios/core/io_calls.py", "dios.core.iorequests"),
-        ("dios/host/persister.py", "dios.store.protocol"),
-        ("dios/core/syscalls.py", "forwarding.place_of"),
-        ("dios/core/forwarding.py", "coordination.ask"),
-        ("dios/core/coordination.py", "effects.Send("),
+        ("dios/client/sync/handles.py", "dios.client.ops.requests"),
+        ("dios/host/loop/driver.py", "dios.core.events"),
+        ("dios/core/calls/dispatch.py", "commit_write"),
+        ("dios/core/calls/io_calls.py", "dios.core.model.io_requests"),
+        ("dios/host/loop/persister.py", "dios.store.protocol"),
+        ("dios/core/calls/dispatch.py", "forwarding.place_of"),
+        ("dios/core/remote/forwarding.py", "requests.ask"),
+        ("dios/core/remote/requests.py", "effects.Send("),
         ("dios/host/peers/effects.py", "self._links.send("),
-        ("dios/transport/tcp_tls.py", "dios.transport.secured"),
-        ("dios/host/peers/links.py", "dios.host.peers.reading"),
-        ("dios/core/cluster_events.py", "serving.asked"),
-        ("dios/core/serving.py", "coordination.is_new"),
-        ("dios/host/peers/outlets.py", "dcp.Reply"),
+        ("dios/transport/tcp/tls.py", "dios.transport.tcp.secured"),
+        ("dios/host/peers/links.py", "dios.host.peers.receiving"),
+        ("dios/core/remote/cluster_events.py", "serving.asked"),
+        ("dios/core/remote/serving.py", "requests.is_new"),
+        ("dios/host/peers/remote_answers.py", "dcp.Reply"),
     ]
     broken = [(path, word) for path, word in links if word not in (root / path).read_text()]
     assert not broken

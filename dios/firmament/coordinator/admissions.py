@@ -20,11 +20,11 @@ from typing import NamedTuple
 import msgspec
 
 from dios.errors import InvalidError, NotPermittedError
-from dios.firmament.coordinator.books import Books, Entry, Phase
-from dios.firmament.coordinator.duty import SetUp
-from dios.firmament.coordinator.rates import RateControl
-from dios.firmament.policies.bookings import MBIT, MIB, Booking, Machine
+from dios.firmament.coordinator.assignment import SetUp
+from dios.firmament.coordinator.cluster_state import Books, Entry, Phase
+from dios.firmament.coordinator.rate_control import RateControl
 from dios.firmament.policies.ledger import Ledger, Rule
+from dios.firmament.policies.packed_jobs import MBIT, MIB, Booking, Machine
 from dios.firmament.policies.packing import Admitted, Packing, Runner
 from dios.limits import GUARANTEE_STEPS_MAX, PACKED_LEASE_S, PACKED_TEXT_BYTES_MAX
 from dios.packer import Edge

@@ -2,7 +2,7 @@
 
 The set-up, a cost model's name, the rule of fairness, and for how many ms the past counts there.
 
-For: ``dios.node.coordinating``, which starts it. Not for: its work (``coordinator.loop``).
+For: ``dios.node.coordinator_supervisor``, which starts it. Not for: its work (``coordinator.loop``).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from dios import limits
-from dios.client.aio import open_node
+from dios.client.trio.node import open_node
 from dios.errors import DiosError
-from dios.firmament.coordinator.duty import SetUp
-from dios.firmament.coordinator.eyes import KNOWLEDGE
-from dios.firmament.coordinator.loop import Coordinator
-from dios.firmament.coordinator.orders import Orders
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.coordinator.assignment import SetUp
+from dios.firmament.coordinator.coordinator import Coordinator
+from dios.firmament.coordinator.node_monitor import KNOWLEDGE
+from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
-    from dios.client.aio import AsyncNode
+    from dios.client.trio.node import AsyncNode
 
 
 def main() -> None:

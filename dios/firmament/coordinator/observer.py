@@ -15,13 +15,21 @@ import msgspec
 
 from dios import limits
 from dios.errors import DiosError, InvalidError
-from dios.firmament.counters import CounterReading, TaskCounters, survey
 from dios.firmament.descriptors import FinalReport
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.machine_tree import MachineTopology
-from dios.firmament.profiling import TaskProbe, TaskReading, unmeasured, values
-from dios.firmament.samples import BATCH_HEAD_BYTES, Batch, Entry, Mark, Sample, derived, encoded_bytes
-from dios.firmament.topology import read_topology
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import (
+    BATCH_HEAD_BYTES,
+    Batch,
+    Entry,
+    Mark,
+    Sample,
+    derived,
+    encoded_bytes,
+)
+from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
+from dios.firmament.monitor.machine_tree import MachineTopology
+from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
+from dios.firmament.monitor.topology import read_topology
 from dios.wire.messages import BoardRows, Occupant
 from dios.wire.types import TaskState
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dios.firmament.columns import Floats
+from dios.firmament.cluster.columns import Floats
 
 
 @dataclass

@@ -16,13 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.firmament.columns import Flags, Floats, Ints
-from dios.firmament.models.data_model import DataCosts
-from dios.firmament.models.locality import Holdings
-from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.models.quincy import QuincyModel
-from dios.firmament.models.runtimes import Runtimes
-from dios.firmament.models.terms import (
+from dios.firmament.cluster.columns import Flags, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.cost_terms import (
     NEVER,
     class_members,
     class_numbers,
@@ -36,7 +32,11 @@ from dios.firmament.models.terms import (
     waiting_tasks,
     whole,
 )
-from dios.firmament.state import ClusterState
+from dios.firmament.models.data_model import DataCosts
+from dios.firmament.models.locality import Holdings
+from dios.firmament.models.protocol import ClassArcs, Options
+from dios.firmament.models.quincy import QuincyModel
+from dios.firmament.models.runtimes import Runtimes
 
 _MS = 1000.0
 _CLASS = 1

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
-from dios.firmament.state import ClusterState
 
 
 def zeros(rows: Ints) -> Ints:

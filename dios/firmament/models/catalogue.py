@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import cast
 
 from dios.firmament.models.base import BaseModel
+from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.protocol import CostModel
-from dios.firmament.models.terms import BadModelError
 
 Value = int | float | str | bool
 

@@ -14,14 +14,20 @@ from collections import deque
 
 import numpy as np
 
-from dios.firmament.columns import Flags, Ints
+from dios.firmament.cluster.columns import Flags, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Constraint
 from dios.firmament.models.admission import DominantShares, Pools, Shares, SlotShares, Waiting, fill
+from dios.firmament.models.cost_terms import (
+    not_negative,
+    open_machines,
+    running_tasks,
+    unmoved,
+    waiting_tasks,
+)
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import not_negative, open_machines, running_tasks, unmoved, waiting_tasks
 from dios.firmament.models.trivial import TrivialModel
 from dios.firmament.policies.labels import LabelIndex
-from dios.firmament.state import ClusterState
 
 
 class ChoosyModel(TrivialModel):

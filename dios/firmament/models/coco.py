@@ -18,7 +18,8 @@ from typing import Final
 import numpy as np
 
 from dios.errors import InvalidError
-from dios.firmament.columns import Floats, Ints
+from dios.firmament.cluster.columns import Floats, Ints
+from dios.firmament.cluster.state import WAITING, ClusterState
 from dios.firmament.descriptors import DIMENSIONS as RESOURCES
 from dios.firmament.descriptors import Interference, Level
 from dios.firmament.models import coco_admission as admission
@@ -39,10 +40,9 @@ from dios.firmament.models.coco_vectors import (
     unscheduled_vector,
     weights_of,
 )
+from dios.firmament.models.cost_terms import BadModelError, joined, not_negative
 from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.models.terms import BadModelError, joined, not_negative
-from dios.firmament.models.tree import Steps, all_steps, mean_up, steps_of, sum_up
-from dios.firmament.state import WAITING, ClusterState
+from dios.firmament.models.resource_tree import Steps, all_steps, mean_up, steps_of, sum_up
 
 _CLASSES_PER_ROUND: Final = 64
 """Each class costs one pass over the tree; what is left over has waited shorter and comes next time."""

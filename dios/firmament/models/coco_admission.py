@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.firmament.columns import Flags, Floats, Ints
+from dios.firmament.cluster.columns import Flags, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import DIMENSIONS, Level
-from dios.firmament.models.tree import Steps, least_up, most_up
-from dios.firmament.state import ClusterState
+from dios.firmament.models.resource_tree import Steps, least_up, most_up
 
 ROOM: Final = DIMENSIONS + 1
 """Columns of room: the four resources, then places."""

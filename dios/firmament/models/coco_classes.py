@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.models.coco_vectors import priority_dimension
-from dios.firmament.models.terms import waiting_tasks
-from dios.firmament.state import ClusterState
+from dios.firmament.models.cost_terms import waiting_tasks
 
 
 @dataclass(slots=True)

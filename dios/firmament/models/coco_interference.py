@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.columns import Floats, Ints
+from dios.firmament.cluster.columns import Floats, Ints
 from dios.firmament.descriptors import Interference
-from dios.firmament.models.tree import Steps, mean_up, sum_up
+from dios.firmament.models.resource_tree import Steps, mean_up, sum_up
 
 CLASSES: Final = len(Interference)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import DIMENSIONS, Kind, Level
 from dios.firmament.models.coco_admission import PLACES, ROOM
-from dios.firmament.models.terms import running_tasks
-from dios.firmament.state import ClusterState
+from dios.firmament.models.cost_terms import running_tasks
 
 
 class Occupancy:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from dios.errors import InvalidError
-from dios.firmament.columns import Floats, Ints
+from dios.firmament.cluster.columns import Floats, Ints
 from dios.firmament.descriptors import Kind
 
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.firmament.columns import Flags, Ints
+from dios.firmament.cluster.columns import Flags, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.models.base import BaseModel
+from dios.firmament.models.cost_terms import BadModelError, not_negative
 from dios.firmament.models.locality import Holdings, Mentions, holdings, largest
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import BadModelError, not_negative
-from dios.firmament.state import ClusterState
 
 
 class DataCosts(NamedTuple):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.cost_terms import BadModelError, not_negative, stay, stop_nobody, unmoved, whole
 from dios.firmament.models.data_model import DataCosts, DataModel
 from dios.firmament.models.locality import Holdings
-from dios.firmament.models.terms import BadModelError, not_negative, stay, stop_nobody, unmoved, whole
-from dios.firmament.state import ClusterState
 
 RACK = 2_000
 """The cost of a machine in a rack with the data; 0 with the data itself."""

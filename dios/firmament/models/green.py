@@ -15,12 +15,11 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Kind, Level
 from dios.firmament.models.base import BaseModel
-from dios.firmament.models.green_power import PowerBook
-from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
-from dios.firmament.models.terms import (
+from dios.firmament.models.cost_terms import (
     BadModelError,
     class_kinds,
     class_members,
@@ -30,7 +29,8 @@ from dios.firmament.models.terms import (
     open_machines,
     roomy,
 )
-from dios.firmament.state import RUNNING, ClusterState
+from dios.firmament.models.green_power import PowerBook
+from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
 
 OMEGA_SERVICE: Final = 10**9
 """Ω, and Γ: a service task is always scheduled and never stopped."""

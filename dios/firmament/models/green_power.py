@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 
 from dios.errors import InvalidError
-from dios.firmament.columns import Floats
+from dios.firmament.cluster.columns import Floats
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.models.terms import running_tasks
-from dios.firmament.state import ClusterState
+from dios.firmament.models.cost_terms import running_tasks
 
 _SAMPLES_MIN: Final = 3
 """Before so many samples of a class on a type of machine the type's own figures are used."""

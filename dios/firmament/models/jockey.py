@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Flags, Floats, Ints
+from dios.firmament.cluster.columns import Flags, Floats, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.models.base import BaseModel
+from dios.firmament.models.cost_terms import BadModelError, not_negative, whole
 from dios.firmament.models.protocol import Options
 from dios.firmament.models.runtimes import Runtimes
-from dios.firmament.models.terms import BadModelError, not_negative, whole
 from dios.firmament.models.trivial import anywhere
-from dios.firmament.state import RUNNING, ClusterState
 
 
 class JockeyModel(BaseModel):

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.cost_terms import not_negative
 from dios.firmament.models.quincy import QuincyModel
-from dios.firmament.models.terms import not_negative
-from dios.firmament.state import ClusterState
 
 
 class KmnModel(QuincyModel):

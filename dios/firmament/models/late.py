@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import (
+from dios.firmament.models.cost_terms import (
     BadModelError,
     not_negative,
     roomy,
@@ -25,8 +25,8 @@ from dios.firmament.models.terms import (
     unmoved,
     waiting_tasks,
 )
+from dios.firmament.models.protocol import Options
 from dios.firmament.models.trivial import TrivialModel
-from dios.firmament.state import ClusterState
 
 COPY = 200
 """The cost of a fast machine for a copy; below it stands nothing but ordinary tasks' 0."""

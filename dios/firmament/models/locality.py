@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.firmament.columns import Flags, Ints
+from dios.firmament.cluster.columns import Flags, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.state import ClusterState
 
 
 class Holdings(NamedTuple):

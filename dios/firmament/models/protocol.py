@@ -24,8 +24,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from dios.firmament.columns import Ints
-from dios.firmament.state import ClusterState
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 
 COST_MAX = 2**40
 """The largest absolute value of a cost that a model may give."""

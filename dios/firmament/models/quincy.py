@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Ints
+from dios.firmament.cluster.columns import ABSENT, Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.cost_terms import BadModelError, gigabytes, not_negative, waiting_cost, whole
 from dios.firmament.models.data_model import DataCosts, DataModel
 from dios.firmament.models.locality import Holdings, held_at, holdings
 from dios.firmament.models.protocol import COST_MAX
-from dios.firmament.models.terms import BadModelError, gigabytes, not_negative, waiting_cost, whole
-from dios.firmament.state import ClusterState
 
 GIGABYTE = 10**9
 

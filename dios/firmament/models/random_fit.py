@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Flags, Ints
+from dios.firmament.cluster.columns import Flags, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
+from dios.firmament.models.cost_terms import draws, not_negative, roomy, unmoved, waiting_tasks
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import draws, not_negative, roomy, unmoved, waiting_tasks
 from dios.firmament.models.trivial import TrivialModel
-from dios.firmament.state import ClusterState
 
 
 class RandomFitModel(TrivialModel):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Floats, Ints
-from dios.firmament.samples import Metric
-from dios.firmament.state import ClusterState
+from dios.firmament.cluster.columns import Floats, Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.knowledge.samples import Metric
 
 _NS = 1e9
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Ints
-from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
-from dios.firmament.models.terms import (
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.cost_terms import (
     BadModelError,
     class_members,
     class_numbers,
@@ -26,8 +26,8 @@ from dios.firmament.models.terms import (
     unmoved,
     waiting_tasks,
 )
+from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs, Options
 from dios.firmament.models.trivial import TrivialModel
-from dios.firmament.state import ClusterState
 
 LOAD = 10
 """The cost of each task that a probed machine has already."""

@@ -20,12 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.columns import Floats, Ints
+from dios.firmament.cluster.columns import Floats, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Level
 from dios.firmament.models.base import BaseModel, zeros
-from dios.firmament.models.locality import held_at, holdings
-from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.models.terms import (
+from dios.firmament.models.cost_terms import (
     class_kinds,
     class_members,
     class_numbers,
@@ -35,7 +34,8 @@ from dios.firmament.models.terms import (
     waiting_tasks,
     whole,
 )
-from dios.firmament.state import RUNNING, ClusterState
+from dios.firmament.models.locality import held_at, holdings
+from dios.firmament.models.protocol import ClassArcs, Options
 
 _ALL: Final = 1
 _LEVEL: Final = 2

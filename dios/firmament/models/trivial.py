@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.models.base import BaseModel
+from dios.firmament.models.cost_terms import not_negative, stay, stop_nobody, unmoved, waiting_cost
 from dios.firmament.models.protocol import Options
-from dios.firmament.models.terms import not_negative, stay, stop_nobody, unmoved, waiting_cost
-from dios.firmament.state import ClusterState
 
 
 def anywhere(state: ClusterState, tasks: Ints, cost: Ints) -> Options:

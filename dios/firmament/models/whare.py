@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.models.base import BaseModel
-from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.models.terms import (
+from dios.firmament.models.cost_terms import (
     class_kinds,
     class_members,
     class_numbers,
@@ -30,6 +30,7 @@ from dios.firmament.models.terms import (
     waiting_tasks,
     whole,
 )
+from dios.firmament.models.protocol import ClassArcs, Options
 from dios.firmament.models.whare_scores import (
     Neighbours,
     Scores,
@@ -39,7 +40,6 @@ from dios.firmament.models.whare_scores import (
     without_affinity,
     without_types,
 )
-from dios.firmament.state import ClusterState
 
 TASKS = 1
 """The kind of class TA_c."""

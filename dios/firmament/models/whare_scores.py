@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.models.terms import running_tasks
-from dios.firmament.samples import SCORES, Metric
-from dios.firmament.state import ClusterState
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import SCORES, Metric
+from dios.firmament.models.cost_terms import running_tasks
 
 CLASSES_MAX = 256
 """So many classes are scored, those with the most tasks: tables of machines and classes stay small."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.policies.fit import room_left
-from dios.firmament.state import ClusterState
 from dios.limits import SCHED_EVICTORS_MAX
 from dios.wire.types import Affinity
 

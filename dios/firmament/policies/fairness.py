@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import Floats, Ints
+from dios.firmament.cluster.columns import Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
 from dios.firmament.policies.fit import room_of
-from dios.firmament.state import ClusterState
 
 _HALVINGS = 60
 """Steps of the search for the common share; each halves what is left of it."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.state import ResourceTable
 from dios.firmament.descriptors import Level
-from dios.firmament.network_vertices import VertexKind, Vertices
-from dios.firmament.state import ResourceTable
+from dios.firmament.network.vertices import VertexKind, Vertices
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from dios.compiled import compiled
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.state import ClusterState
 from dios.wire.types import Affinity
 
 _TOLERANCE = 1e-9

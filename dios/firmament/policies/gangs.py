@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dios.firmament.columns import Ints
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.state import ClusterState
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Ints, Names
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints, Names
 from dios.firmament.descriptors import Constraint
 from dios.wire.types import Operator
 

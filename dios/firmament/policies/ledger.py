@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 
 from dios.errors import InvalidError
-from dios.fairness.sdrf_kernels import DOMINANT, PLAIN, Books, decay, empty_books, grown_books
-from dios.firmament.columns import Floats
+from dios.fairness.stateful.kernels import DOMINANT, PLAIN, Books, decay, empty_books, grown_books
+from dios.firmament.cluster.columns import Floats
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level, Resources
+from dios.firmament.policies.fair_queue_kernels import settle_all
 from dios.firmament.policies.fit import room_of
-from dios.firmament.policies.turns_kernels import settle_all
-from dios.firmament.state import ClusterState
 from dios.limits import (
     FAIRNESS_MEMORY_MS_DEFAULT,
     SHARES_BYTES_MAX,
@@ -144,7 +144,7 @@ class Ledger:
 
     @property
     def g(self) -> float:
-        """The commitments' clock (``dios.fairness.sdrf_kernels``)."""
+        """The commitments' clock (``dios.fairness.stateful.kernels``)."""
         return float(self._clock[1])
 
     # The present ------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from typing import Final
 import numpy as np
 
 from dios.errors import InvalidError, LimitError, NotPermittedError
-from dios.firmament.columns import ABSENT, Floats
+from dios.firmament.cluster.columns import ABSENT, Floats
 from dios.firmament.descriptors import Resources
-from dios.firmament.policies.bookings import (
+from dios.firmament.policies.ledger import KeptJob
+from dios.firmament.policies.packed_jobs import (
     POLICY,
     Booking,
     Machine,
@@ -31,7 +32,6 @@ from dios.firmament.policies.bookings import (
     site_of,
     units_of,
 )
-from dios.firmament.policies.ledger import KeptJob
 from dios.firmament.scheduler import FlowScheduler
 from dios.limits import (
     GUARANTEES_MAX,

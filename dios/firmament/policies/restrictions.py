@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dios.firmament.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Constraint, Level, MachineDescriptor, TaskDescriptor
 from dios.firmament.policies.filters import Filter
 from dios.firmament.policies.fit import fitting_tasks
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.state import RUNNING, ClusterState
 from dios.limits import SCHED_KEPT_FILTERS_MAX, SCHED_MISFIT_FILTERS_MAX
 from dios.wire.types import Affinity
 

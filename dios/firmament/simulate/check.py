@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from dios.errors import InvariantError
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.simulate.bridge import Scheduler
+from dios.firmament.simulate.scheduler_bridge import Scheduler
 from dios.firmament.simulate.world import World
-from dios.firmament.state import RUNNING, ClusterState
 
 
 def check(scheduler: Scheduler, world: World) -> None:

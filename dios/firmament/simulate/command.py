@@ -12,7 +12,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.catalogue import Value
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.simulate.events import Workload

@@ -5,7 +5,7 @@ For: the engine (``run``). Not for: real tasks (``profiling``).
 
 from __future__ import annotations
 
-from dios.firmament.samples import Metric, Sample
+from dios.firmament.knowledge.samples import Metric, Sample
 from dios.firmament.simulate.world import Seen, TaskRecord
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dios.firmament.rounds import Change, Delta, Round
+from dios.firmament.rounds.results import Change, Delta, Round
 from dios.firmament.simulate.world import TaskRecord
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dios.firmament.simulate.outcome import Outcome
-from dios.pictures import Boxes, Lines, Numbers, Picture, distribution, draw, need_plots
+from dios.plotting import Boxes, Lines, Numbers, Picture, distribution, draw, need_plots
 
 
 def write_plots(outcome: Outcome, directory: Path) -> list[Path]:

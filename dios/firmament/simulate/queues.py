@@ -21,7 +21,7 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.rounds import Change, Delta, Round
+from dios.firmament.rounds.results import Change, Delta, Round
 
 
 class QueueScheduler:

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import InvalidError, InvariantError
-from dios.firmament.knowledge import KnowledgeBase
-from dios.firmament.rounds import Round
-from dios.firmament.simulate.bridge import Bridge, Ended, Measured, Scheduler
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.rounds.results import Round
 from dios.firmament.simulate.check import check
 from dios.firmament.simulate.events import (
     Agenda,
@@ -32,6 +31,7 @@ from dios.firmament.simulate.events import (
 )
 from dios.firmament.simulate.measure import final_sample, running_sample
 from dios.firmament.simulate.outcome import DeltaDigest, Level, Outcome, line_of
+from dios.firmament.simulate.scheduler_bridge import Bridge, Ended, Measured, Scheduler
 from dios.firmament.simulate.world import HostDue, TaskRecord, World
 
 PAUSE_S: Final = 1.0

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from dios.errors import InvalidError
-from dios.firmament.knowledge import KnowledgeBase
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.models.catalogue import Value
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.simulate.bridge import Scheduler
 from dios.firmament.simulate.queues import QueueScheduler
+from dios.firmament.simulate.scheduler_bridge import Scheduler
 from dios.firmament.solvers.registry import algorithms
 
 QUEUE: Final = "queue"

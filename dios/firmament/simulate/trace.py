@@ -36,7 +36,7 @@ from typing import Final
 from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Block, JobDescriptor, Kind, Resources, TaskDescriptor
-from dios.firmament.simulate.blocks import BlockMap, file_size, mixed
+from dios.firmament.simulate.block_map import BlockMap, file_size, mixed
 from dios.firmament.simulate.events import (
     Happening,
     MachineDown,

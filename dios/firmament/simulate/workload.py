@@ -34,7 +34,7 @@ import numpy as np
 from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Block, JobDescriptor, Kind, Resources, TaskDescriptor
-from dios.firmament.simulate.blocks import BlockMap, file_size
+from dios.firmament.simulate.block_map import BlockMap, file_size
 from dios.firmament.simulate.events import Happening, MachineUp, SimulatedTask, Submission
 from dios.firmament.simulate.machines import GIB, GOOGLE_SLOTS, google_machines
 

@@ -1,6 +1,7 @@
 """A minimum-cost flow problem and its solution: columns of whole numbers, frozen.
 
-Not for: tasks, machines or policies (``dios.firmament.network``), and not for solving (``registry.py``).
+Not for: tasks, machines or policies (``dios.firmament.network.flow_network``), and not for solving
+(``registry.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A network interface that sends no more than the link carries, so that what waits does so in the daemon.
 
 For: a node that was started as root with the setting ``shape``. Not for: dividing the link among principals
-and tasks (``dios.host.guarantees``); all of the interface's traffic is shaped alike, other programs' too.
+and tasks (``dios.host.bandwidth.guarantees``); all of the interface's traffic is shaped alike, other
+programs' too.
 
 It is the system's program ``tc`` that does it, with a token bucket filter (tbf) as the interface's root,
 known by its handle. A daemon that was killed leaves it behind; a file in the node's data says where, and the

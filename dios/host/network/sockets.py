@@ -16,13 +16,13 @@ from dios import limits
 from dios.core.effects import AdoptConnection, CloseNetwork, OpenNetwork
 from dios.core.events import ConnectionArrived, DatagramsDropped, Event, NetworkFailed, NetworkOpened
 from dios.errors import Code, DiosError
-from dios.host.clock import Clock
+from dios.host.content.streams import Streams
+from dios.host.loop.clock import Clock
 from dios.host.network.acceptor import Acceptor
 from dios.host.network.addresses import Address, Resolver, failure_of, text_of
-from dios.host.network.far_socket import FarSocket
+from dios.host.network.socket_pump import FarSocket
 from dios.host.network.tcp import Connection
 from dios.host.network.udp import Datagrams
-from dios.host.streams import Streams
 from dios.ids import ObjectId
 from dios.wire.types import ObjectType
 

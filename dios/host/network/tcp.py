@@ -19,9 +19,9 @@ import trio
 
 from dios import limits
 from dios.errors import ClosedError, EndOfStreamError
-from dios.host.network.far_socket import FarSocket
-from dios.transport import rings_trio
-from dios.transport.rings import RingReader, RingWriter
+from dios.host.network.socket_pump import FarSocket
+from dios.transport.rings import waiting_trio
+from dios.transport.rings.waiting import RingReader, RingWriter
 
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -45,7 +45,7 @@ class Connection(FarSocket):
         """Until the peer has sent its last, or nobody reads any more."""
         with contextlib.suppress(ClosedError):
             while True:
-                await rings_trio.wait_ready(ring)
+                await waiting_trio.wait_ready(ring)
                 view = ring.acquire_room(limits.NETWORK_PIECE_BYTES)
                 got = await self.socket.recv_into(view)
                 ring.commit_write(got)
@@ -56,7 +56,7 @@ class Connection(FarSocket):
         """Until the task has sent its last."""
         with contextlib.suppress(EndOfStreamError):
             while True:
-                await rings_trio.wait_ready(ring)
+                await waiting_trio.wait_ready(ring)
                 view = ring.acquire_read()
                 ring.commit_read(await self.socket.send(view[: limits.NETWORK_PIECE_BYTES]))
 

@@ -19,9 +19,9 @@ import trio
 from dios import limits
 from dios.errors import ClosedError, EndOfStreamError
 from dios.host.network.addresses import Resolver, text_of
-from dios.host.network.far_socket import FarSocket
-from dios.transport import rings_trio
-from dios.transport.rings import RingReader, RingWriter
+from dios.host.network.socket_pump import FarSocket
+from dios.transport.rings import waiting_trio
+from dios.transport.rings.waiting import RingReader, RingWriter
 
 _PREFIX_BYTES: Final = 4
 
@@ -59,7 +59,7 @@ class Datagrams(FarSocket):
         """Until the task has sent its last."""
         with contextlib.suppress(EndOfStreamError):
             while True:
-                await self._send(await rings_trio.receive(ring))
+                await self._send(await waiting_trio.receive(ring))
 
     async def _send(self, message: bytes) -> None:
         # A task wrote it: it may be anything.

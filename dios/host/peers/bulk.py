@@ -24,8 +24,8 @@ from blake3 import blake3
 
 from dios import limits
 from dios.errors import ClosedError, DamagedError, DiosError, ProtocolError
-from dios.host.rates import Charge
-from dios.transport.memory import create_memory, write_all
+from dios.host.bandwidth.rates import Charge
+from dios.transport.memory.memfd import create_memory, write_all
 from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, decode_head, encode_head
 
 _MS: Final = 1_000_000

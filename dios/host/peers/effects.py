@@ -1,7 +1,7 @@
 """Carries out what the core decided about other nodes: what is sent, who is a deputy, what has come.
 
 Not for: connections (``dios.host.peers.links``), or translating answers to deputies
-(``dios.host.peers.outlets``).
+(``dios.host.peers.remote_answers``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Final, TypeAlias
 
 from dios.core import effects as fx
 from dios.errors import UnreachableError
-from dios.host.buffers import Buffers, Work
-from dios.host.contents import Content, Contents, Source, keep, let_go
-from dios.host.deliver import Outbox
-from dios.host.elsewhere import Do
+from dios.host.content.buffers import Buffers, Work
+from dios.host.content.contents import Content, Contents, Source, keep, let_go
+from dios.host.content.received import answer_received
+from dios.host.content.streams import Streams
+from dios.host.loop.fair_queue import Owners
+from dios.host.loop.outbox import Outbox
 from dios.host.peers.bulk import Piece
+from dios.host.peers.interface import Do
 from dios.host.peers.links import Links
-from dios.host.peers.outlets import Outlet, for_deputy
-from dios.host.peers.pumping import Taker
+from dios.host.peers.remote_answers import Outlet, for_deputy
+from dios.host.peers.stream_pump import Taker
 from dios.host.peers.streams import StreamsBetween
-from dios.host.received import answer_received
-from dios.host.streams import Streams
-from dios.host.turns import Owners
 from dios.ids import ObjectId, PayloadId, TaskId
 from dios.wire import dcp
 from dios.wire.messages import Attached, Failure

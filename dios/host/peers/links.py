@@ -27,13 +27,13 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
-from dios.host.peers import opening
+from dios.host.peers import handshake
 from dios.host.peers.bulk import Piece
-from dios.host.peers.line import Line, Myself, Network
-from dios.host.peers.probing import nobody_listens
-from dios.host.peers.reading import Around, Guard, Reading
+from dios.host.peers.connection_protocols import Line, Myself, Network
+from dios.host.peers.link import Link, Standing
+from dios.host.peers.liveness_probe import nobody_listens
+from dios.host.peers.receiving import Around, Guard, Reading
 from dios.host.peers.sending import Sending
-from dios.host.peers.standing import Link, Standing
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
 from dios.wire.dcp_frames import Channel, Revoked
@@ -62,7 +62,7 @@ class Links:
         self._around: Final = around
         self._nursery: Final = nursery
         self._links: Final[dict[NodeId, Link]] = {}
-        self._channels = opening.CONTROL
+        self._channels = handshake.CONTROL
         self._met = trio.Event()
         self.counts: Final[Counter[str]] = Counter()
         self._reading: Final = Reading(around, guard, nursery, self.counts, self.tell_revoked)
@@ -159,9 +159,9 @@ class Links:
         """Serve a connection that another node made, to its end."""
         try:
             try:
-                opened = await opening.hear_hello(line)
+                opened = await handshake.hear_hello(line)
                 hello = opened.hello
-                if hello.channel == opening.CONTROL:
+                if hello.channel == handshake.CONTROL:
                     await self._accept_control(line, opened)
                 else:
                     await self._accept_data(line, opened)
@@ -172,7 +172,7 @@ class Links:
         finally:
             line.close()
 
-    async def _accept_control(self, line: Line, opened: opening.Opened) -> None:
+    async def _accept_control(self, line: Line, opened: handshake.Opened) -> None:
         hello = opened.hello
         link = self._links.get(hello.node)
         if link is None:
@@ -186,18 +186,18 @@ class Links:
         if link.dialling is not None:
             link.dialling.cancel()
         # Said even to one that speaks no version of ours: it can then tell its people why.
-        opening.say_hello(line, self._me)
-        opening.check_version(hello)
+        handshake.say_hello(line, self._me)
+        handshake.check_version(hello)
         await self._serve(link, self._stand(link, line, opened, ours=False), opened.rest)
 
-    async def _accept_data(self, line: Line, opened: opening.Opened) -> None:
+    async def _accept_data(self, line: Line, opened: handshake.Opened) -> None:
         hello = opened.hello
-        purpose = await opening.hear_purpose(line, opened)
+        purpose = await handshake.hear_purpose(line, opened)
         link = self._links.get(hello.node)
         standing = None if link is None else link.standing
         if standing is None or standing.epoch != hello.epoch:
             raise UnreachableError("a data connection came without the control connection it belongs to")
-        opening.say_hello(line, self._me, hello.channel)
+        handshake.say_hello(line, self._me, hello.channel)
         await line.flush()
         sock = line.detach()
         try:
@@ -224,7 +224,7 @@ class Links:
             wait_ms = limits.PEER_RETRY_MS_MIN
             if self._me.node > link.node:
                 # The other's connection would stay: give it the time to come.
-                await trio.sleep(opening.jittered_s(2 * wait_ms))
+                await trio.sleep(handshake.jittered_s(2 * wait_ms))
             while True:
                 began = trio.current_time()
                 if link.standing is not None:
@@ -234,21 +234,21 @@ class Links:
                 # A connection that ends as soon as it stands is made as seldom as one that cannot be made.
                 if (trio.current_time() - began) * 1000 > 2 * limits.PEER_RETRY_MS_MAX:
                     wait_ms = limits.PEER_RETRY_MS_MIN
-                await trio.sleep(opening.jittered_s(wait_ms))
+                await trio.sleep(handshake.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
 
     async def _dial(self, link: Link, line: Line | None = None) -> None:
         """Make the connection, if it is not made yet, and serve it to its end."""
-        opened: opening.Opened | None = None
+        opened: handshake.Opened | None = None
         try:
             link.dialling = trio.CancelScope()
             with link.dialling:
                 try:
                     if line is None:
                         line = await self._network.dial(link.address, expect=link.node)
-                    opening.say_hello(line, self._me)
-                    opened = await opening.hear_hello(line)
-                    opening.check_version(opened.hello)
+                    handshake.say_hello(line, self._me)
+                    opened = await handshake.hear_hello(line)
+                    handshake.check_version(opened.hello)
                 except (DiosError, OSError) as error:
                     opened = None
                     self._not_reached(link, error)
@@ -284,7 +284,7 @@ class Links:
                     # Silence may end by itself; this wants people, who are told once.
                     refused = why
                     _log.warning("a node refuses this one", extra={"address": address, "why": why})
-                await trio.sleep(opening.jittered_s(wait_ms))
+                await trio.sleep(handshake.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
                 continue
             found = line.peer
@@ -303,15 +303,15 @@ class Links:
         self._channels += 1
         line = await self._network.dial(link.address, expect=node)
         try:
-            opening.say_hello(line, self._me, self._channels, purpose)
-            opening.check_version((await opening.hear_hello(line)).hello)
+            handshake.say_hello(line, self._me, self._channels, purpose)
+            handshake.check_version((await handshake.hear_hello(line)).hello)
             return line.detach()
         except BaseException:
             line.close()
             raise
 
     # -- serving --------------------------------------------------------------------------------------
-    def _stand(self, link: Link, line: Line, opened: opening.Opened, *, ours: bool) -> Standing:
+    def _stand(self, link: Link, line: Line, opened: handshake.Opened, *, ours: bool) -> Standing:
         hello = opened.hello
         former = link.standing
         if former is not None:

@@ -14,10 +14,10 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, WouldBlockError
-from dios.host.accounts import Account, TaskAccount
+from dios.host.bandwidth.accounts import Account, TaskAccount
+from dios.host.bandwidth.rates import Charge, Rates
+from dios.host.loop.fair_queue import Owners, Turns
 from dios.host.peers.bulk import DataSender, Transfer
-from dios.host.rates import Charge, Rates
-from dios.host.turns import Owners, Turns
 from dios.ids import TaskId
 from dios.wire.types import Traffic
 

@@ -1,6 +1,7 @@
 """Streams between nodes: rings at both ends, and a data connection of its own between them (thesis §4.7.4).
 
-Not for: rings inside one node (``dios.host.streams``), moving bytes (``dios.host.peers.pumping``), or who may
+Not for: rings inside one node (``dios.host.content.streams``), moving bytes
+(``dios.host.peers.stream_pump``), or who may
 take an end (the core).
 
 The node that has the stream keeps the end that a task of another node took; that node makes a ring for its
@@ -17,15 +18,15 @@ import trio
 from dios import limits
 from dios.core.effects import AnswerAttachAway
 from dios.errors import DiosError, LimitError, ProtocolError
+from dios.host.bandwidth.rates import Rates
+from dios.host.peers.link import Standing
 from dios.host.peers.links import Links
-from dios.host.peers.pumping import Pump, Taker
-from dios.host.peers.standing import Standing
-from dios.host.rates import Rates
+from dios.host.peers.stream_pump import Pump, Taker
 from dios.ids import NodeId, ObjectId
-from dios.transport.ring_end import RingEnd
-from dios.transport.ring_memory import RingDescriptors, create_ring
-from dios.transport.ring_reader import RingReader
-from dios.transport.ring_writer import RingWriter
+from dios.transport.rings.end import RingEnd
+from dios.transport.rings.layout import RingDescriptors, create_ring
+from dios.transport.rings.reader import RingReader
+from dios.transport.rings.writer import RingWriter
 from dios.wire.dcp_frames import Channel
 from dios.wire.messages import Attached
 from dios.wire.types import Mode

@@ -1,6 +1,7 @@
 """The order in which a fresh child gives up everything; after it, untrusted code may run.
 
-Not for: making the child (``dios.host.zygote_main``). Each step needs something that a later one takes
+Not for: making the child (``dios.host.process.zygote_main``). Each step needs something that a later one
+takes
 away, which is why this is one list and not a set of options.
 """
 
@@ -11,9 +12,9 @@ import select
 import signal
 from typing import Final
 
+from dios.host.process.zygote_messages import Make
 from dios.host.sandbox import kernel, landlock, limits_of_task, namespaces, policy, privileges
 from dios.host.sandbox.seccomp import Filter, program
-from dios.host.zygote_messages import Make
 
 STDIN: Final = 0
 CONSOLE: Final = (1, 2)

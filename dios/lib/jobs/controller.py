@@ -15,10 +15,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from dios.client.attributes import Handed
-from dios.client.blocking import Node, Reference, Stream, Task
+from dios.client.ops.attributes import Handed
+from dios.client.ops.status import Status
 from dios.client.program import Program
-from dios.client.status import Status
+from dios.client.sync.node import Node, Reference, Stream, Task
 from dios.errors import (
     ClosedError,
     DiosError,

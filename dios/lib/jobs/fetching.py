@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dios.client.blocking import Reference
+from dios.client.sync.node import Reference
 from dios.lib.jobs.records import Segment
 from dios.limits import JOB_FETCH_BYTES
 

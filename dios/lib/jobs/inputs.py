@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from dios.client.blocking import Node, Reference
+from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
 from dios.lib.jobs.records import Document
 from dios.lib.pickers import pick_input

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from dios.client.blocking import Reference
-from dios.client.status import Status
+from dios.client.ops.status import Status
+from dios.client.sync.node import Reference
 from dios.errors import Code, DiosError
 from dios.lib.jobs import chunks
 from dios.lib.jobs.ledger import Role

@@ -17,8 +17,8 @@ from typing import Final, cast
 
 from msgspec.structs import replace
 
-from dios.client.blocking import Node, Reference, Stream, connect
-from dios.client.status import Delegated, Lost
+from dios.client.ops.status import Delegated, Lost
+from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.errors import (
     ClosedError,
     EndOfStreamError,

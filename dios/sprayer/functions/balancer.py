@@ -19,13 +19,23 @@ import numpy as np
 
 from dios.compiled import borrowing, compiled
 from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_LOOKS_MAX
-from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source, with_target
-from dios.sprayer.flow_table import Flows
+from dios.sprayer.compile.intrinsics import Words, fence, load_acquire, natural, store_release, whole
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
+from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import follow
-from dios.sprayer.machine import Words, fence, load_acquire, natural, store_release, whole
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import NO_FLOW, NO_PORT, NO_SERVER, TABLE_FULL, Batch, Flow, Kept, Packet, halves
-from dios.sprayer.rewrite_kernels import set_source, set_target
+from dios.sprayer.packets.packet import (
+    NO_FLOW,
+    NO_PORT,
+    NO_SERVER,
+    TABLE_FULL,
+    Batch,
+    Flow,
+    Kept,
+    Packet,
+    halves,
+)
+from dios.sprayer.packets.rewrite import set_source, set_target
 
 TRIES: Final = 256
 PORTS: Final = 64_512

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from dios.compiled import borrowing
-from dios.sprayer.flow_table import Flows
-from dios.sprayer.packet import Flow, Packet
+from dios.sprayer.flows.flow_table import Flows
+from dios.sprayer.packets.packet import Flow, Packet
 
 CLOSED_S: Final = 10
 """What is kept so long after FIN from both ends, or RST: last packets may be on their way."""

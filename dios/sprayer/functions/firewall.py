@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse
-from dios.sprayer.flow_table import Flows
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse
+from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import follow
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import INSIDE, NO_FLOW, REFUSED, TABLE_FULL, Batch, Flow, Kept, Packet
+from dios.sprayer.packets.packet import INSIDE, NO_FLOW, REFUSED, TABLE_FULL, Batch, Flow, Kept, Packet
 
 OPENED, TURNED_AWAY = range(2)
 _FULL: Final = 2**64 - 1

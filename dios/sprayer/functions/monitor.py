@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.sprayer.flow_kernels import get_five_tuple
-from dios.sprayer.flow_table import Flows
+from dios.sprayer.flows.five_tuple import get_five_tuple
+from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import Batch, Flow, Kept, Packet, address_of
+from dios.sprayer.packets.packet import Batch, Flow, Kept, Packet, address_of
 
 CONNECTIONS, TCP, UDP, ICMP, UNKNOWN, BYTES = range(6)
 _PACKETS: Final = 0

@@ -14,12 +14,22 @@ from typing import Final
 import numpy as np
 
 from dios.compiled import borrowing
-from dios.sprayer.flow_kernels import drop, get_five_tuple, reverse, with_source, with_target
-from dios.sprayer.flow_table import Flows
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
+from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import follow
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import INSIDE, NO_FLOW, NO_PORT, TABLE_FULL, Batch, Flow, Kept, Packet, halves
-from dios.sprayer.rewrite_kernels import set_source, set_target
+from dios.sprayer.packets.packet import (
+    INSIDE,
+    NO_FLOW,
+    NO_PORT,
+    TABLE_FULL,
+    Batch,
+    Flow,
+    Kept,
+    Packet,
+    halves,
+)
+from dios.sprayer.packets.rewrite import set_source, set_target
 
 TRIES: Final = 256
 """Ports that are looked at for one that is free: nearly always enough up to nine tenths of all being used."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.compiled import borrowing
-from dios.sprayer.machine import natural, peek8, peek64, poke8
+from dios.sprayer.compile.intrinsics import natural, peek8, peek64, poke8
 
 LONGEST: Final = 1472
 """A multiple of 8: what UDP carries in a packet of 1,500 bytes, and TCP a little less."""

@@ -28,17 +28,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.sprayer.flow_kernels import drop
-from dios.sprayer.flow_table import Flows
-from dios.sprayer.functions.payloads import (
-    LONGEST,
-    fingerprint,
-    move_down,
-    move_up,
-    numbers_of,
-    same_bytes,
-)
-from dios.sprayer.machine import (
+from dios.sprayer.compile.intrinsics import (
     copy_bytes,
     fence,
     load_acquire,
@@ -50,9 +40,19 @@ from dios.sprayer.machine import (
     store_release,
     whole,
 )
+from dios.sprayer.flows.five_tuple import drop
+from dios.sprayer.flows.flow_table import Flows
+from dios.sprayer.functions.payloads import (
+    LONGEST,
+    fingerprint,
+    move_down,
+    move_up,
+    numbers_of,
+    same_bytes,
+)
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import INSIDE, NOT_KNOWN, OUTSIDE, TOO_LONG, Batch, Packet
-from dios.sprayer.rewrite_kernels import set_payload_size
+from dios.sprayer.packets.packet import INSIDE, NOT_KNOWN, OUTSIDE, TOO_LONG, Batch, Packet
+from dios.sprayer.packets.rewrite import set_payload_size
 
 PAYLOADS, BYTES, AGAIN, AGAIN_BYTES, REPEATED, TOKENS, SAVED, RESTORED, MISSING, ESCAPED = range(10)
 COUNTERS: Final = (

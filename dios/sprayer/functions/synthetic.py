@@ -5,12 +5,12 @@ Not for: anything else.
 
 from __future__ import annotations
 
-from dios.sprayer.flow_kernels import get_five_tuple
-from dios.sprayer.flow_table import Flows
-from dios.sprayer.machine import cycles
+from dios.sprayer.compile.intrinsics import cycles
+from dios.sprayer.flows.five_tuple import get_five_tuple
+from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packet import Batch
-from dios.sprayer.rewrite_kernels import set_target
+from dios.sprayer.packets.packet import Batch
+from dios.sprayer.packets.rewrite import set_target
 
 OPENED, KNOWN = range(2)
 

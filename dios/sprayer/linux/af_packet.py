@@ -32,7 +32,7 @@ from dios.sprayer.linux.fanout import program
 from dios.sprayer.linux.forwarding import check_forwarding
 from dios.sprayer.linux.offloads import RECORDS, without_offloads
 from dios.sprayer.linux.packet_socket import Interface, PacketSocket, interface
-from dios.sprayer.packet import INSIDE, OUTSIDE
+from dios.sprayer.packets.packet import INSIDE, OUTSIDE
 
 ENGINES: Final = ("af_packet", "af_xdp")
 

@@ -35,7 +35,7 @@ from dios.sprayer.linux.offloads import driver, receive_queues
 from dios.sprayer.linux.packet_socket import Interface, interface, promiscuous
 from dios.sprayer.linux.xdp_program import program
 from dios.sprayer.linux.xdp_socket import Memory, XdpSocket, place_bytes
-from dios.sprayer.packet import INSIDE, OUTSIDE
+from dios.sprayer.packets.packet import INSIDE, OUTSIDE
 
 _LOCK_WORDS: Final = 16
 """Locks stand so far apart: processors fetch lines in pairs."""

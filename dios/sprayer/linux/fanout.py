@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dios.limits import SPRAYER_CORES_MAX
-from dios.sprayer.flow_kernels import MIX_KEY, MIX_ONE, MIX_TWO
+from dios.sprayer.flows.five_tuple import MIX_KEY, MIX_ONE, MIX_TWO
 from dios.sprayer.linux import bpf
 
 KINDS: Final = ("spray", "direct", "rss", "flowlet", "subset")

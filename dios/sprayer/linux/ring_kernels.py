@@ -22,9 +22,7 @@ from numba import types
 
 from dios.compiled import borrowing
 from dios.limits import SPRAYER_BATCH, SPRAYER_INTERFACES_MAX
-from dios.sprayer.engine import entry
-from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
-from dios.sprayer.machine import (
+from dios.sprayer.compile.intrinsics import (
     array_at,
     load_acquire,
     peek8,
@@ -34,7 +32,9 @@ from dios.sprayer.machine import (
     prefetch,
     store_release,
 )
-from dios.sprayer.packet import FORWARD, PACKET, Packets
+from dios.sprayer.engine import entry
+from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
+from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
 
 if TYPE_CHECKING:
     import numpy.typing as npt

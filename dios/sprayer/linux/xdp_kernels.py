@@ -24,10 +24,18 @@ from numba import types
 
 from dios.compiled import borrowing
 from dios.limits import SPRAYER_INTERFACES_MAX, SPRAYER_QUEUES_MAX, SPRAYER_SENDS
+from dios.sprayer.compile.intrinsics import (
+    array_at,
+    load_acquire,
+    prefetch,
+    store_release,
+    swap_if,
+    whole,
+    word32,
+)
 from dios.sprayer.engine import entry
 from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
-from dios.sprayer.machine import array_at, load_acquire, prefetch, store_release, swap_if, whole, word32
-from dios.sprayer.packet import FORWARD, PACKET, Packets
+from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios.sprayer.flow_kernels import MIX_ONE
+from dios.sprayer.flows.five_tuple import MIX_ONE
 from dios.sprayer.linux import ebpf
 from dios.sprayer.linux.ebpf import Register
 from dios.sprayer.linux.fanout import (

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dios.cli.audit import entry_line
 from dios.cli.main import app
+from dios.cli.nodes.audit import entry_line
 from dios.core.effects import Audit
-from dios.host.audit import AuditLog, Record, segments
-from dios.host.audit_reader import Entry
+from dios.host.audit.log import AuditLog, Record, segments
+from dios.host.audit.reader import Entry
 
 DONE = (
     Audit(1, "create", "ok", "uid:1000", "aaaa00000000", "0b0b00000001", ""),

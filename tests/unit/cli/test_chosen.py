@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dios.cli.chosen import SHOWN, seconds_of, settings_given
+from dios.cli.nodes.setting_options import SHOWN, seconds_of, settings_given
 from dios.errors import InvalidError
 from dios.node.settings import KEYS
 

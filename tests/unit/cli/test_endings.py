@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from dios.cli.endings import advice_for, cause_text, explain, reason_lines
-from dios.client.status import Status
+from dios.cli.tasks.endings import advice_for, cause_text, explain, reason_lines
+from dios.client.ops.status import Status
 from dios.wire.types import Cause, TaskState
 
 

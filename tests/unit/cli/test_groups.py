@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dios.cli import groups
-from dios.cli.place import CATALOGUE_ALIAS
+from dios.cli.common.context import CATALOGUE_ALIAS
+from dios.cli.objects import groups
 from dios.client.keyring import Keyring
 from dios.ids import Name
 

@@ -7,7 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dios.cli import main, node
+from dios.cli import main
+from dios.cli.nodes import daemon
 from dios.node.settings import KEYS
 
 COMMANDS = [
@@ -46,7 +47,7 @@ COMMANDS = [
         "replicate",
     )
 ]
-NODE_COMMANDS = [(node.app, command) for command in ("start", "status", "stop", "init", "token")]
+NODE_COMMANDS = [(daemon.app, command) for command in ("start", "status", "stop", "init", "token")]
 
 
 def help_of(app: typer.Typer, command: str) -> str:
@@ -62,7 +63,7 @@ def help_of(app: typer.Typer, command: str) -> str:
 def test_every_command_teaches(app: typer.Typer, command: str) -> None:
     """The help of each command says what it does and shows an example on a line of its own."""
     text = help_of(app, command)
-    program = "dios-node" if app is node.app else "dios"
+    program = "dios-node" if app is daemon.app else "dios"
     assert re.search(rf"^ +{program} ({command}\b|put)", text.partition("Examples:")[2], re.MULTILINE) or (
         "dios shell" in text
     )
@@ -80,7 +81,7 @@ def test_the_first_page_shows_a_first_round() -> None:
 
 def test_the_start_page_lists_every_setting() -> None:
     """`dios-node start --help` has each setting as an option."""
-    text = help_of(node.app, "start")
+    text = help_of(daemon.app, "start")
     assert [key for key in KEYS if f"--{key.replace('_', '-')}" not in text] == []
 
 
@@ -104,7 +105,7 @@ def test_a_bad_option_of_start_is_told_before_anything_is_made(
 ) -> None:
     """A misspelled or bad setting ends `dios-node start` with a sentence, and no data directory."""
     data = tmp_path / "data"
-    result = CliRunner().invoke(node.app, ["start", "--data", str(data), "--detach", *arguments])
+    result = CliRunner().invoke(daemon.app, ["start", "--data", str(data), "--detach", *arguments])
     assert result.exit_code == 1
     assert says in " ".join(result.output.split())
     assert not data.exists()
@@ -118,8 +119,8 @@ def test_no_node_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
     result = CliRunner().invoke(main.app, ["ls"])
     assert result.exit_code == 1
     assert "dios-node start --data" in " ".join(result.output.split())
-    assert CliRunner().invoke(node.app, ["status"]).exit_code == 3
-    assert CliRunner().invoke(node.app, ["stop"]).exit_code == 0
+    assert CliRunner().invoke(daemon.app, ["status"]).exit_code == 3
+    assert CliRunner().invoke(daemon.app, ["stop"]).exit_code == 0
 
 
 def test_the_version_is_the_packages() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.cli.job import _of, _programs, described
+from dios.cli.tasks.job import _of, _programs, described
 from dios.errors import InvalidError
 
 FILE = Path("/jobs/words.toml")

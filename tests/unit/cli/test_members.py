@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from dios.cli import members, node
-from dios.transport import identity, tokens
+from dios.cli.nodes import daemon, joining
+from dios.transport.identity import identity, tokens
 
 LISTEN = ("--listen", "127.0.0.1:7400")
 
@@ -24,7 +24,7 @@ def _nobodys_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def typed(*words: str, status: int = 0) -> Result:
     """The end of `dios-node` with these words."""
-    result = CliRunner().invoke(node.app, words)
+    result = CliRunner().invoke(daemon.app, words)
     assert result.exit_code == status, result.output
     return result
 
@@ -112,7 +112,7 @@ def test_a_member_is_told_that_it_does_not_join_again(
     """A start with a token of its own cluster spends none, and says so: a forgotten node needs to know."""
     made = json.loads(typed("init", "--data", str(tmp_path), *LISTEN, "--json").stdout)
     token = str(made["token"])
-    assert not members.join_first(
+    assert not joining.join_first(
         tmp_path, config=None, flags={}, address="127.0.0.1:1", token=token, token_file=None
     )
     assert "is a node of this cluster already" in capsys.readouterr().err

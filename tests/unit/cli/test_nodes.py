@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from dios.cli.nodes import described, silent, status_text
-from dios.client.cluster import Member
+from dios.cli.nodes.members import described, silent, status_text
+from dios.client.ops.cluster import Member
 from dios.wire.types import NodeStatus
 
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from dios import errors
-from dios.cli import output
+from dios.cli.common import output
 
 
 def test_an_error_tells_cause_place_and_next_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dios.cli.quotas import amount_text, bar_text, usage_rows, who_text
-from dios.client.usage import Usage
+from dios.cli.nodes.limits import amount_text, bar_text, usage_rows, who_text
+from dios.client.ops.usage import Usage
 from dios.wire.types import Resource, Scope
 
 HOUR_MS = 3_600_000

@@ -4,7 +4,7 @@ import pytest
 from typer.main import get_command
 
 from dios.cli.main import app
-from dios.cli.shell import _found_command, shown_bytes
+from dios.cli.tasks.shell import _found_command, shown_bytes
 
 
 @pytest.mark.parametrize("text", ["", "hello", "two\nlines\twith tab", "grün"])

@@ -11,10 +11,10 @@ import trio.testing
 from fake_node import FakeNode, in_turn, reference
 from fake_rings import Rings
 
-from dios.client.aio import AsyncNode, AsyncReference, AsyncStream, AsyncTask
-from dios.client.aio_connection import AsyncConnection
+from dios.client.trio.connection import AsyncConnection
+from dios.client.trio.node import AsyncNode, AsyncReference, AsyncStream, AsyncTask
 from dios.errors import ClosedError, Code, Conflict, NotPermittedError
-from dios.transport.unix_client_trio import AsyncClientChannel
+from dios.transport.unix.client_trio import AsyncClientChannel
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult
 from dios.wire.types import Flag, ObjectType, Semantics, Traffic

@@ -9,11 +9,11 @@ import trio
 from fake_node import FakeNode, reference
 
 from dios import limits
-from dios.client.aio import AsyncNode
-from dios.client.aio_connection import AsyncConnection
+from dios.client.trio.connection import AsyncConnection
+from dios.client.trio.node import AsyncNode
 from dios.errors import BadReferenceError, Code, InvalidError
-from dios.transport.memory import create_memory
-from dios.transport.unix_client_trio import AsyncClientChannel
+from dios.transport.memory.memfd import create_memory
+from dios.transport.unix.client_trio import AsyncClientChannel
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult, Mapping, PlainCall, PlainResult
 from dios.wire.types import ObjectType

@@ -10,8 +10,8 @@ from fake_node import FakeNode, in_turn, reference
 from msgspec.structs import replace
 
 from dios import limits
-from dios.client.blocking import Node, Reference
-from dios.client.connection import Connection
+from dios.client.sync.connection import Connection
+from dios.client.sync.node import Node, Reference
 from dios.errors import (
     Busy,
     ClosedError,
@@ -21,8 +21,8 @@ from dios.errors import (
     NotPermittedError,
     ProtocolError,
 )
-from dios.transport.memory import create_memory, sealed_memory
-from dios.transport.unix_client import ClientChannel
+from dios.transport.memory.memfd import create_memory, sealed_memory
+from dios.transport.unix.client import ClientChannel
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult, Mapping, PlainResult
 from dios.wire.types import Flag, ObjectType, Semantics

@@ -7,10 +7,10 @@ import trio
 from fake_node import FakeNode, in_turn, reference
 from msgspec.structs import replace
 
-from dios.client.aio import AsyncNode
-from dios.client.aio_connection import AsyncConnection
+from dios.client.trio.connection import AsyncConnection
+from dios.client.trio.node import AsyncNode
 from dios.errors import InvalidError
-from dios.transport.unix_client_trio import AsyncClientChannel
+from dios.transport.unix.client_trio import AsyncClientChannel
 from dios.wire import messages
 from dios.wire.types import (
     Brand,

@@ -8,7 +8,7 @@ import pytest
 from fake_node import FakeNode, in_turn, reference, welcome
 
 from dios import limits
-from dios.client.blocking import Console, Group, Node, Reference, Stream, Task
+from dios.client.sync.node import Console, Group, Node, Reference, Stream, Task
 from dios.errors import (
     Code,
     Conflict,

@@ -6,7 +6,7 @@ import linecache
 import sys
 
 from dios.client.program import decode_program
-from dios.client.rehearsal import rehearse
+from dios.client.warm_up import rehearse
 
 
 def test_rehearsing_leaves_the_interpreter_as_it_was() -> None:

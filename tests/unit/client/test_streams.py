@@ -8,7 +8,7 @@ import pytest
 from fake_node import FakeNode, reference
 from fake_rings import Rings
 
-from dios.client.blocking import Node, Stream
+from dios.client.sync.node import Node, Stream
 from dios.errors import Busy, ClosedError, Code, EndOfStreamError, TimeLimitError
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult

@@ -8,7 +8,7 @@ import pytest
 from fake_node import FakeNode, reference
 from msgspec.structs import replace
 
-from dios.client.status import Retired
+from dios.client.ops.status import Retired
 from dios.errors import Code, InvalidError, LimitError
 from dios.wire import messages
 from dios.wire.codec import encode_event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dios.core.accounts import (
+from dios.core.model.accounts import (
     UNLIMITED,
     Account,
     Version,
@@ -13,7 +13,7 @@ from dios.core.accounts import (
     require_each,
     shadow,
 )
-from dios.core.objects import PhysicalObject
+from dios.core.model.objects import PhysicalObject
 from dios.errors import LimitError
 from dios.ids import ObjectId, Principal
 from dios.wire.messages import Bound

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios import limits
-from dios.core import coordination
-from dios.core.peers import Peer, Question
-from dios.core.settled import Settled, waiting_of
+from dios.core.remote import requests
+from dios.core.remote.peers import Peer, Question
+from dios.core.remote.watermark import Settled, waiting_of
 from dios.errors import Code
 from dios.ids import NodeId
 from dios.wire import dcp, messages
@@ -34,7 +34,7 @@ def asks(parcels: list[Parcel]) -> list[dcp.Ask]:
 
 def question(peer: Peer, number: int) -> Question:
     """A request that waits."""
-    return Question(number, peer, BODY, coordination.nothing, None, 0)
+    return Question(number, peer, BODY, requests.nothing, None, 0)
 
 
 def waits(two: Two) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from core_harness import Client, Node
 
-from dios.core.accounts import Defaults
+from dios.core.model.accounts import Defaults
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages

@@ -7,7 +7,7 @@ from core_harness import Client, Node
 from core_limits import SCOPES, Office, anonymous, destroyed, ordered, over, started
 
 from dios.core import effects
-from dios.core.accounts import Defaults
+from dios.core.model.accounts import Defaults
 from dios.limits import TASK_MEMORY_BYTES_DEFAULT
 from dios.wire import messages
 from dios.wire.messages import Bound, Limits

@@ -7,7 +7,7 @@ from core_harness import Client, Node
 from core_limits import Office, anonymous, destroyed, ordered, over, started
 
 from dios import limits
-from dios.core.names import special_name
+from dios.core.model.names import special_name
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.messages import Bound

@@ -7,8 +7,8 @@ from core_harness import OWNER, Client, Node
 from core_limits import SCOPES, Office, anonymous, over
 
 from dios.core import events
-from dios.core.accounts import Defaults
 from dios.core.events import ObjectRecord
+from dios.core.model.accounts import Defaults
 from dios.errors import Code
 from dios.ids import Principal, Ticket
 from dios.wire import messages

@@ -8,7 +8,7 @@ from core_harness import Client, Node
 
 from dios import limits
 from dios.core import effects, events
-from dios.core.names import log_name
+from dios.core.model.names import log_name
 from dios.ids import Name, PayloadId, Principal
 from dios.wire import messages
 from dios.wire.types import Cause, ObjectType, Persistence, Resource

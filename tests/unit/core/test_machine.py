@@ -5,7 +5,7 @@ from __future__ import annotations
 from core_harness import OWNER, Client, Node
 
 from dios.core import effects, events
-from dios.core.names import special_name
+from dios.core.model.names import special_name
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.membership import Decision, Membership
-from dios.core.swim_spreading import Spreading
+from dios.core.membership.dissemination import Spreading
+from dios.core.membership.swim import Decision, Membership
 from dios.ids import NodeId
 from dios.wire import gossip
 from dios.wire.gossip import Ack, GossipMessage, Load, Member, News, Ping, PingRequest, Table

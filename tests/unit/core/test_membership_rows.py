@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.membership import Change, Decision, Membership
+from dios.core.membership.swim import Change, Decision, Membership
 from dios.ids import NodeId
 from dios.wire import gossip
 from dios.wire.gossip import Load, Member, News

@@ -6,7 +6,7 @@ import pytest
 from core_harness import Client, Node
 
 from dios.core import effects, events
-from dios.core.names import special_name
+from dios.core.model.names import special_name
 from dios.errors import Code
 from dios.ids import ObjectId, Principal
 from dios.wire import messages

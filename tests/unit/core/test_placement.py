@@ -6,7 +6,7 @@ from itertools import permutations
 
 from msgspec.structs import replace
 
-from dios.core.placement import LeastLoaded
+from dios.core.model.placement import LeastLoaded
 from dios.ids import NodeId
 from dios.wire.gossip import Load, Member
 from dios.wire.messages import Limits

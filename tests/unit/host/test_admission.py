@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.core.calls.dispatch import _HANDLERS
 from dios.core.effects import Audit
-from dios.core.syscalls import _HANDLERS
 from dios.errors import NoSpaceError
-from dios.host.admission import _ALWAYS, _LEAVE_NO_RECORD, _MAKE_ROOM, refusal
-from dios.host.audit import AuditLog, Pressure
-from dios.host.audit_reader import read, verify
+from dios.host.audit.admission import _ALWAYS, _LEAVE_NO_RECORD, _MAKE_ROOM, refusal
+from dios.host.audit.log import AuditLog, Pressure
+from dios.host.audit.reader import read, verify
 from dios.wire import messages
 from dios.wire.messages import AnyCall
 from dios.wire.types import Flag, ObjectType

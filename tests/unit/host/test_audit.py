@@ -11,8 +11,8 @@ from blake3 import blake3
 from dios import limits
 from dios.core.effects import Audit
 from dios.errors import DamagedError
-from dios.host.audit import GENESIS, AuditLog, segments
-from dios.host.audit_reader import AuditReader, read, verify
+from dios.host.audit.log import GENESIS, AuditLog, segments
+from dios.host.audit.reader import AuditReader, read, verify
 
 HEADER_BYTES = 56
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios import limits
-from dios.host.buckets import Bucket
+from dios.host.bandwidth.token_bucket import Bucket
 
 S = 1_000_000_000
 PIECE = limits.DATA_PIECE_BYTES

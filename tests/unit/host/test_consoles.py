@@ -2,7 +2,7 @@ import trio
 import trio.testing
 
 from dios import limits
-from dios.host.consoles import Console, Consoles
+from dios.host.content.consoles import Console, Consoles
 from dios.ids import TaskId
 
 

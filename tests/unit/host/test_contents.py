@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from dios import limits
 from dios.errors import DamagedError
-from dios.host.contents import Contents, Source, compose_bytes, compose_memory, new_size
-from dios.host.memories import Memory
+from dios.host.content.contents import Contents, Source, compose_bytes, compose_memory, new_size
+from dios.host.content.memories import Memory
 from dios.ids import ObjectId
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import InlinePayload, Put
-from dios.transport.memory_pool import MemoryPool
+from dios.transport.memory.pool import MemoryPool
 
 LARGE = limits.INLINE_BYTES_MAX + 100
 

@@ -15,11 +15,11 @@ import trio
 from host_rig import WAIT_S, RecordingChannel, Rig, rig
 
 from dios.core.events import Called, Disconnected, SessionOpened
-from dios.host.audit_reader import AuditReader
-from dios.host.server import PeopleServer, principal_of
-from dios.host.tasks import DEFECT
+from dios.host.audit.reader import AuditReader
+from dios.host.process.people_server import PeopleServer, principal_of
+from dios.host.process.task_host import DEFECT
 from dios.ids import TaskId
-from dios.transport.unix_server import TaskChannel, close_listener, open_listener
+from dios.transport.unix.server import TaskChannel, close_listener, open_listener
 from dios.wire.codec import PROTOCOL_VERSION, encode_request
 from dios.wire.messages import Hello, Stat
 

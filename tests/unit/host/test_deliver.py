@@ -6,7 +6,7 @@ from host_rig import RecordingChannel, open_descriptors
 
 from dios import limits
 from dios.errors import Code, WouldBlockError
-from dios.host.deliver import Outbox
+from dios.host.loop.outbox import Outbox
 from dios.ids import TaskId
 from dios.wire.messages import Buffer, Done, Failure
 

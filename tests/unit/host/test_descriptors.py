@@ -26,9 +26,9 @@ from dios.core.effects import (
 )
 from dios.core.events import Called, EffectFailed, Persisted, PersistFailed
 from dios.errors import Code
-from dios.host.contents import Contents
-from dios.host.deliver import Outbox
-from dios.host.memories import Memory
+from dios.host.content.contents import Contents
+from dios.host.content.memories import Memory
+from dios.host.loop.outbox import Outbox
 from dios.ids import ObjectId, TaskId
 from dios.wire.messages import (
     AnyCall,

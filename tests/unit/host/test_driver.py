@@ -22,7 +22,7 @@ from dios.core.effects import (
 )
 from dios.core.events import EffectFailed, Persisted, PersistFailed, TaskEnded
 from dios.errors import Code, NoSpaceError
-from dios.host.audit_reader import verify
+from dios.host.audit.reader import verify
 from dios.ids import BufferId, ObjectId, TaskId
 from dios.wire.messages import Buffer, Done, Failure, Limits
 from dios.wire.types import Brand, Cause

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from dios import limits
-from dios.host.accounts import Account, TaskAccount
-from dios.host.buckets import Bucket
-from dios.host.guarantees import LocalController
-from dios.host.meters import Flow
+from dios.host.bandwidth.accounts import Account, TaskAccount
+from dios.host.bandwidth.guarantees import LocalController
+from dios.host.bandwidth.meters import Flow
+from dios.host.bandwidth.token_bucket import Bucket
 from dios.ids import TaskId
 from dios.wire.messages import Guarantee
 

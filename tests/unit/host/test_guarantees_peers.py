@@ -17,12 +17,12 @@ from dios import limits
 from dios.core import effects as fx
 from dios.core.effects import SetRates
 from dios.core.events import Received
-from dios.host.memories import Memory
-from dios.host.rates import Charge, Rates
-from dios.host.stored import Stored
-from dios.host.turns import Owners
+from dios.host.bandwidth.rates import Charge, Rates
+from dios.host.content.memories import Memory
+from dios.host.content.stored_bytes import Stored
+from dios.host.loop.fair_queue import Owners
 from dios.ids import BufferId, TaskId
-from dios.transport.unix_server import TaskChannel
+from dios.transport.unix.server import TaskChannel
 from dios.wire import dcp
 from dios.wire.calls import ReadOnce, Stat, WriteOnce
 from dios.wire.messages import Buffer, Govern, Guarantee, Meter, Metered, Rate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dios.host.accounts import Account, TaskAccount
-from dios.host.turns import Turns
+from dios.host.bandwidth.accounts import Account, TaskAccount
+from dios.host.loop.fair_queue import Turns
 from dios.ids import TaskId
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dios.host.water import Claim, shared
+from dios.host.bandwidth.water_filling import Claim, shared
 
 AMOUNTS = st.one_of(st.integers(0, 60), st.integers(0, 2**50))
 CLAIMS = st.lists(

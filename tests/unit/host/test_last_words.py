@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from dios.host.last_words import exception_told
+from dios.host.process.last_exception import exception_told
 
 
 def printed(error: BaseException) -> str:

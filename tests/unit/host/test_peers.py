@@ -9,7 +9,7 @@ from peer_rig import BLOB, CALLER, DEPUTY, PeerHost, connected, two_hosts, until
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerUp, Received
-from dios.host.memories import Memory
+from dios.host.content.memories import Memory
 from dios.ids import BufferId
 from dios.wire import dcp
 from dios.wire.calls import ReadOnce

@@ -11,7 +11,7 @@ from dios import limits
 from dios.core import effects as fx
 from dios.core.events import Received
 from dios.errors import Code, NoSpaceError
-from dios.host.memories import Memory
+from dios.host.content.memories import Memory
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId, Ticket
 from dios.wire import dcp
 from dios.wire.calls import ReadOnce

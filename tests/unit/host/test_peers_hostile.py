@@ -17,12 +17,12 @@ from peer_rig import CALLER, PeerHost, connected, identities, peer_host, until, 
 from dios import limits
 from dios.core.events import PeerDown, Received
 from dios.errors import ProtocolError
-from dios.host.peers.standing import CONNECTIONS_MAX
+from dios.host.peers.link import CONNECTIONS_MAX
 from dios.ids import NodeId
-from dios.transport import identity
-from dios.transport.identity import Identity
-from dios.transport.secured import Secured
-from dios.transport.tcp_tls import dial
+from dios.transport.identity import identity
+from dios.transport.identity.identity import Identity
+from dios.transport.tcp.secured import Secured
+from dios.transport.tcp.tls import dial
 from dios.wire import dcp
 from dios.wire.calls import CommitWrite, ReadOnce, WriteOnce
 from dios.wire.codec import DCP_VERSION

@@ -13,11 +13,11 @@ from peer_rig import PeerHost, connected, identities, peer_host, two_hosts, unti
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerDown, PeerUp, Received
-from dios.host.peers.line import Line
+from dios.host.peers.connection_protocols import Line
 from dios.ids import NodeId
-from dios.transport import identity
-from dios.transport.identity import Identity
-from dios.transport.tcp_tls import dial
+from dios.transport.identity import identity
+from dios.transport.identity.identity import Identity
+from dios.transport.tcp.tls import dial
 from dios.wire import dcp
 from dios.wire.dcp_frames import encode_frame
 from dios.wire.messages import Buffer, Results

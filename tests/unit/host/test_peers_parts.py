@@ -17,16 +17,16 @@ from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerUp, Received
 from dios.errors import Code, UnreachableError, WouldBlockError
-from dios.host.audit import Pressure
-from dios.host.memories import Memory
-from dios.host.peers import opening
+from dios.host.audit.log import Pressure
+from dios.host.bandwidth.rates import Charge, Rates
+from dios.host.content.memories import Memory
+from dios.host.loop.fair_queue import Owners
+from dios.host.peers import handshake
 from dios.host.peers.bulk import Allowance, Arrival, Arrived, DataReceiver, DataSender, Piece, Transfer
-from dios.host.peers.line import Myself
+from dios.host.peers.connection_protocols import Myself
 from dios.host.peers.sending import Sending
-from dios.host.rates import Charge, Rates
-from dios.host.turns import Owners
 from dios.ids import BufferId, PayloadId, TaskId
-from dios.transport.memory import create_memory, write_all
+from dios.transport.memory.memfd import create_memory, write_all
 from dios.wire import dcp
 from dios.wire.calls import CommitWrite, Create, Lookup
 from dios.wire.messages import Buffer, Failure, Mapping, Metered
@@ -177,17 +177,17 @@ async def test_the_dialling_node_refuses_an_unknown_version(
     paths = identities(tmp_path, 2)
     async with peer_host(paths[0]) as one, peer_host(paths[1]) as other:
         low, high = (one, other) if one.node < other.node else (other, one)
-        hello_of = opening.hello_of
+        hello_of = handshake.hello_of
 
         def later(me: Myself, channel: int = 0) -> dcp.PeerHello:
             said = hello_of(me, channel)
             return said if me.node == low.node else replace(said, oldest=8, newest=9)
 
-        monkeypatch.setattr(opening, "hello_of", later)
+        monkeypatch.setattr(handshake, "hello_of", later)
         low.links.contact(high.node, high.name, high.address)
         await until(lambda: low.links.counts["denied"], "it is refused")
         assert not low.links.is_up(high.node)
-        monkeypatch.setattr(opening, "hello_of", hello_of)
+        monkeypatch.setattr(handshake, "hello_of", hello_of)
         await until(lambda: low.core.seen(PeerUp), "it was updated, and is up")
 
 

@@ -16,9 +16,9 @@ from dios.core.events import Received
 from dios.errors import ClosedError, EndOfStreamError, UnreachableError
 from dios.host.peers.streams import StreamsBetween
 from dios.ids import ObjectId
-from dios.transport.ring_end import RingEnd
-from dios.transport.ring_reader import RingReader
-from dios.transport.ring_writer import RingWriter
+from dios.transport.rings.end import RingEnd
+from dios.transport.rings.reader import RingReader
+from dios.transport.rings.writer import RingWriter
 from dios.wire import dcp
 from dios.wire.calls import Attach
 from dios.wire.messages import Guarantee, Metered, Rate

@@ -9,13 +9,13 @@ import trio
 from store_records import put
 
 from dios.errors import NoSpaceError
-from dios.host.contents import Contents
-from dios.host.persister import Job, Persister
-from dios.host.settling import Settled
+from dios.host.content.contents import Contents
+from dios.host.loop.commit_results import Settled
+from dios.host.loop.persister import Job, Persister
 from dios.ids import ObjectId, Ticket
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Change
-from dios.transport.memory_pool import MemoryPool
+from dios.transport.memory.pool import MemoryPool
 
 
 class FailingStore(MemoryStore):

@@ -9,9 +9,9 @@ import pytest
 
 from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
-from dios.host.publicpage import PublicPages
+from dios.host.content.public_pages import PublicPages
 from dios.ids import ObjectId, TaskId
-from dios.transport.memory import close_all
+from dios.transport.memory.memfd import close_all
 from dios.wire.messages import Reference
 from dios.wire.page import PublicAttributes, read_slot
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity

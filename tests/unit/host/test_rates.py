@@ -10,7 +10,7 @@ import trio
 
 from dios import limits
 from dios.core.effects import SetRates
-from dios.host.rates import Charge, Rates
+from dios.host.bandwidth.rates import Charge, Rates
 from dios.wire.messages import Meter, Metered, Rate
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import Traffic

@@ -14,7 +14,7 @@ from dios.core import effects as fx
 from dios.core.effects import SetRates
 from dios.core.events import PeerDown, Received, UnderWay
 from dios.errors import Code
-from dios.host.memories import Memory
+from dios.host.content.memories import Memory
 from dios.ids import BufferId, TaskId
 from dios.wire import dcp
 from dios.wire.calls import AcquireWrite, Create, PlainCall, ReadOnce, Stat, Vector, WriteOnce

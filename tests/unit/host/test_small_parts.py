@@ -7,13 +7,13 @@ import logging
 from pathlib import Path
 
 from dios import limits
-from dios.host.clock import Clock
-from dios.host.consoles import Console
-from dios.host.entropy import Entropy
-from dios.host.journal import close_log, open_log
-from dios.host.server import fresh_task_id, principal_of
-from dios.host.task_process import Exit
-from dios.host.tasks import TaskHost
+from dios.host.content.consoles import Console
+from dios.host.loop.clock import Clock
+from dios.host.loop.entropy import Entropy
+from dios.host.loop.node_log import close_log, open_log
+from dios.host.process.people_server import fresh_task_id, principal_of
+from dios.host.process.task_host import TaskHost
+from dios.host.process.task_process import Exit
 from dios.wire.types import Cause
 
 

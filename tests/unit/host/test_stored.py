@@ -16,7 +16,7 @@ from dios.core.effects import WriteSource
 from dios.core.events import Called
 from dios.errors import NoSpaceError
 from dios.ids import TaskId
-from dios.transport.unix_server import TaskChannel
+from dios.transport.unix.server import TaskChannel
 from dios.wire import messages
 from dios.wire.codec import encode_request
 from dios.wire.messages import Metered, Rate

@@ -1,9 +1,9 @@
 import pytest
 
 from dios.errors import EndOfStreamError
-from dios.host.streams import Streams
+from dios.host.content.streams import Streams
 from dios.ids import ObjectId
-from dios.transport.rings import RingReader, RingWriter
+from dios.transport.rings.waiting import RingReader, RingWriter
 from dios.wire.types import Mode
 
 STREAM = ObjectId(4)

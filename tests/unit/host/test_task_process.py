@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from dios.host.task_process import Bounds, _explain
-from dios.host.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, Ended
+from dios.host.process.task_process import Bounds, _explain
+from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, Ended
 from dios.wire.types import Cause
 
 BOUNDS = Bounds(memory_bytes=1 << 30, cpu_ms=2000, processes=16)

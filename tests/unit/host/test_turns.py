@@ -6,7 +6,7 @@ import pytest
 
 from dios.core.effects import Outcome, Spawn
 from dios.core.events import Called, Disconnected, SessionOpened, TaskEnded
-from dios.host.turns import Owners, Turns
+from dios.host.loop.fair_queue import Owners, Turns
 from dios.ids import ObjectId, Principal, TaskId, Ticket
 from dios.wire.messages import Limits, Run, Stat
 from dios.wire.types import Brand, Cause

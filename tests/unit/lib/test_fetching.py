@@ -7,7 +7,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dios.client.blocking import Reference
+from dios.client.sync.node import Reference
 from dios.lib.jobs.fetching import fetch
 from dios.lib.jobs.records import Document, blocks, plan_splits
 from dios.limits import JOB_FETCH_BYTES

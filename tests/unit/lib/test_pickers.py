@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from dios.client.attributes import Handle
+from dios.client.ops.attributes import Handle
 from dios.errors import InvalidError
 from dios.lib.pickers import pick_apart, pick_closest, pick_durable, pick_input, spread
 from dios.wire.messages import Reference
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
 
 if TYPE_CHECKING:
-    from dios.client.node_base import NodeBase
+    from dios.client.ops.node_base import NodeBase
 
 NOWHERE = cast("NodeBase", SimpleNamespace(link=SimpleNamespace(page=None)))
 

@@ -15,7 +15,7 @@ from dios.lib.reservations import check, label_of, reserve
 from dios.limits import NODE_NAME_BYTES_MAX, QUESTION_BYTES_MAX
 
 if TYPE_CHECKING:
-    from dios.client.blocking import Node
+    from dios.client.sync.node import Node
 
 TEXT = 'name = "words"\n[tasks.map]\ncpu = 1\n'
 MEMBERS = [

@@ -11,9 +11,9 @@ from peer_rig import PeerHost, two_hosts, until, ups
 
 from dios import limits
 from dios.ids import NodeId
-from dios.node import announcing
-from dios.transport import announce
-from dios.transport.announce import Place, Voice
+from dios.node import discovery
+from dios.transport.tcp import announce
+from dios.transport.tcp.announce import Place, Voice
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place:
     """Without a seed and without anybody's help, announcements alone make the connection."""
     async with two_hosts(tmp_path) as (one, other), trio.open_nursery() as nursery:
         for host in (one, other):
-            nursery.start_soon(announcing.find_others, voice(host), host.links, place)
+            nursery.start_soon(discovery.find_others, voice(host), host.links, place)
         await until(lambda: ups(one) and ups(other), "they have met")
         assert (ups(one), ups(other)) == ({other.node}, {one.node})
         nursery.cancel_scope.cancel()
@@ -56,7 +56,7 @@ async def test_a_false_announcement_costs_dials_and_nothing_else(tmp_path: Path,
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         nursery.start_soon(trio.serve_listeners, hang_up, [listener])
-        nursery.start_soon(announcing.find_others, voice(one), one.links, place)
+        nursery.start_soon(discovery.find_others, voice(one), one.links, place)
         lie = announce.encode(voice(one)._replace(node=NodeId(7), address=address))
 
         def dialled_again() -> bool:
@@ -77,7 +77,7 @@ async def test_a_machine_without_that_network_works_without(tmp_path: Path, plac
     """Where the system has no multicast, the node goes on."""
     async with two_hosts(tmp_path) as (one, _):
         with trio.fail_after(30):
-            await announcing.find_others(voice(one), one.links, place._replace(interface="192.0.2.1"))
+            await discovery.find_others(voice(one), one.links, place._replace(interface="192.0.2.1"))
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ async def test_a_machine_without_that_network_works_without(tmp_path: Path, plac
 )
 def test_a_node_announces_itself_where_it_listens(listen: str, interface: str) -> None:
     """The network of a node that names its address is that one; else the system chooses."""
-    assert announcing.place_of(listen) == Place(announce.GROUP, limits.ANNOUNCE_PORT, interface)
+    assert discovery.place_of(listen) == Place(announce.GROUP, limits.ANNOUNCE_PORT, interface)

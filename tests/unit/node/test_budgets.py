@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dios.errors import InvalidError
-from dios.node.budgets import WORDS, bounds_of, limits_of_run, read_bounds
+from dios.node.limit_text import WORDS, bounds_of, limits_of_run, read_bounds
 from dios.wire.messages import Bound, Limits
 from dios.wire.types import Resource
 

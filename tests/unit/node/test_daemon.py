@@ -12,7 +12,7 @@ import pytest
 from dios.errors import DiosError, ExistsError
 from dios.node import daemon
 from dios.node.settings import SettingsError
-from dios.transport.unix_path import socket_address
+from dios.transport.unix.path import socket_address
 
 
 @pytest.fixture

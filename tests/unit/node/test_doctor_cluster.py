@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dios.node import seeds
-from dios.node.doctor_cluster import Looked, look
-from dios.transport import identity
+from dios.node.doctor.cluster import Looked, look
+from dios.transport.identity import identity
 
 
 def member(data: Path, listen: str, *more: str) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from dios.errors import DamagedError, ExistsError, InvalidError
 from dios.node import local_cluster, seeds
 from dios.node.settings import SettingsError, load
-from dios.transport import identity
+from dios.transport.identity import identity
 
 
 def test_a_cluster_is_made_of_ordinary_nodes(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dios import limits
 from dios.node import machine
-from dios.node.budgets import parse_size
+from dios.node.limit_text import parse_size
 from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load
 from dios.wire.messages import Bound
 from dios.wire.types import Resource

@@ -18,7 +18,7 @@ from dios.store.check import LOST_AND_FOUND, Inventory, held, read_index, verify
 from dios.store.extents import Extents
 from dios.store.findings import MEANINGS, Kind, Level
 from dios.store.lmdb_store import LmdbStore
-from dios.store.logs import Entry, LogFiles
+from dios.store.log_files import Entry, LogFiles
 from dios.store.protocol import Put
 from dios.store.repair import repair
 from dios.store.schema import Row

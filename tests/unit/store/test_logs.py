@@ -13,7 +13,7 @@ from dios.core.events import ObjectRecord
 from dios.errors import DamagedError
 from dios.ids import Name, ObjectId, Principal
 from dios.store.lmdb_store import LmdbStore
-from dios.store.logs import Entry, LogFiles, LogStore, MemoryLogs, framed, whole_entries
+from dios.store.log_files import Entry, LogFiles, LogStore, MemoryLogs, framed, whole_entries
 from dios.store.protocol import Drop, Put
 from dios.wire.types import Buffering, Deletion, ObjectType
 

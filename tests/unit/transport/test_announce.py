@@ -11,8 +11,8 @@ from multicast import own_group, sender
 
 from dios import limits
 from dios.ids import NodeId
-from dios.transport import announce
-from dios.transport.announce import Heard, Place, Voice
+from dios.transport.tcp import announce
+from dios.transport.tcp.announce import Heard, Place, Voice
 
 CLUSTER = hashlib.sha256(b"one cluster").digest()
 OTHER = hashlib.sha256(b"another cluster").digest()

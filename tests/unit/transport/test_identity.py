@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dios import limits
 from dios.errors import DamagedError, ExistsError, InvalidError, LimitError, NotPermittedError, ProtocolError
-from dios.transport import durable, tokens
-from dios.transport.certificates import Role, cards_of, check_signatures, pem_of_key
-from dios.transport.identity import (
+from dios.transport.identity import durable_files, tokens
+from dios.transport.identity.certificates import Role, cards_of, check_signatures, pem_of_key
+from dios.transport.identity.identity import (
     FOLDER,
     Identity,
     admit_here,
@@ -136,7 +136,7 @@ def test_an_interrupted_beginning_is_none(tmp_path: Path) -> None:
     """A process that dies before all files are there leaves nothing that is taken for an identity."""
     script = (
         "import os, sys, pathlib\n"
-        "from dios.transport import durable, identity\n"
+        "from dios.transport.identity import durable_files as durable, identity\n"
         "write, count = durable.write, 0\n"
         "def failing(path, data):\n"
         "    global count\n"
@@ -156,12 +156,12 @@ def test_an_interrupted_beginning_is_none(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     """A small file replaces the one before it; where it cannot, nothing is left beside what is there."""
-    durable.write(tmp_path / "file", b"old")
+    durable_files.write(tmp_path / "file", b"old")
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
-        durable.write(tmp_path / "folder", b"new")
+        durable_files.write(tmp_path / "folder", b"new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-    durable.write(tmp_path / "file", b"new")
+    durable_files.write(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
 
 

@@ -16,12 +16,12 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
 )
-from dios.transport import tokens
-from dios.transport.identity import Identity, admit_here, load
-from dios.transport.joining import admit, join
-from dios.transport.secured import Secured
-from dios.transport.tcp_tls import Listener, dial
-from dios.transport.trust import Known
+from dios.transport.identity import tokens
+from dios.transport.identity.identity import Identity, admit_here, load
+from dios.transport.identity.joining import admit, join
+from dios.transport.identity.trust import Known
+from dios.transport.tcp.secured import Secured
+from dios.transport.tcp.tls import Listener, dial
 
 
 class Door:

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from dios import limits
-from dios.transport import joining, tokens, trust
-from dios.transport.certificates import card_of, cards_of, check_signatures, signer_of
-from dios.transport.trust import Known
+from dios.transport.identity import joining, tokens, trust
+from dios.transport.identity.certificates import card_of, cards_of, check_signatures, signer_of
+from dios.transport.identity.trust import Known
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "joining.md").read_text()

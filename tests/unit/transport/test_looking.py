@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dios.limits import WAITS_ASLEEP_MAX, WAITS_ASLEEP_MIN
-from dios.transport.looking import Looking
+from dios.transport.rings.adaptive_spin import Looking
 
 
 def waits_until_the_next_look(looking: Looking) -> int:

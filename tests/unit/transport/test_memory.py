@@ -10,8 +10,8 @@ import pytest
 
 from dios import limits
 from dios.errors import InvalidError, NoSpaceError, OutOfMemoryError
-from dios.transport import memory
-from dios.transport.memory_pool import MemoryPool
+from dios.transport.memory import memfd
+from dios.transport.memory.pool import MemoryPool
 
 PAGE = mmap.PAGESIZE
 
@@ -19,7 +19,7 @@ PAGE = mmap.PAGESIZE
 @pytest.fixture
 def fd() -> Iterator[int]:
     """A memory of two pages."""
-    fd = memory.create_memory(2 * PAGE, "test")
+    fd = memfd.create_memory(2 * PAGE, "test")
     yield fd
     os.close(fd)
 
@@ -54,7 +54,7 @@ def test_no_free_descriptor_is_an_error_of_its_own() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         with pytest.raises(OutOfMemoryError):
-            memory.create_memory(PAGE)
+            memfd.create_memory(PAGE)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -63,30 +63,30 @@ def test_a_sealed_memory_is_immutable(fd: int) -> None:
     """After the last writable mapping is gone a memory can be sealed, and nothing writes it any more."""
     with mmap.mmap(fd, 2 * PAGE) as mapping:
         mapping[:5] = b"hello"
-        assert not memory.seal_forever(fd)
-    assert memory.seal_forever(fd)
-    assert memory.seal_forever(fd)
+        assert not memfd.seal_forever(fd)
+    assert memfd.seal_forever(fd)
+    assert memfd.seal_forever(fd)
     refused(fd, {errno.EPERM})
     with pytest.raises(PermissionError):
         os.pwrite(fd, b"x", 0)
     with pytest.raises(PermissionError):
-        memory.seal(fd, memory.SEAL_FUTURE_WRITE)
+        memfd.seal(fd, memfd.SEAL_FUTURE_WRITE)
     with mmap.mmap(fd, PAGE, prot=mmap.PROT_READ) as mapping:
         assert mapping[:5] == b"hello"
 
 
 def test_who_forbids_seals_gains_nothing(fd: int) -> None:
     """A holder that forbids further seals only makes the node copy."""
-    memory.seal(fd, fcntl.F_SEAL_SEAL)
-    assert not memory.seal_forever(fd)
+    memfd.seal(fd, fcntl.F_SEAL_SEAL)
+    assert not memfd.seal_forever(fd)
 
 
 def test_only_earlier_mappings_write_after_future_write(fd: int) -> None:
     """The node's own mapping goes on writing, which readers see; every new way of writing is refused."""
     with mmap.mmap(fd, 2 * PAGE) as mapping:
-        memory.seal_future_write(fd)
+        memfd.seal_future_write(fd)
         refused(fd, {errno.EPERM})
-        reader = memory.reopen_read_only(fd)
+        reader = memfd.reopen_read_only(fd)
         refused(reader, {errno.EACCES, errno.EPERM})
         with pytest.raises(PermissionError):
             os.pwrite(fd, b"x", 0)
@@ -107,17 +107,17 @@ def test_only_earlier_mappings_write_after_future_write(fd: int) -> None:
 def test_bytes_become_an_immutable_memory() -> None:
     """Bytes of any length, none included, become a sealed memory that holds them."""
     for data in (b"", b"x", bytes(range(256)) * 1000):
-        fd = memory.sealed_memory(data)
+        fd = memfd.sealed_memory(data)
         assert os.pread(fd, len(data) + 1, 0) == data
-        assert memory.seals_of(fd) & memory.SEAL_FOREVER == memory.SEAL_FOREVER
+        assert memfd.seals_of(fd) & memfd.SEAL_FOREVER == memfd.SEAL_FOREVER
         os.close(fd)
 
 
 def test_bytes_are_copied_between_memories(fd: int) -> None:
     """A range of one memory lands where it should in another, and positions stay."""
-    target = memory.create_memory(PAGE)
-    memory.write_all(fd, b"0123456789", 100)
-    memory.copy_bytes(fd, 103, target, 7, 5)
+    target = memfd.create_memory(PAGE)
+    memfd.write_all(fd, b"0123456789", 100)
+    memfd.copy_bytes(fd, 103, target, 7, 5)
     assert os.pread(target, 20, 0) == bytes(7) + b"34567" + bytes(8)
     assert os.lseek(target, 0, os.SEEK_CUR) == os.lseek(fd, 0, os.SEEK_CUR) == 0
     os.close(target)
@@ -126,25 +126,25 @@ def test_bytes_are_copied_between_memories(fd: int) -> None:
 def test_bytes_are_copied_between_kinds_of_file(fd: int, other: int) -> None:
     """A memory is copied to a file on disk and back, in blocks."""
     data = os.urandom(1_000_000)
-    source = memory.sealed_memory(data)
-    memory.copy_bytes(source, 1, other, 3, len(data) - 1)
+    source = memfd.sealed_memory(data)
+    memfd.copy_bytes(source, 1, other, 3, len(data) - 1)
     assert os.pread(other, len(data) + 9, 0) == bytes(3) + data[1:]
-    memory.copy_bytes(other, 3, fd, 0, PAGE)
+    memfd.copy_bytes(other, 3, fd, 0, PAGE)
     assert os.pread(fd, PAGE, 0) == data[1 : PAGE + 1]
     os.close(source)
 
 
 def test_a_copy_is_whole_or_an_error(fd: int, other: int) -> None:
     """A source that ends early and a destination without room are errors, never a short copy."""
-    target = memory.create_memory(PAGE)
+    target = memfd.create_memory(PAGE)
     with pytest.raises(InvalidError, match="ends"):
-        memory.copy_bytes(fd, PAGE, target, 0, 2 * PAGE)
+        memfd.copy_bytes(fd, PAGE, target, 0, 2 * PAGE)
     with pytest.raises(InvalidError, match="ends"):
-        memory.copy_bytes(other, 0, target, 0, 1)
+        memfd.copy_bytes(other, 0, target, 0, 1)
     with pytest.raises(InvalidError, match="ends"):
-        memory.read_into(other, 0, memoryview(bytearray(1)))
+        memfd.read_into(other, 0, memoryview(bytearray(1)))
     with pytest.raises((NoSpaceError, PermissionError)):
-        memory.copy_bytes(fd, 0, target, 0, 2 * PAGE)
+        memfd.copy_bytes(fd, 0, target, 0, 2 * PAGE)
     os.close(target)
 
 
@@ -228,14 +228,14 @@ def test_a_large_memory_is_read_whole(tmp_path: Path) -> None:
     source = os.open(tmp_path / "file", os.O_RDONLY)
     try:
         target = bytearray(size)
-        memory.read_into(source, 0, memoryview(target))
+        memfd.read_into(source, 0, memoryview(target))
         assert target == data
-        memory.read_into(source, 1, memoryview(target)[:-1])
+        memfd.read_into(source, 1, memoryview(target)[:-1])
         assert target[:-1] == data[1:]
         with pytest.raises(InvalidError):
-            memory.read_into(source, 1, memoryview(target))
+            memfd.read_into(source, 1, memoryview(target))
         with pytest.raises(InvalidError):
-            memory.read_into(source, size - 1, memoryview(target))
+            memfd.read_into(source, size - 1, memoryview(target))
     finally:
         os.close(source)
 
@@ -244,20 +244,20 @@ def test_a_large_memory_is_read_whole(tmp_path: Path) -> None:
 def test_holes_are_copied_as_holes(dirty: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A copy of sparse memory has the same bytes, and pages only where the source has some."""
     size = 4 * limits.GIB
-    source, target = memory.create_memory(size), memory.create_memory(size)
+    source, target = memfd.create_memory(size), memfd.create_memory(size)
     places = (0, 5 * limits.MIB + 3, 2 * limits.GIB, size - 9)
     for place in places:
-        memory.write_all(source, b"something", place)
+        memfd.write_all(source, b"something", place)
     if dirty:
-        memory.write_all(target, b"\xff" * limits.MIB, limits.GIB)
-    memory.copy_bytes(source, 0, target, 0, size)
+        memfd.write_all(target, b"\xff" * limits.MIB, limits.GIB)
+    memfd.copy_bytes(source, 0, target, 0, size)
     assert os.fstat(target).st_blocks <= os.fstat(source).st_blocks
     for place in places:
         assert os.pread(target, 9, place) == b"something"
     assert os.pread(target, 9, limits.GIB) == bytes(9)
     assert os.lseek(source, 0, os.SEEK_CUR) == 0, "a position was moved"
     with pytest.raises(InvalidError):
-        memory.copy_bytes(source, limits.MIB, target, 0, size)
+        memfd.copy_bytes(source, limits.MIB, target, 0, size)
     os.close(source)
     os.close(target)
 
@@ -265,11 +265,11 @@ def test_holes_are_copied_as_holes(dirty: bool) -> None:  # noqa: FBT001 - a par
 def test_a_part_with_holes_is_copied_in_place() -> None:
     """Bytes between holes land where they belong, whatever the places in source and target are."""
     size = 4 * limits.MIB
-    source, target = memory.create_memory(size), memory.create_memory(size)
-    memory.write_all(source, b"x" * PAGE, 2 * limits.MIB)
-    memory.write_all(target, b"\xff" * size)
+    source, target = memfd.create_memory(size), memfd.create_memory(size)
+    memfd.write_all(source, b"x" * PAGE, 2 * limits.MIB)
+    memfd.write_all(target, b"\xff" * size)
     length = 3 * limits.MIB
-    memory.copy_bytes(source, 100, target, 7, length)
+    memfd.copy_bytes(source, 100, target, 7, length)
     expected = b"\xff" * 7 + os.pread(source, length, 100) + b"\xff" * (size - length - 7)
     assert os.pread(target, size, 0) == expected
     os.close(source)

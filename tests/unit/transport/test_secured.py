@@ -6,9 +6,9 @@ from cluster_rig import connected, listening, make_cluster
 
 from dios import limits
 from dios.errors import ProtocolError, UnreachableError, WouldBlockError
-from dios.transport.bulk import receive_into, send_all
-from dios.transport.secured import Secured, cut, frame_of
-from dios.transport.tcp_tls import dial
+from dios.transport.tcp.bulk import receive_into, send_all
+from dios.transport.tcp.secured import Secured, cut, frame_of
+from dios.transport.tcp.tls import dial
 
 
 async def collect(end: Secured, count: int) -> list[bytes]:

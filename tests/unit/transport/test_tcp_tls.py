@@ -12,10 +12,10 @@ from cluster_rig import Refusals, connected, listening, make_cluster
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError, ProtocolError, UnreachableError
 from dios.ids import NodeId
-from dios.transport.certificates import Role
-from dios.transport.identity import Identity, adopt, known_of, renew
-from dios.transport.secured import frame_of
-from dios.transport.tcp_tls import Listener, connect, dial, listen, split_address
+from dios.transport.identity.certificates import Role
+from dios.transport.identity.identity import Identity, adopt, known_of, renew
+from dios.transport.tcp.secured import frame_of
+from dios.transport.tcp.tls import Listener, connect, dial, listen, split_address
 
 
 async def plain(listener: Listener) -> trio.SocketStream:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError
-from dios.transport import tokens
-from dios.transport.identity import Identity
+from dios.transport.identity import tokens
+from dios.transport.identity.identity import Identity
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from cluster_rig import make_cluster
 from dios import limits
 from dios.errors import LimitError, ProtocolError
 from dios.ids import NodeId
-from dios.transport.certificates import Card, Role, cards_of
-from dios.transport.identity import Identity, known_of, load
-from dios.transport.trust import Known, Trust
+from dios.transport.identity.certificates import Card, Role, cards_of
+from dios.transport.identity.identity import Identity, known_of, load
+from dios.transport.identity.trust import Known, Trust
 
 
 def refusal(at: Identity, peer: Identity) -> str:

@@ -20,9 +20,9 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
-from dios.transport.unix_client import ClientChannel, FrameAssembler, close_all, connect
-from dios.transport.unix_client_trio import AsyncClientChannel
-from dios.transport.unix_server import Peer, TaskChannel, accept, close_listener, open_listener
+from dios.transport.unix.client import ClientChannel, FrameAssembler, close_all, connect
+from dios.transport.unix.client_trio import AsyncClientChannel
+from dios.transport.unix.server import Peer, TaskChannel, accept, close_listener, open_listener
 
 LIMIT_S = 10
 

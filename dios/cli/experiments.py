@@ -1,0 +1,298 @@
+"""``dios repro``: published evaluations done again, each figure beside its own numbers.
+
+Not for: the experiments (``repro`` of ``dios.firmament``, ``dios.fairness``, ``dios.packer`` and
+``dios.sprayer``), loaded when a command runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dios.cli.common.extras import needing_cluster
+from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
+from dios.errors import InvalidError
+
+if TYPE_CHECKING:
+    from dios.papers.figures import Made, Told
+
+app: Final = typer.Typer(
+    help="The experiments of the papers that DIOS implements, done again on simulated machines.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+DOING: Final = "dios repro firmament"
+_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro firmament --quick                     # does everything work? seconds\n"
+    "  dios repro firmament --figure 8.1 --figure 8.3   # some figures, minutes\n"
+    "  dios repro firmament --out results --seed 7      # all of them, some ten minutes"
+)
+_SDRF_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro sdrf --quick                          # does everything work? seconds\n"
+    "  dios repro sdrf --figure 5 --figure 6            # waiting and completed tasks, some five minutes\n"
+    "  dios repro sdrf --out results --seed 7           # all of it, some ten minutes"
+)
+_DC_DRF_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro dc-drf --quick                        # does everything work? seconds\n"
+    "  dios repro dc-drf --out results                  # 100,000 tenants, 10,000 resources: minutes\n"
+    "  dios repro dc-drf --large --figure 8             # the paper's sizes; some 3 GB of memory"
+)
+_PACKER_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro packer --quick                        # does everything work? seconds\n"
+    "  dios repro packer --figure 3 --seeds 3           # acceptance, some minutes\n"
+    "  dios repro packer --out results                  # all of it, some ten minutes"
+)
+_SPRAYER_EXAMPLES: Final = (
+    "\b\nFor example, as root:\n"
+    "  dios repro sprayer --quick                       # does everything work? half a minute\n"
+    "  dios repro sprayer --figure 3.6a --figure 3.9    # some figures, minutes\n"
+    "  dios repro sprayer --out results                 # all of it, some ten minutes"
+)
+_FIGURE: Final = "8.1 to 8.7, or all; may be given several times. 8.5 has Table 8.5."
+
+_SDRF_FIGURE: Final = "4 (with 1), 5, 6, 7, tree, or all; may be given several times."
+_DC_DRF_FIGURE: Final = "3, 7, 8 (with 9 and 10), 11, or all; may be given several times."
+_PACKER_FIGURE: Final = "3 to 8, time, bandwidth, or all; may be given several times."
+_SPRAYER_FIGURE: Final = "3.6a, 3.6b, 3.7a, 3.7b, 3.8, 3.9, or all; may be given several times."
+_SEEDS: Final = "How many, from the first on; each is told (packer: 5, sprayer: 3)."
+_LARGE: Final = "The paper's sizes: 1,000,000 tenants, 100,000 resources; some 3 GB of memory."
+
+FigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NUMBER", help=_FIGURE)]
+SdrfFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_SDRF_FIGURE)]
+DcDrfFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_DC_DRF_FIGURE)]
+PackerFigureOption = Annotated[
+    list[str] | None, typer.Option("--figure", metavar="NAME", help=_PACKER_FIGURE)
+]
+SprayerFigureOption = Annotated[
+    list[str] | None, typer.Option("--figure", metavar="NAME", help=_SPRAYER_FIGURE)
+]
+SeedsOption = Annotated[int | None, typer.Option("--seeds", min=1, metavar="N", help=_SEEDS)]
+LargeOption = Annotated[bool, typer.Option("--large", help=_LARGE)]
+OutOption = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Where tables, JSON and pictures are written.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of all that is random.")]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="Small and short: whether it works, not what comes out.")
+]
+
+
+@app.callback()
+def family() -> None:
+    """The experiments of the papers that DIOS implements, done again on simulated machines."""
+
+
+@app.command(epilog=_EXAMPLES)
+def firmament(
+    figure: FigureOption = None,
+    out: OutOption = Path("repro-firmament"),
+    seed: SeedOption = 1,
+    *,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do the cluster scheduler's evaluation again (thesis ch. 8), with the thesis' numbers beside ours.
+
+    Each figure becomes figure-N.md, figure-N.json and pictures in the directory, as soon as it is made. The
+    same seed gives the same numbers, but for measured times (8.7).
+    """
+    with reporting(DOING, as_json=as_json):
+        with needing_cluster("the experiments"):
+            from dios.papers.firmament import evaluation  # noqa: PLC0415 - needs an extra
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+
+        _run(DOING, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+@app.command(epilog=_SDRF_EXAMPLES)
+def sdrf(
+    figure: SdrfFigureOption = None,
+    out: OutOption = Path("repro-sdrf"),
+    seed: SeedOption = 1,
+    *,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do the evaluation of SDRF again (SDRF paper, section VII), on made-up months of 600 users.
+
+    The paper's trace has 32 million tasks; ours are like it in who submits how much, and when. Eight seeds
+    are played, from the given one on, and each is told. The same seed gives the same numbers, but for
+    measured times (tree).
+    """
+    doing = "dios repro sdrf"
+    with reporting(doing, as_json=as_json):
+        with needing_cluster("the experiments"):
+            from dios.papers.sdrf import evaluation  # noqa: PLC0415 - needs an extra
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+@app.command("dc-drf", epilog=_DC_DRF_EXAMPLES)
+def dc_drf(
+    figure: DcDrfFigureOption = None,
+    out: OutOption = Path("repro-dc-drf"),
+    seed: SeedOption = 1,
+    *,
+    large: LargeOption = False,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do the evaluation of DC-DRF again (DC-DRF paper, section 5): before a deadline, beside exact shares.
+
+    By default a tenth of the paper's tenants and resources. Allocations depend on the seed alone where no
+    deadline comes into it; times, and what a deadline cuts off, are those of this machine.
+    """
+    doing = "dios repro dc-drf"
+    with reporting(doing, as_json=as_json):
+        if large and quick:
+            raise InvalidError("--large and --quick: give one of them")
+        with needing_cluster("the experiments"):
+            from dios.papers.dc_drf import evaluation  # noqa: PLC0415 - needs an extra
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick, large=large)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+@app.command(epilog=_PACKER_EXAMPLES)
+def packer(
+    figure: PackerFigureOption = None,
+    out: OutOption = Path("repro-packer"),
+    seed: SeedOption = 11,
+    seeds: SeedsOption = None,
+    *,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do Packer's evaluation again (Packer paper, section III): 1,200 servers in 30 racks, three tiers.
+
+    Every policy is offered the same made-up jobs. Beside the paper's figures stands one that tells what the
+    knowledge of demands over time does, and what the score. The same seed gives the same numbers, but for
+    measured times (6).
+    """
+    doing = "dios repro packer"
+    with reporting(doing, as_json=as_json):
+        with needing_cluster("the experiments"):
+            from dios.papers.packer import evaluation  # noqa: PLC0415 - needs an extra
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+@app.command(epilog=_SPRAYER_EXAMPLES)
+def sprayer(
+    figure: SprayerFigureOption = None,
+    out: OutOption = Path("repro-sprayer"),
+    seed: SeedOption = 21,
+    seeds: SeedsOption = None,
+    *,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do Sprayer's evaluation again (thesis section 3.4): spraying beside RSS, on the cores of this machine.
+
+    Rates of one flow and of many, TCP by iperf3, delays and fairness, between network namespaces that it
+    makes and takes away. What this machine cannot do is told and left out: without root there are the rates
+    of workers on frames in memory. All numbers are measured; the seed draws addresses and payload.
+    """
+    doing = "dios repro sprayer"
+    with reporting(doing, as_json=as_json):
+        with needing_cluster("the experiments"):
+            from dios.papers import figures  # noqa: PLC0415 - needs an extra
+            from dios.papers.sprayer import evaluation  # noqa: PLC0415 - needs an extra
+
+        # By figure, and what concerns several of them.
+        unwanted = set(evaluation.FIGURES) - set(figures.chosen(figure or [], evaluation.FIGURES))
+        lacks = {name: why for name, why in evaluation.lacking().items() if name not in unwanted}
+        for reason in dict.fromkeys(lacks.values()):
+            left_out = ", ".join(name for name, why in lacks.items() if why == reason)
+            say(f"left out ({left_out}): {reason}")
+
+        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+            return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+def _run(
+    doing: str,
+    known: Mapping[str, str],
+    wanted: list[str] | None,
+    out: Path,
+    reproduce: Callable[[list[str], Told], Iterator[Made]],
+    *,
+    as_json: bool,
+) -> None:
+    """Make the figures that are wanted, tell each as soon as it is there."""
+    from dios import plotting  # noqa: PLC0415 - needs an extra
+    from dios.papers import figures  # noqa: PLC0415 - likewise
+
+    numbers = figures.chosen(wanted or [], known)
+    if not plotting.can_draw():
+        say(f"matplotlib is not installed, so there will be no pictures: {plotting.INSTALL}")
+    done: list[Made] = []
+    try:
+        with _progress() as told:
+            for made in reproduce(numbers, told):
+                done.append(made)
+                if not as_json:
+                    _tell(made)
+    except KeyboardInterrupt:
+        finished = ", ".join(made.figure.number for made in done) or "nothing"
+        say(f"{doing}: interrupted; {out} has what was finished: {finished}")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        write_json([_as_json(made) for made in done])
+    else:
+        say(f"wrote {sum(len(made.written) for made in done)} files in {out}")
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What is being done, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    shown = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=err(), transient=True
+    )
+    with shown:
+        task = shown.add_task("preparing")
+        yield lambda text: shown.update(task, description=text)
+
+
+def _tell(made: Made) -> None:
+    """The claims of one figure."""
+    figure = made.figure
+    sys.stdout.write(f"{figure.title}\n")
+    rows = [
+        [claim.where, claim.what, claim.published, claim.ours, "yes" if claim.holds else "no"]
+        for claim in figure.claims
+    ]
+    table(("where", "what", figure.source, "here", "holds"), rows)
+    sys.stdout.write("\n")
+
+
+def _as_json(made: Made) -> dict[str, object]:
+    from dios.papers.figures import as_json  # noqa: PLC0415 - needs an extra
+
+    return {**as_json(made.figure), "files": [str(path) for path in made.written]}

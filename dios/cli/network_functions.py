@@ -1,0 +1,371 @@
+"""``dios nf``: network functions on all cores of this machine.
+
+Not for: the functions (``dios.sprayer``), which are loaded inside the commands alone, as they need the extra
+``cluster``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+
+from dios.cli.common.extras import needing_cluster
+from dios.cli.common.output import JsonOption, facts, reporting, say, table, transfer, waiting, write_json
+from dios.errors import InvalidError
+from dios.limits import MIB
+
+if TYPE_CHECKING:
+    from dios.sprayer.runtime.statistics_socket import Told
+
+WHAT: Final = "network functions"
+WATCH_S: Final = 1.0
+SMALL: Final = 8 * MIB
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+app: Final = typer.Typer(
+    help="Network functions on all cores of this machine, even for one flow.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+FUNCTION: Final = (
+    "A file with a class of dios.sprayer.NetworkFunction (nat.py, or nat.py:Name), or a ready one: "
+    "nat, firewall, balancer, monitor, redundancy, synthetic."
+)
+READY: Final = (
+    "  nat         addresses, ports, flows_max\n"
+    "  firewall    rules, flows_max\n"
+    "  balancer    service, servers, inner, flows_max\n"
+    "  monitor     flows_max\n"
+    "  redundancy  role, key, remembered\n"
+    "  synthetic   cycles_each, flows_max\n"
+)
+_RUN: Final = (
+    "\b\nExamples, as root:\n"
+    "  dios nf run nat.py --in eth0 --out eth1\n"
+    "  dios nf run nat --set addresses=192.0.2.1 --in eth0 --out eth1 --cores 4\n"
+    "  dios nf run monitor --in eth0 --out eth1 --steer rss --json > seen.json\n"
+    "  dios nf run firewall --in eth0 --out eth1 \\\n"
+    "    --set 'rules=[{ target = \"192.0.2.0/24\", protocol = 6, ports = [443, 443] }]'\n"
+    f"\b\nWhat ready functions are made with (--set):\n{READY}"
+    "\b\nThe interfaces carry frames from one to the other, as a bridge does: they should have no addresses."
+)
+_REPLAY: Final = (
+    "\b\nExamples:\n"
+    "  dios nf replay in.pcap out.pcap nat.py\n"
+    "  dios nf replay in.pcap out.pcap nat --set addresses=192.0.2.1 --inside 10.0.0.0/8\n"
+    "  dios nf replay in.pcap out.pcap monitor --cores 4 --json | jq .dropped"
+)
+_STATS: Final = (
+    "\b\nFor example:\n  dios nf stats\n  dios nf stats --watch\n  dios nf stats eth0-eth1 --json | jq .jain"
+)
+
+FunctionArgument = Annotated[str, typer.Argument(metavar="FUNCTION", help=FUNCTION)]
+InOption = Annotated[
+    list[str],
+    typer.Option("--in", metavar="DEV", help="The interface inside; with several, pairs with --out."),
+]
+OutOption = Annotated[list[str], typer.Option("--out", metavar="DEV", help="The interface outside.")]
+CoresOption = Annotated[
+    int | None,
+    typer.Option("--cores", metavar="N", help="Workers; default: one for each processor.", min=1),
+]
+SteerOption = Annotated[
+    str,
+    typer.Option(
+        "--steer",
+        metavar="HOW",
+        help="Who gets a packet of TCP: spray (any core), direct (the same, but what opens or closes a "
+        "connection goes where it is kept), rss (one core for each flow), flowlet (one for some "
+        "milliseconds), subset:K (K cores for each flow).",
+    ),
+]
+PlacesOption = Annotated[
+    int | None,
+    typer.Option("--places", metavar="N", help="Frames held for each core and interface; default 2048."),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="KIND",
+        help="How frames are had: af_packet, or af_xdp, which wants interfaces that nobody else uses.",
+    ),
+]
+RealtimeOption = Annotated[
+    bool,
+    typer.Option(
+        "--realtime",
+        help="Workers go before all else on their processors: fewer packets overtake each other.",
+    ),
+]
+NameOption = Annotated[
+    str, typer.Option("--name", help="Its name for `dios nf stats`; default: that of the interfaces.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="What the function is made with; values as in TOML."),
+]
+
+
+@app.callback()
+def family() -> None:
+    """Network functions on all cores of this machine, even for one flow."""
+
+
+@app.command(epilog=_RUN)
+def run(
+    function: FunctionArgument,
+    *,
+    inside: InOption,
+    outside: OutOption,
+    cores: CoresOption = None,
+    steer: SteerOption = "spray",
+    places: PlacesOption = None,
+    engine: EngineOption = "af_packet",
+    realtime: RealtimeOption = False,
+    name: NameOption = "",
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a network function between two interfaces until Ctrl-C, then tell what each core did.
+
+    Frames that come in by one interface go out by the other, unless the function drops them. Connections
+    (SYN, FIN, RST) are opened and closed by one core each; all other packets of TCP are worked on by any, so
+    one flow has them all. The first run of a function compiles it, for some seconds. Offloads of the
+    interfaces are off meanwhile, and are as they were afterwards.
+    """
+    doing = "dios nf run"
+    with reporting(doing, as_json=as_json):
+        with needing_cluster(WHAT):
+            from dios.limits import SPRAYER_PLACES  # noqa: PLC0415 - beside the others
+            from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
+            from dios.sprayer.runtime.running import run as run_function  # noqa: PLC0415 - needs an extra
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(waiting("compiling"))
+
+            def ready(name: str) -> None:
+                stack.close()
+                say(
+                    f"{doing}: {function} runs between {', '.join(inside)} and {', '.join(outside)}; "
+                    f"`dios nf stats {name}` shows what it does, Ctrl-C ends it"
+                )
+
+            made = load(function, settings_of(settings or []))
+            stack.enter_context(_within_bounds())
+            told = run_function(
+                made,
+                inside,
+                outside,
+                cores=cores,
+                steer=steer,
+                places=places or SPRAYER_PLACES,
+                engine=engine,
+                realtime=realtime,
+                name=name,
+                ready=ready,
+            )
+        write_json(told) if as_json else show(told)
+
+
+@app.command(epilog=_STATS)
+def stats(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which one; not needed if only one runs.")
+    ] = None,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the cores of a running network function did since its start.
+
+    PACKETS are those that a core worked on; DROPPED counts all causes, listed below; QUEUE are packets that
+    wait for it now, at interfaces or handed over; DEEPEST the most that were ever handed over at once; GIVEN
+    and TAKEN those that went to other cores and came from them; FLOWS those it keeps. Jain's index is 1 if
+    all cores have the same, and 1/N if one has everything. --watch --json prints lines.
+    """
+    with reporting("dios nf stats", as_json=as_json):
+        with needing_cluster(WHAT):
+            from dios.sprayer.runtime.statistics_socket import ask  # noqa: PLC0415 - needs an extra
+        chosen = name or _only()
+        if not watch:
+            told = ask(chosen)
+            write_json(told) if as_json else show(told)
+            return
+        with contextlib.suppress(KeyboardInterrupt):
+            before: Told = {}
+            while True:
+                told = ask(chosen)
+                if as_json:
+                    sys.stdout.write(json.dumps(told) + "\n")
+                else:
+                    if sys.stdout.isatty():
+                        sys.stdout.write(_CLEAR)
+                    show(told, before)
+                sys.stdout.flush()
+                before = told
+                time.sleep(WATCH_S)
+
+
+@app.command(epilog=_REPLAY)
+def replay(
+    source: Annotated[Path, typer.Argument(metavar="IN.pcap", help="Packets to read.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.pcap", help="Where what comes out is written.")],
+    function: FunctionArgument,
+    *,
+    cores: Annotated[
+        int, typer.Option("--cores", metavar="N", help="Workers, who get packets by turns.", min=1)
+    ] = 1,
+    inside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inside",
+            metavar="NETWORK",
+            help="Packets from here come from inside, others from outside; default: all from inside.",
+        ),
+    ] = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the packets of a file go through a network function, without root and without interfaces.
+
+    The time that the function sees is that of the file, and the result is the same each time. Files are
+    classic pcap of Ethernet, as tcpdump -w writes them.
+    """
+    with reporting("dios nf replay", as_json=as_json):
+        with needing_cluster(WHAT):
+            from dios.sprayer.pcap import replay as replay_file  # noqa: PLC0415 - needs an extra
+            from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
+            from dios.sprayer.runtime.running import summary  # noqa: PLC0415 - needs an extra
+        made = load(function, settings_of(settings or []))
+        side = _side(inside) if inside else None
+        try:
+            size = source.stat().st_size
+        except OSError:
+            size = 0
+        # A small file takes no time, but its function may have to be compiled.
+        quiet = waiting(f"{source.name} through {function}") if size < SMALL else contextlib.nullcontext()
+        with quiet, _within_bounds(), transfer(source.name, size) as move:
+            done = 0
+
+            def progress(now: int) -> None:
+                nonlocal done
+                move(now - done)
+                done = now
+
+            found = replay_file(source, target, made, cores=cores, side=side, progress=progress)
+        told = summary(found, made)
+        if as_json:
+            write_json(told)
+            return
+        counts = cast("dict[str, int]", told["counts"])
+        facts(
+            [
+                ("packets", f"{counts['received']} from {source}"),
+                ("sent", f"{counts['sent']} to {target}"),
+                ("flows", str(cast("dict[str, int]", told["flows"])["held"])),
+                *_below(told),
+            ]
+        )
+
+
+@contextlib.contextmanager
+def _within_bounds() -> Iterator[None]:
+    """What a function asks for beyond its bounds (cores, flows, entries) is the person's to change."""
+    try:
+        yield
+    except (ValueError, MemoryError) as error:
+        raise InvalidError(str(error)) from error
+
+
+def show(told: Told, before: Told | None = None) -> None:
+    """What a function did, as a table of its cores; with what it had done before, packets a second too."""
+    cores = cast("list[dict[str, int]]", told["cores"])
+    span = float(cast("float", told["seconds"]))
+    rates: list[str] = []
+    if before:
+        span_since = span - float(cast("float", before["seconds"]))
+        earlier = cast("list[dict[str, int]]", before["cores"])
+        rates = [
+            f"{(now['packets'] - then['packets']) / max(span_since, 1e-3):,.0f}"
+            for now, then in zip(cores, earlier, strict=True)
+        ]
+    columns = ["CORE", "PACKETS", "DROPPED", "QUEUE", "DEEPEST", "GIVEN", "TAKEN", "FLOWS"]
+    rows = [
+        [
+            *(str(core["core"]), str(core["packets"])),
+            str(sum(cast("dict[str, int]", core["dropped"]).values())),
+            *(str(core[key]) for key in ("queue", "deepest", "handed_over", "taken_over")),
+            str(cast("dict[str, int]", core["flows"])["held"]),
+        ]
+        for core in cores
+    ]
+    if rates:
+        columns.insert(2, "A SECOND")
+        for row, rate in zip(rows, rates, strict=True):
+            row.insert(2, rate)
+    pairs = cast("list[list[str]]", told["pairs"])
+    facts(
+        [
+            ("function", f"{told['function']} ({told['name']}), process {told['pid']}, for {span:.0f} s"),
+            ("between", ", ".join(f"{inside} and {outside}" for inside, outside in pairs)),
+            ("steering", str(told["steer"])),
+        ]
+    )
+    table(columns, rows, right=columns)
+    facts([("Jain's index", f"{told['jain']:.4f}"), *_below(told)])
+
+
+def _below(told: Told) -> list[tuple[str, str]]:
+    dropped, counters = (cast("dict[str, int]", told[key]) for key in ("dropped", "counters"))
+    found = [("dropped", ", ".join(f"{cause} {count}" for cause, count in dropped.items()) or "nothing")]
+    if counters:
+        found.append(("counted", ", ".join(f"{name} {count}" for name, count in counters.items())))
+    return found
+
+
+def _only() -> str:
+    """The one function that runs."""
+    from dios.sprayer.runtime.statistics_socket import NotRunningError, ask, names  # noqa: PLC0415 - needs an extra
+
+    running: list[str] = []
+    for each in names():
+        with contextlib.suppress(NotRunningError):
+            ask(each)
+            running.append(each)
+    if not running:
+        raise NotRunningError("no network function runs here; `dios nf run --help` shows how to start one")
+    if len(running) > 1:
+        raise InvalidError(f"which one, of {', '.join(running)}? Say `dios nf stats {running[0]}`")
+    return running[0]
+
+
+def _side(texts: Sequence[str]) -> Callable[[bytes], int]:
+    """Tells by a frame's source address whether it comes from one of some networks: 0, otherwise 1."""
+    try:
+        networks = [ipaddress.ip_network(text) for text in texts]
+    except ValueError as error:
+        raise InvalidError(f"--inside: {error}") from None
+
+    def side(frame: bytes) -> int:
+        at = 12
+        while frame[at : at + 2] in {b"\x81\x00", b"\x88\xa8"}:
+            at += 4
+        start, size = {b"\x08\x00": (14, 4), b"\x86\xdd": (10, 16)}.get(frame[at : at + 2], (0, 0))
+        data = frame[at + start : at + start + size]
+        if not size or len(data) < size:
+            return 0
+        source = ipaddress.ip_address(data)
+        return int(not any(source in network for network in networks if network.version == source.version))
+
+    return side

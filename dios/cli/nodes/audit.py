@@ -1,0 +1,305 @@
+"""``dios audit``: list, search, follow and verify a node's audit log.
+
+Not for: the log's format (``dios.host.audit.log``). It reads the files, so it works beside a running node and
+without one, for whoever may read the node's data directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.output import (
+    FAILED,
+    JsonOption,
+    NodeOption,
+    facts,
+    plain,
+    reporting,
+    say,
+    time_text,
+    write_json,
+)
+from dios.client.locate import resolve_node
+from dios.errors import InvalidError, UnreachableError
+from dios.host.audit.log import segments
+from dios.host.audit.reader import AuditReader, Entry, verify
+
+FOLLOW_SECONDS: Final = 0.2
+FOLLOW_FROM: Final = 10
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+ActionOption = Annotated[
+    str, typer.Option("--action", metavar="WORD", help="Only this action: create, lookup, run, delegate, …")
+]
+OutcomeOption = Annotated[
+    str, typer.Option("--outcome", metavar="WORD", help="Only this outcome: ok, empty, denied, …")
+]
+TaskOption = Annotated[
+    str,
+    typer.Option("--task", metavar="FINGERPRINT", help="Only by tasks whose fingerprint begins so."),
+]
+SubjectOption = Annotated[
+    str,
+    typer.Option("--subject", metavar="FINGERPRINT", help="Only about objects whose fingerprint begins so."),
+]
+SinceOption = Annotated[int, typer.Option("--since", metavar="INDEX", min=0, help="From this record on.")]
+LastOption = Annotated[
+    int, typer.Option("--last", metavar="N", min=0, help="Only the last N that match; 0 for all.")
+]
+DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The node's data directory.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which records are meant."""
+
+    action: str = ""
+    outcome: str = ""
+    task: str = ""
+    subject: str = ""
+    since: int = 0
+    pattern: re.Pattern[str] | None = None
+
+    def fits(self, entry: Entry) -> bool:
+        """Whether a record is one of them."""
+        record = entry.record
+        return (
+            entry.index >= self.since
+            and (not self.action or record.action == self.action)
+            and (not self.outcome or record.outcome == self.outcome)
+            and record.task.startswith(self.task)
+            and record.subject.startswith(self.subject)
+            and (self.pattern is None or self._holds(entry))
+        )
+
+    def _holds(self, entry: Entry) -> bool:
+        assert self.pattern is not None, "asked only when there is one"  # noqa: S101 - a private method
+        record = entry.record
+        fields = (
+            record.action,
+            record.outcome,
+            record.principal,
+            record.task,
+            record.subject,
+            record.detail,
+        )
+        return any(self.pattern.search(field) for field in fields)
+
+
+def log_folder(data: Path | None, node: str | None) -> Path:
+    """Where the audit log of the node in question lies; raises UnreachableError when there is none."""
+    # The socket lies in the data directory unless a setting says otherwise; then --data helps.
+    folder = (data if data is not None else resolve_node(node).resolve().parent) / "audit"
+    if not segments(folder):
+        raise UnreachableError(
+            f"there is no audit log in {folder}; name the node's data directory with --data"
+        )
+    return folder
+
+
+def entry_line(entry: Entry) -> str:
+    """One record as a line of the table."""
+    record = entry.record
+    # The table has one line for each record; --json shows a detail whole.
+    detail = record.detail.split("\n", 1)[0]
+    return plain(
+        f"{entry.index:>7}  {time_text(record.now)}  {record.action:<10} {record.outcome:<8} "
+        f"{record.principal:<10} {record.task or '-':<12} {record.subject or '-':<12}  {detail}".rstrip()
+    )
+
+
+def _json_line(entry: Entry) -> str:
+    record = entry.record
+    return json.dumps(
+        {
+            "index": entry.index,
+            "now": record.now,
+            "action": record.action,
+            "outcome": record.outcome,
+            "principal": record.principal,
+            "task": record.task,
+            "subject": record.subject,
+            "detail": record.detail,
+            "digest": entry.digest.hex(),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
+    verdict = verify(folder, anchor=anchor)
+    if as_json:
+        write_json({name: getattr(verdict, name) for name in verdict.__struct_fields__})
+    elif verdict.ok:
+        facts([("audit log", "whole"), ("records", str(verdict.records)), ("head", verdict.head)])
+        say("keep the head elsewhere: `dios audit verify --anchor HEAD` shows later that nothing was cut")
+        if verdict.torn_bytes:
+            say(f"the last {verdict.torn_bytes} bytes are a record being written, or torn by a crash")
+    else:
+        facts(
+            [("audit log", "DAMAGED"), ("problem", verdict.problem), ("good records", str(verdict.records))]
+        )
+        if verdict.index >= 0:
+            place = f"record {verdict.index}, at byte {verdict.offset} of {verdict.segment}"
+            facts([("first bad", place)])
+    if not verdict.ok:
+        raise typer.Exit(FAILED)
+
+
+def _show(folder: Path, chosen: Chosen, last: int, *, follow: bool, as_json: bool) -> int:
+    """Print what is chosen, and with ``follow`` whatever comes until Ctrl-C; gives how many."""
+    show: Callable[[Entry], str] = _json_line if as_json else entry_line
+    reader = AuditReader(folder)
+    fitting = (entry for entry in reader.poll() if chosen.fits(entry))
+    shown = 0
+    for entry in deque(fitting, maxlen=last) if last else fitting:
+        sys.stdout.write(show(entry) + "\n")
+        shown += 1
+    while follow:
+        sys.stdout.flush()
+        time.sleep(FOLLOW_SECONDS)
+        for entry in reader.poll():
+            if chosen.fits(entry):
+                sys.stdout.write(show(entry) + "\n")
+                shown += 1
+    if not shown and not as_json:
+        say("no record matches")
+    return shown
+
+
+def records_about(folder: Path, fingerprint: str) -> Iterator[Entry]:
+    """Every record of what a task did, and of what was done to it."""
+    return (
+        entry
+        for entry in AuditReader(folder).poll()
+        if fingerprint in (entry.record.task, entry.record.subject)
+    )
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n"
+    "  dios audit --last 20\n"
+    "  dios audit --task 3f9a --json | jq .action      (one JSON object a line)\n"
+    "  dios audit grep denied\n"
+    "  dios audit follow --outcome denied\n"
+    "  dios audit verify",
+)
+def audit(
+    context: typer.Context,
+    *,
+    action: ActionOption = "",
+    outcome: OutcomeOption = "",
+    task: TaskOption = "",
+    subject: SubjectOption = "",
+    since: SinceOption = 0,
+    last: LastOption = 0,
+    data: DataOption = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who did what to which object, when, and how it ended; search, follow and verify it.
+
+    Objects and tasks appear as fingerprints: the log holds no names.
+    """
+    with reporting("dios audit", as_json=as_json):
+        given = any((action, outcome, task, subject, since, last, data, node, as_json))
+        if context.invoked_subcommand is None:
+            chosen = Chosen(action, outcome, task, subject, since)
+            _show(log_folder(data, node), chosen, last, follow=False, as_json=as_json)
+        elif given:
+            word = context.invoked_subcommand
+            raise InvalidError(f"options stand behind the command: dios audit {word} --outcome denied")
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios audit grep denied\n  dios audit grep --action ended 'Memory|Value'Error\n"
+    "  dios audit grep uid:1000 --last 5 --json"
+)
+def grep(
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="A word, or a regular expression as Python has them.")
+    ],
+    *,
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", "-i", help="Take capital and small letters for the same.")
+    ] = False,
+    action: ActionOption = "",
+    outcome: OutcomeOption = "",
+    task: TaskOption = "",
+    subject: SubjectOption = "",
+    since: SinceOption = 0,
+    last: LastOption = 0,
+    data: DataOption = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the records that hold PATTERN in action, outcome, principal, task, subject or detail.
+
+    Exit status 1 when there is none.
+    """
+    with reporting("dios audit grep", as_json=as_json):
+        try:
+            sought = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+        except re.error as error:
+            raise InvalidError(
+                f"{pattern!r} is no regular expression: {error}; a backslash before one of "
+                ". * + ? ( ) [ ] { } | makes it a plain character"
+            ) from None
+        chosen = Chosen(action, outcome, task, subject, since, sought)
+        if not _show(log_folder(data, node), chosen, last, follow=False, as_json=as_json):
+            raise typer.Exit(FAILED)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios audit follow\n  dios audit follow --outcome denied\n"
+    "  dios audit follow --json | jq .detail"
+)
+def follow(
+    *,
+    action: ActionOption = "",
+    outcome: OutcomeOption = "",
+    task: TaskOption = "",
+    subject: SubjectOption = "",
+    since: SinceOption = 0,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=0, help="Begin with the last N; 0 for all.")
+    ] = FOLLOW_FROM,
+    data: DataOption = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the last records, and go on with new ones as they come, until Ctrl-C."""
+    with reporting("dios audit follow", as_json=as_json):
+        chosen = Chosen(action, outcome, task, subject, since)
+        _show(log_folder(data, node), chosen, last, follow=True, as_json=as_json)
+
+
+@app.command(
+    "verify",
+    epilog="\b\nExamples:\n  dios audit verify\n  dios audit verify --anchor DIGEST\n"
+    "  dios audit verify --json | jq .head",
+)
+def verify_chain(
+    *,
+    anchor: Annotated[
+        str, typer.Option(metavar="DIGEST", help="A head seen earlier, that must still be there.")
+    ] = "",
+    data: DataOption = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Recompute the chain of digests: exit status 1 when a record was changed, removed, inserted or moved."""
+    with reporting("dios audit verify", as_json=as_json):
+        _verify(log_folder(data, node), anchor, as_json=as_json)

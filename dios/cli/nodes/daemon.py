@@ -1,0 +1,233 @@
+"""``dios-node``: start, look at, stop and check the daemon of this machine.
+
+Not for: what happens inside it, or objects and tasks (``dios.cli.main``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from dios import limits
+from dios.cli.common.output import (
+    NOT_RUNNING,
+    JsonOption,
+    NodeOption,
+    facts,
+    reporting,
+    say,
+    waiting,
+    write_json,
+)
+from dios.cli.nodes import check, joining
+from dios.cli.nodes.joining import JoinOption, TokenFileOption, TokenOption
+from dios.cli.nodes.setting_options import SHOWN, settings_given
+from dios.client.locate import default_socket, resolve_node
+from dios.client.ops.cluster import Member
+from dios.client.sync.node import connect
+from dios.errors import InvalidError, TimeLimitError
+from dios.node import daemon
+from dios.node.settings import load
+
+app: Final = typer.Typer(
+    help="The DIOS node of this machine: start it, look at it, stop it, check what it keeps.",
+    epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n  dios-node status\n  dios-node stop\n"
+    "  dios-node check --data ./node0\n  dios-node init --data ./node0 --listen 10.0.0.1:7400",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DataOption = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="Where the node keeps everything; made if missing.")
+]
+MaybeData = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="The node with this data directory.")
+]
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="\b\nSettings, each also in DIR/node.toml or the environment (docs/settings.md):\n"
+    + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items())
+    + "\n\n\b\nExamples:\n  dios-node start --data ./node0 --detach\n"
+    "  dios-node start --data /var/lib/dios --log-format json  (for services)\n"
+    "  DIOS_POOL_SIZE=16 dios-node start --data ./node0 --detach\n"
+    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 \\\n      --token-file token --rack r2",
+)
+def start(
+    context: typer.Context,
+    *,
+    data: DataOption,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the node answers; its log is DIR/node.log.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Read this instead of DIR/node.toml.")
+    ] = None,
+    join: JoinOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a node on the data directory DIR; with --join, as one more of a cluster.
+
+    A node joins once: at its first start it is given its certificate, and its name, rack and addresses are
+    written into DIR/node.toml. From then on --join changes nothing, and can be left out.
+    """
+    with reporting("dios-node start", as_json=as_json):
+        # Checked here too, so that a mistake is told by the command that was typed.
+        flags = settings_given(context.args, "dios-node start")
+        settings = load(data, config=config, flags=flags)
+        if join:
+            flags |= joining.join_first(
+                data, config=config, flags=flags, address=join, token=token, token_file=token_file
+            )
+            # The node needs it no more, and its environment can be read for as long as it runs.
+            os.environ.pop("DIOS_TOKEN", None)
+        elif token or token_file:
+            raise InvalidError("a token is for joining: say where with --join HOST:PORT")
+        elif settings.identity.exists():
+            joining.check_member(settings)
+        if not detach:
+            command = daemon.command(data, config=config, flags=flags)
+            os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted
+        with waiting("starting the node"):
+            running = daemon.start_detached(data, config=config, flags=flags)
+        if as_json:
+            write_json({"pid": running.pid, "data": str(settings.data), "socket": str(running.socket)})
+            return
+        facts(
+            [
+                ("node", f"started, process {running.pid}"),
+                ("data", str(settings.data)),
+                ("socket", str(running.socket)),
+            ]
+        )
+        if default_socket().resolve() != running.socket.resolve():
+            say(f"another node is the default; for this one add --node {data}, or set DIOS_NODE")
+        say("next: dios group create NAME, then dios put FILE --group NAME; dios --help shows the rest")
+
+
+@contextlib.contextmanager
+def _within(limit_ms: int) -> Iterator[None]:
+    """Raise TimeLimitError after ``limit_ms``: also a node that hangs takes connections."""
+
+    def give_up(number: int, frame: FrameType | None) -> NoReturn:
+        del number, frame
+        raise TimeLimitError(f"the node does not answer within {limit_ms // 1000} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_ms / 1000)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _target(data: Path | None, node: str | None) -> Path:
+    """The socket that a command is about."""
+    if data is not None:
+        return load(data).socket
+    return resolve_node(node)
+
+
+@app.command(epilog="\b\nExamples:\n  dios-node status\n  dios-node status --data ./node0 --json")
+def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Say whether a node runs, what it holds, and what this machine lets it enforce.
+
+    Exit status 0 when it runs, 3 when it does not.
+    """
+    with reporting("dios-node status", as_json=as_json):
+        path = _target(data, node)
+        running = daemon.find(path)
+        if running is None:
+            if as_json:
+                write_json({"running": False, "socket": str(path)})
+            else:
+                facts([("node", "not running"), ("socket", str(path))])
+                say("next: dios-node start --data ./node0 --detach")
+            raise typer.Exit(NOT_RUNNING)
+        with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
+            info, cluster = connected.info(), connected.nodes()
+        if as_json:
+            write_json(
+                {
+                    "running": True,
+                    "pid": running.pid,
+                    "socket": str(running.socket),
+                    "version": info.version,
+                    "counts": info.counts,
+                    "guarantees": info.guarantees,
+                    "nodes": {member.name: member.status.name.lower() for member in cluster},
+                }
+            )
+            return
+        facts(
+            [
+                ("node", f"running, process {running.pid}, version {info.version or 'unknown'}"),
+                ("socket", str(running.socket)),
+                *_of_cluster(cluster),
+                *((name, str(count)) for name, count in sorted(info.counts.items())),
+                *((f"{name}:", text) for name, text in sorted(info.guarantees.items())),
+            ]
+        )
+
+
+def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
+    """One line about the cluster; none for a node that is alone."""
+    if not members:
+        return []
+    usable = sum(member.usable for member in members)
+    return [("cluster", f"this is {members[0].name}; {usable} of {len(members)} nodes answer: dios node ls")]
+
+
+@app.command(epilog="\b\nExamples:\n  dios-node stop\n  dios-node stop --data ./node0")
+def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Stop a node: its tasks are ended, its store is closed, and nothing of it is left running.
+
+    It is asked first; when it does not end it gets SIGTERM, at last SIGKILL. Objects stay as they were
+    last acknowledged in every case.
+    """
+    with reporting("dios-node stop", as_json=as_json):
+        path = _target(data, node)
+        running = daemon.find(path)
+        if running is None:
+            if as_json:
+                write_json({"stopped": False, "socket": str(path)})
+            else:
+                facts([("node", "was not running"), ("socket", str(path))])
+            return
+
+        def ask() -> None:
+            with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
+                connected.shutdown()
+
+        with waiting("stopping the node"):
+            how = daemon.stop(running, ask=ask, say=say)
+        if as_json:
+            write_json({"stopped": True, "how": how, "pid": running.pid})
+        else:
+            facts([("node", f"stopped ({how}), process {running.pid}")])
+
+
+app.add_typer(check.app)
+app.add_typer(joining.app)
+
+
+def main() -> None:
+    """The command ``dios-node``."""
+    app(prog_name="dios-node")
+
+
+if __name__ == "__main__":
+    main()

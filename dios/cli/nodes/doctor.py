@@ -1,0 +1,94 @@
+"""``dios doctor``: what this machine can enforce, what a node here therefore guarantees, what to change.
+
+Not for: finding any of it out (``dios.node.doctor.diagnosis``), or a node that runs (``dios-node status``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.output import FAILED, JsonOption, plain, reporting, waiting, write_json
+from dios.client.locate import default_socket
+from dios.node.doctor.diagnosis import Diagnosis, Level, examine
+
+_DEFAULT_DATA: Final = "node0"
+_SIGNS: Final = {Level.OK: "ok", Level.WEAK: "weak", Level.MISSING: "NO"}
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+def _data_meant(data: Path | None) -> Path:
+    """The directory to look at: what was given, else the default node's, else the one of the examples."""
+    if data is not None:
+        return data
+    link = default_socket()
+    return link.resolve().parent if link.exists() else Path(_DEFAULT_DATA)
+
+
+def _line(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _show(diagnosis: Diagnosis) -> None:
+    width = max(len(finding.name) for finding in diagnosis.findings)
+    _line(f"What was tried on this machine, as {diagnosis.user}:")
+    for finding in diagnosis.findings:
+        detail = plain(finding.detail)
+        _line(f"  {_SIGNS[finding.level]:<4}  {finding.name.ljust(width)}  {finding.purpose} ({detail})")
+    _line()
+    _line("What a node here therefore guarantees:")
+    for guarantee in diagnosis.guarantees:
+        lacks = "" if guarantee.holds else f" (lacks {', '.join(guarantee.missing)})"
+        _line(f"  {'yes' if guarantee.holds else 'NO':<4}  {guarantee.promise}{lacks}")
+    advised: dict[str, list[str]] = {}
+    for finding in diagnosis.findings:
+        if finding.advice:
+            advised.setdefault(finding.advice, []).append(finding.name)
+    if advised:
+        _line()
+        _line("What to change:")
+        for advice, names in advised.items():
+            _line(f"  {', '.join(names)}: {plain(advice)}")
+    _line()
+    if diagnosis.confined:
+        _line("Pure tasks are fully confined here.")
+    else:
+        _line("Pure tasks are NOT fully confined here. A node refuses them, unless it is started with")
+        _line("--accept-weaker-sandbox, which gives up what is marked NO above.")
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  dios doctor\n"
+    "  dios doctor --data /var/lib/dios\n"
+    "  dios doctor --json | jq .confined"
+)
+def doctor(
+    *,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="DIR", help="A data directory, made or not; default: the default node's."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what this machine can enforce, what a node here therefore guarantees, and what to change.
+
+    Each mechanism is really tried, as the user who types this: ask as the user who will run the node. No
+    node needs to run. Exit status 0 when pure tasks are fully confined, 1 otherwise.
+    """
+    with reporting("dios doctor", as_json=as_json):
+        with waiting("trying what this machine has"):
+            diagnosis = examine(_data_meant(data))
+        if as_json:
+            write_json(dataclasses.asdict(diagnosis))
+        else:
+            _show(diagnosis)
+        if not diagnosis.confined:
+            raise typer.Exit(FAILED)

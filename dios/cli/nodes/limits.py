@@ -1,0 +1,183 @@
+"""``dios limits``: who uses how much of what they may, and what they may from now on.
+
+Not for: reading limits as people write them (``dios.node.limit_text``), or counting them (``dios.core``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import Place, opened
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    reporting,
+    say,
+    size_text,
+    span_text,
+    table,
+    write_json,
+)
+from dios.cli.common.principals import principal_of, principal_text
+from dios.client.ops.usage import Subject, Usage
+from dios.errors import InvalidError
+from dios.node.limit_text import NONE, WORD_OF, bounds_of
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Resource, Scope
+
+BAR_CELLS: Final = 10
+_BYTES: Final = frozenset({Resource.BYTES, Resource.MEMORY_BYTES, Resource.VOLATILE_BYTES})
+_SUBJECTS: Final = "uid:1000, a user's name, group:ALIAS or task:FINGERPRINT"
+_HEAD: Final = ("WHO", "WHAT", "USED", "LIMIT", "SHARE", "")
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+def amount_text(resource: Resource, amount: int | None) -> str:
+    """So much of a resource, for people."""
+    if amount is None:
+        return NONE
+    if resource in _BYTES:
+        return size_text(amount)
+    return span_text(amount * 1_000_000) if resource is Resource.CPU_MS else f"{amount:,}"
+
+
+def bar_text(used: int, limit: int) -> str:
+    """How full something is; what is not empty shows, and only what is full has no gap."""
+    full = min(BAR_CELLS, used * BAR_CELLS // limit) if limit else BAR_CELLS
+    return f"[{'#' * max(full, 1 if used else 0):<{BAR_CELLS}}]"
+
+
+def usage_rows(who: str, usage: Usage) -> list[tuple[str, ...]]:
+    """The lines of one subject: what is limited, and what is used; none where nothing is either."""
+    rows: list[tuple[str, ...]] = []
+    for resource, used in usage.used.items():
+        limit = usage.limits.get(resource)
+        if not used and limit is None:
+            continue
+        share = "" if limit is None else f"{100 * used // limit if limit else 100} %"
+        bar = "" if limit is None else bar_text(used, limit)
+        first = "" if rows else who
+        rows.append(
+            (
+                first,
+                WORD_OF[resource],
+                amount_text(resource, used),
+                amount_text(resource, limit),
+                share,
+                bar,
+            )
+        )
+    return rows
+
+
+def who_text(usage: Usage, aliases: dict[str, str]) -> str:
+    """Whose line it is, as ``dios limits set`` takes it; ``aliases`` are those of groups' fingerprints."""
+    if usage.scope is Scope.NODE:
+        return "node"
+    if usage.scope is Scope.PRINCIPAL:
+        return principal_text(usage.subject)
+    if usage.scope is Scope.GROUP:
+        return f"group:{aliases.get(usage.subject, usage.label or usage.subject)}"
+    return f"task:{usage.subject} {usage.label}".strip()
+
+
+def usage_json(usage: Usage) -> dict[str, object]:
+    """One subject for programs: bytes, milliseconds, counts, and null for no limit."""
+    return {
+        "scope": usage.scope.name.lower(),
+        "subject": usage.subject,
+        "label": usage.label,
+        "used": {resource.name.lower(): used for resource, used in usage.used.items()},
+        "limits": {resource.name.lower(): limit for resource, limit in usage.limits.items()},
+    }
+
+
+def _show(place: Place, found: list[Usage], *, as_json: bool) -> None:
+    if as_json:
+        write_json([usage_json(usage) for usage in found])
+        return
+    aliases = {fingerprint(name): alias for alias, name in place.keyring.groups.items()}
+    rows = [row for usage in found for row in usage_rows(who_text(usage, aliases), usage)]
+    if rows:
+        table(_HEAD, rows, right=("USED", "LIMIT", "SHARE"))
+    else:
+        say("nothing is used, and nothing limited")
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n  dios limits\n  dios limits --json\n"
+    "  dios limits set uid:1000 objects=10000 bytes=5GiB\n"
+    "  dios limits set group:analytics bytes=none",
+)
+def limits(context: typer.Context, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Show what you, your groups and your running tasks use of what they may; to the node's user everybody.
+
+    A task's line counts what it started, too; a user's counts everything done for that user. Lines
+    without use and without limit are left out.
+    """
+    with reporting("dios limits", as_json=as_json):
+        if context.invoked_subcommand is not None:
+            if node is not None or as_json:
+                raise InvalidError("options stand behind the command: dios limits set ... --json")
+            return
+        with opened(node) as place:
+            _show(place, place.node.limits(), as_json=as_json)
+
+
+@app.command(
+    "set",
+    epilog="\b\nExamples:\n  dios limits set uid:1000 objects=10000 bytes=5GiB memory=8GiB\n"
+    "  dios limits set alice tasks=20 cpu=10h\n  dios limits set group:analytics bytes=1GiB\n"
+    "  dios limits set task:3f9a requests=none          (none lifts a limit)",
+)
+def set_limits(
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help=f"Whose: {_SUBJECTS}.")],
+    bounds: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORD=VALUE...",
+            help="objects, bytes, references, requests, tasks, cpu or memory: a number, a size (1GiB), "
+            "a time (90s, 5min, 10h), or none.",
+        ),
+    ],
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set limits, for whoever runs the node: they hold from now on.
+
+    What is used already stays, also above a new limit. Limits of users and of durable groups outlive
+    the node.
+    """
+    with reporting("dios limits set", as_json=as_json):
+        # Before connecting: whoever mistypes a word needs no node to be told.
+        wanted = {bound.resource.name.lower(): bound.value for bound in bounds_of(bounds)}
+        principal = _principal_of(subject)
+        with opened(node) as place:
+            target: Subject = principal or _object_of(place, subject)
+            _show(place, place.node.set_limits(target, **wanted), as_json=as_json)
+            if not as_json:
+                say("`dios limits` shows everything")
+
+
+def _principal_of(subject: str) -> str:
+    """The principal that a subject names; empty when it is a group or a task."""
+    kind, colon, rest = subject.partition(":")
+    if colon:
+        if found := principal_of(subject):
+            return found
+        if kind in {"group", "task"} and rest:
+            return ""
+        raise InvalidError(f"{subject!r} is nobody's; say {_SUBJECTS}")
+    if found := principal_of(subject):
+        return found
+    raise InvalidError(f"there is no user {subject!r} here; say {_SUBJECTS}")
+
+
+def _object_of(place: Place, subject: str) -> Subject:
+    kind, _, rest = subject.partition(":")
+    return place.group(rest) if kind == "group" else place.task(rest)[0]

@@ -1,0 +1,244 @@
+"""``dios up`` and ``dios down``: a whole cluster on this machine, as processes or as containers.
+
+Not for: how it is made (``dios.node.local_cluster``), clusters of several machines (``dios-node init``), or
+looking at one (``dios.cli.nodes.members``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dios.cli.common.output import JsonOption, facts, progress, reporting, say, table, write_json
+from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.nodes import compose
+from dios.cli.nodes.setting_options import SHOWN, settings_given
+from dios.client.locate import local_cluster as usual_directory
+from dios.errors import DiosError, InvalidError
+
+if TYPE_CHECKING:
+    from dios.node.local_cluster import LocalCluster
+
+NODES_DEFAULT: Final = 3
+_NOT_SHOWN: Final = frozenset(
+    {"socket", "name", "rack", "listen", "advertise", "announce", "log-file", "record"}
+)
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="Where its data are; default: ~/.local/state/dios/cluster."),
+]
+ComposeOption = Annotated[
+    bool, typer.Option("--compose", help="As containers, by cluster/compose.yaml and Docker Compose.")
+]
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="\b\nSettings of every node (docs/settings.md):\n"
+    + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items() if key not in _NOT_SHOWN)
+    + "\n\n\b\nExamples:\n  dios up --nodes 3\n  dios up --nodes 4 --racks 2 --pool-size 2\n"
+    "  dios up --dir ./cluster --keep     (`dios down` leaves the data there)\n"
+    "  dios node ls; dios put data/*.txt --group analytics; dios --help",
+)
+def up(
+    context: typer.Context,
+    *,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many nodes; default: 3.")
+    ] = None,
+    racks: Annotated[
+        int, typer.Option("--racks", metavar="N", min=0, help="Spread them over so many racks.")
+    ] = 0,
+    directory: DirOption = None,
+    keep: Annotated[bool, typer.Option("--keep", help="`dios down` shall not delete the data.")] = False,
+    as_compose: ComposeOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring up a cluster on this machine: nodes n1, n2, … as processes of yours, which see each other.
+
+    It returns when all of them are ready. Commands then go to n1, and to another with `--node n2`. Typed
+    again it starts what does not run, and says what does. Ctrl-C stops what it has started.
+    """
+    with reporting("dios up", as_json=as_json), _ended_by_signals():
+        settings = settings_given(context.args, "dios up")
+        if as_compose:
+            if settings or nodes or racks or directory or keep:
+                raise InvalidError(
+                    "with --compose the file says how many nodes there are, and with what settings"
+                )
+            compose.up(as_json=as_json)
+            return
+        # Late: certificates take a tenth of a second that other commands need not spend.
+        from dios.node import local_cluster  # noqa: PLC0415 - see above
+
+        place = _directory(directory)
+        with local_cluster.locked(place):
+            found = local_cluster.read(place)
+            if found is not None:
+                _refuse_other(found, nodes, racks, settings)
+                found = local_cluster.keep(found) if keep else found
+            with progress("bringing the cluster up") as told:
+                made = found or local_cluster.make(
+                    place, nodes=nodes or NODES_DEFAULT, racks=racks, keep=keep, settings=settings
+                )
+                try:
+                    started = local_cluster.start(made, told=told)
+                except DiosError:
+                    if found is None:
+                        say(f"what was made is left there for its logs: {place}; `dios down` deletes it")
+                        _link(place)
+                    raise
+                except BaseException:
+                    if found is None:
+                        local_cluster.remove(place)
+                    raise
+        _link(place)
+        _show(made, started, default=local_cluster.is_default(made), as_json=as_json)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal end this command as Ctrl-C does."""
+    try:
+        with stopped_by_signals():
+            yield
+    except Stopped as stopped:
+        raise typer.Exit(stopped.exit_status) from None
+
+
+def _directory(chosen: Path | None) -> Path:
+    """Where the cluster is: what was chosen, else the usual place, or where a link there leads."""
+    return (usual_directory() if chosen is None else chosen.expanduser()).absolute().resolve()
+
+
+def _refuse_other(found: LocalCluster, nodes: int | None, racks: int, settings: dict[str, str]) -> None:
+    there = len(found.nodes)
+    if nodes not in {None, there}:
+        raise InvalidError(
+            f"the cluster in {found.directory} has {there} nodes; `dios down` removes it, another --dir "
+            "makes one more, and any machine or data directory can join it: `dios-node token`"
+        )
+    if racks not in {0, len({node.rack for node in found.nodes if node.rack})}:
+        raise InvalidError(f"the racks in {found.directory} were chosen when it was made")
+    if settings:
+        example = found.nodes[0].data / "node.toml"
+        raise InvalidError(f"the settings of an existing cluster are in its files, like {example}")
+
+
+def _link(place: Path) -> None:
+    """Let the usual place lead to a cluster elsewhere, so that `--node n2` and `dios down` find it."""
+    usual = usual_directory()
+    if usual.resolve() == place or (usual.exists() and not usual.is_symlink()):
+        return
+    usual.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = usual.with_name(f".{usual.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(place)
+    fresh.replace(usual)
+
+
+def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: bool) -> None:
+    running = made.running()
+    forgotten = made.forgotten()
+    if as_json:
+        rows = [
+            {
+                "name": node.name,
+                "rack": node.rack,
+                "address": node.address,
+                "data": str(node.data),
+                "socket": str(node.socket),
+                "pid": running[node.name].pid if node.name in running else 0,
+                "started": node.name in started,
+                "forgotten": node.name in forgotten,
+            }
+            for node in made.nodes
+        ]
+        write_json({"directory": str(made.directory), "default": default, "keep": made.keep, "nodes": rows})
+        return
+    table(
+        ("NODE", "RACK", "ADDRESS", "PROCESS", ""),
+        [
+            (
+                node.name,
+                node.rack or "-",
+                node.address,
+                str(running[node.name].pid) if node.name in running else "-",
+                _state(node.name, started, forgotten),
+            )
+            for node in made.nodes
+        ],
+        right=("PROCESS",),
+    )
+    first = made.nodes[0]
+    if not default:
+        say(f"another node is the default; for this cluster: export DIOS_NODE={first.data}")
+    say(f"its data: {made.directory}; next: dios node ls, dios group create NAME; at the end: dios down")
+
+
+def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
+    if name in forgotten:
+        return "forgotten"
+    return "started" if name in started else "was running"
+
+
+@app.command(epilog="\b\nExamples:\n  dios down\n  dios down --keep\n  dios down --dir ./cluster")
+def down(
+    *,
+    directory: DirOption = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the data there; the next `dios up` goes on with them.")
+    ] = False,
+    as_compose: ComposeOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop all nodes of the cluster that `dios up` made on this machine, and delete its data.
+
+    With --keep here or there the data stay. Nothing is deleted that `dios up` did not make.
+    """
+    with reporting("dios down", as_json=as_json):
+        if as_compose:
+            compose.down(keep=keep, as_json=as_json)
+            return
+        from dios.node import local_cluster  # noqa: PLC0415 - see up
+
+        place = _directory(directory)
+        found = local_cluster.read(place)
+        if found is None:
+            if as_json:
+                write_json({"directory": str(place), "stopped": [], "removed": False})
+            else:
+                facts([("cluster", "none is there"), ("directory", str(place))])
+            return
+        removed = not (keep or found.keep)
+        with local_cluster.locked(place), progress("stopping the cluster"):
+            stopped = local_cluster.stop(found, say=say)
+            if removed:
+                local_cluster.remove(place)
+        if removed:
+            _unlink(place)
+        if as_json:
+            write_json({"directory": str(place), "stopped": stopped, "removed": removed})
+            return
+        facts(
+            [
+                ("stopped", ", ".join(stopped) or "none was running"),
+                ("data", f"deleted: {place}" if removed else f"kept: {place}"),
+            ]
+        )
+        if not removed:
+            say(f"next: `dios up --dir {place}` goes on with them; delete the directory to be rid of them")
+
+
+def _unlink(place: Path) -> None:
+    usual = usual_directory()
+    if usual.is_symlink() and usual.resolve() == place:
+        usual.unlink()

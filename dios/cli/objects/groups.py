@@ -1,0 +1,91 @@
+"""``dios group``: make groups, list and forget those of the keyring.
+
+Not for: what is in them (``dios.cli.objects.files``).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import CATALOGUE_ALIAS, groups_of_keyring, opened
+from dios.cli.common.output import FAILED, JsonOption, NodeOption, facts, reporting, say, table, write_json
+from dios.client.keyring import Keyring
+from dios.errors import InvalidError
+from dios.wire.nametext import fingerprint, format_name
+
+app: Final = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Groups: the namespaces that objects are in."
+)
+
+
+@app.command(epilog="\b\nExamples:\n  dios group create analytics\n  dios put data/*.txt --group analytics")
+def create(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="What you will call it.")],
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a group, and keep its name in your keyring under ALIAS.
+
+    Whoever has the keyring is a member of the group: the file has mode 0600, keep it so.
+    """
+    with reporting("dios group create", as_json=as_json), opened(node) as place:
+        group = place.make_group(alias)
+        name = place.keyring.groups[alias]
+        if as_json:
+            write_json({"alias": alias, "fingerprint": group.fingerprint, "name": format_name(name)})
+            return
+        facts([("group", alias), ("fingerprint", group.fingerprint), ("keyring", str(place.keyring.path))])
+        say(f"next: dios put FILE --group {alias}")
+
+
+@app.command("ls", epilog="\b\nExamples:\n  dios group ls\n  dios group ls --json")
+def list_groups(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """List the groups of your keyring, and whether this node knows them."""
+    with reporting("dios group ls", as_json=as_json):
+        rows = [(alias, mark, here) for alias, (mark, here) in groups_of_keyring(node).items()]
+        if as_json:
+            write_json([{"alias": alias, "fingerprint": mark, "here": here} for alias, mark, here in rows])
+        elif rows:
+            table(
+                ("GROUP", "FINGERPRINT", "ON THIS NODE"),
+                [(alias, mark, "yes" if here else "no") for alias, mark, here in rows],
+            )
+        else:
+            say("your keyring has no groups; next: dios group create ALIAS")
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios group forget analytics\n"
+    "  dios group forget analytics --yes     (asks nothing)"
+)
+def forget(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="What you call it.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a group and its catalogue out of your keyring, so that ALIAS is free again; no node is asked.
+
+    For groups of nodes that are no more. Nothing is destroyed, but who lacks a group's name finds nothing in
+    it.
+    """
+    with reporting("dios group forget", as_json=as_json):
+        keyring = Keyring.load()
+        mark = fingerprint(keyring.name_of(alias)) if alias in keyring.groups else ""
+        if mark and not yes:
+            if not sys.stdin.isatty():
+                raise InvalidError(f"this takes {alias} out of your keyring for good; say --yes to mean it")
+            say(f"Where group {alias} still is, you will find nothing in it any more.")
+            if not typer.confirm(f"forget {alias}?", err=True):
+                raise typer.Exit(FAILED)
+        keyring.remove(alias)
+        if CATALOGUE_ALIAS + alias in keyring.objects:
+            keyring.remove(CATALOGUE_ALIAS + alias, section="objects")
+        if as_json:
+            write_json({"alias": alias, "fingerprint": mark})
+        else:
+            say(f"your keyring has no {alias} any more")

@@ -1,0 +1,160 @@
+"""``dios log``: make logs (DURABLE_STREAM), append to them, read and follow them.
+
+Not for: what tasks print (``dios logs``), or the node's own log file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from dios import limits
+from dios.cli.common.context import Place, opened
+from dios.cli.common.output import JsonOption, NodeOption, facts, plain, reporting, say, write_json
+from dios.client.ops.logs import Entry
+from dios.client.sync.node import Log
+from dios.errors import InvalidError
+from dios.lib import catalogue
+from dios.wire.nametext import format_name
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Logs: entries on disk that are only ever added to, and read from any place.",
+)
+
+_BATCH: Final = 256
+
+LogArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name, what it was created as, or a fingerprint.")
+]
+PositionOption = Annotated[
+    int, typer.Option("--from", metavar="POSITION", min=0, help="Where to begin; reads tell positions.")
+]
+
+
+def _log(place: Place, text: str) -> Log:
+    found = place.object(text)
+    if not isinstance(found, Log):
+        raise InvalidError(f"{text!r} is a {found.type.name}, not a log; `dios log create` makes one")
+    return found
+
+
+@app.command(epilog="\b\nExamples:\n  dios log create events --group analytics")
+def create(
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="What you will call it.")],
+    *,
+    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group it is in.")],
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an empty log in a group. It stays until `dios rm` removes it."""
+    with reporting("dios log create", as_json=as_json), opened(node, [group]) as place:
+        checked = catalogue.checked_file(label)
+        made = place.node.create_log(groups=[place.group(group)])
+        name = made.name or b""
+        place.remember(group, [catalogue.Entry(checked, name, 0, time.time_ns())])
+        if as_json:
+            write_json({"label": checked, "fingerprint": made.fingerprint, "name": format_name(name)})
+            return
+        facts([("log", checked), ("group", group), ("fingerprint", made.fingerprint)])
+        say(f"next: dios log append {checked} TEXT")
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios log append events 'it began'\n  tail -f app.log | dios log append events"
+)
+def append(
+    name: LogArgument,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="One entry each; by default each line that is typed."),
+    ] = None,
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add entries to a log. They are on the disk when this returns."""
+    with reporting("dios log append", as_json=as_json), opened(node) as place:
+        log = _log(place, name)
+        count = number = 0
+        for batch in _batches(texts):
+            number = log.append_all(batch)
+            count += len(batch)
+        if as_json:
+            write_json({"appended": count, "last": number})
+        else:
+            say(f"{count} appended" + (f", the last is number {number}" if count else ""))
+
+
+def _batches(texts: list[str] | None) -> Iterator[list[bytes]]:
+    """What is appended together: all that is given, or each line as soon as it is there."""
+    if texts:
+        for start in range(0, len(texts), _BATCH):
+            yield [text.encode(errors="surrogateescape") for text in texts[start : start + _BATCH]]
+        return
+    while line := sys.stdin.buffer.readline(limits.LOG_ENTRY_BYTES_MAX + 1):
+        yield [line.removesuffix(b"\n")]
+
+
+@app.command(epilog="\b\nExamples:\n  dios log read events\n  dios log read events --from 8192 --json")
+def read(
+    name: LogArgument,
+    *,
+    position: PositionOption = 0,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the entries of a log, each as a line, to its end as it is now.
+
+    --json prints one object for each: its text (base64 where it is none), where it begins, and where the
+    next one will.
+    """
+    with reporting("dios log read", as_json=as_json), opened(node) as place:
+        for entry in _log(place, name).entries(position):
+            _show(entry, as_json=as_json)
+
+
+@app.command(epilog="\b\nExamples:\n  dios log follow events\n  dios log follow events --new --json")
+def follow(
+    name: LogArgument,
+    *,
+    position: PositionOption = 0,
+    new: Annotated[bool, typer.Option("--new", help="Only what is appended from now on.")] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after so many entries.")
+    ] = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the entries of a log, and those to come, until Ctrl-C. Output as of `dios log read`."""
+    with reporting("dios log follow", as_json=as_json), opened(node) as place:
+        log = _log(place, name)
+        for shown, entry in enumerate(log.follow(log.size if new else position), 1):
+            _show(entry, as_json=as_json)
+            sys.stdout.flush()
+            if shown == count:
+                return
+
+
+def _show(entry: Entry, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(_described(entry)) + "\n")
+    elif sys.stdout.isatty():
+        sys.stdout.write(plain(entry.data.decode(errors="backslashreplace")) + "\n")
+    else:
+        sys.stdout.buffer.write(entry.data + b"\n")
+
+
+def _described(entry: Entry) -> dict[str, str | int]:
+    place: dict[str, str | int] = {"position": entry.position, "next": entry.next}
+    try:
+        return {**place, "text": entry.data.decode()}
+    except UnicodeDecodeError:
+        return {**place, "base64": base64.b64encode(entry.data).decode()}

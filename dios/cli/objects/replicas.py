@@ -1,0 +1,123 @@
+"""``dios stat`` and ``dios replicate``: where the physical objects of a name are, and one more of them.
+
+Not for: their bytes (``dios.cli.objects.files``), or what NAME means (``dios.cli.common.context``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import opened
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    facts,
+    reporting,
+    say,
+    size_text,
+    table,
+    waiting,
+    write_json,
+)
+from dios.cli.nodes.members import silent
+from dios.client.sync.node import Reference
+from dios.wire.types import Persistence
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name, the file it was put as, or a fingerprint.")
+]
+
+
+def _where(replica: Reference) -> dict[str, object]:
+    return {
+        "node": replica.node,
+        "rack": replica.rack,
+        "persistence": replica.persistence.name.lower(),
+        "proximity": replica.proximity.name.lower(),
+        "size": replica.size,
+        "v_r": replica.v_r,
+        "v_w": replica.v_w,
+        "a_r": replica.a_r,
+        "a_w": replica.a_w,
+        "id": f"{replica.object_id:016x}",
+    }
+
+
+def _attributes(nearest: Reference) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "type": nearest.type.name,
+        "fingerprint": nearest.fingerprint,
+        "permissions": [right.name.lower() for right in nearest.permissions if right.name],
+    }
+    return shown | {key: value for key, value in _where(nearest).items() if key not in {"node", "rack", "id"}}
+
+
+@app.command(epilog="\b\nExamples:\n  dios stat a.txt\n  dios stat dios1… --json | jq .replicas")
+def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Show the public attributes of an object, and in a cluster each of its replicas.
+
+    A replica is a physical object of the same name: on some node, in memory or durable, with versions of its
+    own. The first is the nearest, which other commands use. v_r and v_w count committed reads and writes, a_r
+    and a_w those that are going on.
+    """
+    with reporting("dios stat", as_json=as_json), opened(node) as place:
+        replicas = place.replicas(name)
+        nearest = replicas[0]
+        shown = _attributes(nearest)
+        where = [_where(replica) for replica in replicas]
+        if as_json:
+            write_json({**shown, "replicas": where, "incomplete": replicas.incomplete})
+            return
+        shown["size"] = f"{nearest.size} bytes ({size_text(nearest.size)})"
+        facts(
+            [
+                (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
+                for key, value in shown.items()
+            ]
+        )
+        if nearest.node or len(replicas) > 1:
+            _show_replicas(where)
+        if replicas.incomplete:
+            say(f"{silent(place.node.nodes())} did not answer, and may have more of them: `dios node ls`")
+
+
+def _show_replicas(rows: list[dict[str, object]]) -> None:
+    shown = ("node", "rack", "persistence", "proximity", "size", "v_r", "v_w", "id")
+    table(
+        tuple(key.upper() for key in shown),
+        [tuple(str(row[key]) or "-" for key in shown) for row in rows],
+        right=("SIZE", "V_R", "V_W"),
+    )
+
+
+@app.command(epilog="\b\nExamples:\n  dios replicate a.txt --to n2\n  dios replicate a.txt --to n3 --durable")
+def replicate(
+    name: NameArgument,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that shall have it.")],
+    durable: Annotated[
+        bool, typer.Option("--durable", help="On its disk; default: as the object that is copied.")
+    ] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one more replica of an object, on another node: same name, same groups, same bytes.
+
+    Its bytes are checked on arrival. From then on it is an object of its own: a write to one changes no
+    other.
+    """
+    with reporting("dios replicate", as_json=as_json), opened(node) as place:
+        source = place.object(name)
+        with waiting(f"copying {size_text(source.size)} to {to}"):
+            made = source.copy(host=to, persistence=Persistence.DURABLE if durable else None)
+        if as_json:
+            write_json({"fingerprint": made.fingerprint, **_where(made)})
+        else:
+            say(
+                f"{size_text(made.size)} {made.persistence.name.lower()} on {made.node or to}; "
+                f"next: dios stat {made.fingerprint}"
+            )

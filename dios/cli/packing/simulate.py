@@ -1,0 +1,311 @@
+"""``dios pack simulate``: jobs over time in a made-up data centre, under several policies side by side.
+
+Not for: the simulation (``dios.packer.simulate``), which is loaded when the command runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dios.cli.common.extras import needing_cluster
+from dios.cli.common.output import (
+    INTERRUPTED,
+    JsonOption,
+    err,
+    facts,
+    reporting,
+    say,
+    table,
+    waiting,
+    write_json,
+)
+from dios.errors import InvalidError
+from dios.limits import PACKER_INSTANTS_MAX
+
+if TYPE_CHECKING:
+    from dios.packer.datacenter import Datacenter
+    from dios.packer.simulate import Simulation, Source, Summary
+
+DOING: Final = "dios pack simulate"
+EXAMPLES: Final = (
+    "\b\nExamples:\n"
+    "  dios pack simulate                              # 1,200 servers, six policies: half a minute\n"
+    "  dios pack simulate --servers 120 --bandwidth 5  # a small one whose links are no trouble\n"
+    "  dios pack simulate --policy ahead --policy tetris-time --seed 4 --seed 5 --seed 6 --out results\n"
+    "  dios pack simulate --servers 80 --jobs nightly --json         # your own jobs"
+)
+POLICIES: Final = ("literal", "fixed", "ahead", "tetris", "tetris-time", "slots")
+"""Those that are played if none is named."""
+
+_RATE: Final = (
+    "Made-up jobs that come at each instant; default: 35 for 1,200 servers, about all they can hold."
+)
+_BANDWIDTH: Final = "Median of what an edge of a made-up job needs, in Mbit/s (default 30)."
+_POLICY: Final = "How servers are chosen, as docs/packer.md lists; may be given several times."
+_SEED: Final = "Of the made-up jobs (default 1); may be given several times, each is told."
+_INSTANTS: Final = "How long; default: 60, or for --jobs until the last has come."
+_JOBS: Final = (
+    "Folder with jobs as NAME.toml, and arrivals.csv: lines `instant,NAME`; without it all come at 0."
+)
+
+ServersOption = Annotated[int, typer.Option("--servers", metavar="N", help="How many servers.")]
+RackOption = Annotated[int, typer.Option("--per-rack", metavar="N", help="Servers of a rack.")]
+PodOption = Annotated[int, typer.Option("--racks-per-pod", metavar="N", help="Racks of a pod.")]
+RateOption = Annotated[float | None, typer.Option("--rate", metavar="JOBS", help=_RATE)]
+BandwidthOption = Annotated[float | None, typer.Option("--bandwidth", metavar="MBPS", help=_BANDWIDTH)]
+PolicyOption = Annotated[list[str] | None, typer.Option("--policy", metavar="NAME", help=_POLICY)]
+SeedsOption = Annotated[list[int] | None, typer.Option("--seed", min=0, metavar="N", help=_SEED)]
+InstantsOption = Annotated[int | None, typer.Option("--instants", metavar="N", help=_INSTANTS)]
+JobsOption = Annotated[Path | None, typer.Option("--jobs", metavar="DIR", help=_JOBS)]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write summary.json, instants.csv and pictures there."),
+]
+
+
+class Run(NamedTuple):
+    """One seed."""
+
+    seed: int | None
+    """None: the jobs were given."""
+    simulation: Simulation
+
+
+class Scene(NamedTuple):
+    """What is played: the data centre, and the jobs of each seed."""
+
+    make: Callable[[], Datacenter]
+    sources: list[tuple[int | None, Source]]
+    policies: list[str]
+    instants: int
+    begin: int
+    """The first instant that counts."""
+    about: list[tuple[str, str]]
+
+
+def simulate(
+    servers: ServersOption = 1200,
+    per_rack: RackOption = 40,
+    racks_per_pod: PodOption = 10,
+    rate: RateOption = None,
+    bandwidth: BandwidthOption = None,
+    policy: PolicyOption = None,
+    seed: SeedsOption = None,
+    instants: InstantsOption = None,
+    jobs: JobsOption = None,
+    out: OutOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Offer the same jobs over time to the same data centre under several policies, and compare.
+
+    Told are, of the jobs that came, the part that was admitted (whole or not at all), of their tasks and of
+    what they would pay; the part of each resource that admitted tasks ask for; and the CPU time for a job.
+    Servers have 16 cores, 32 GiB, 200 MB/s of disk each way and 1 Gbit/s, in racks of 10 Gbit/s and pods of
+    100 Gbit/s. Made-up jobs count from the instant at which the first have ended. Ctrl-C ends it and tells
+    what was found so far.
+    """
+    with reporting(DOING, as_json=as_json):
+        with needing_cluster("simulations"):
+            from dios.packer.simulate import summarise  # noqa: PLC0415 - needs an extra
+        try:
+            scene = _scene(
+                *(servers, per_rack, racks_per_pod, rate, bandwidth),
+                *(policy, seed, instants, jobs),
+            )
+        except ValueError as error:
+            raise InvalidError(str(error)) from None
+        if out is not None:
+            # What cannot be written must not show after minutes.
+            out.mkdir(parents=True, exist_ok=True)
+        runs, interrupted = _play(scene)
+        found = [(run.seed, summarise(run.simulation, scene.begin)) for run in runs]
+        summary = _summary(scene, runs, found)
+        if out is not None:
+            _write(out, runs, summary)
+        if as_json:
+            write_json(summary)
+        else:
+            _tell(scene, found)
+        if interrupted:
+            done = ", ".join(
+                f"{'' if run.seed is None else f'seed {run.seed}: '}{run.simulation.done} of {scene.instants}"
+                for run in runs
+            )
+            say(f"{DOING}: interrupted; instants played: {done or 'none'}")
+            raise typer.Exit(INTERRUPTED)
+
+
+def _scene(
+    servers: int,
+    per_rack: int,
+    racks_per_pod: int,
+    rate: float | None,
+    bandwidth: float | None,
+    policy: list[str] | None,
+    seed: list[int] | None,
+    instants: int | None,
+    jobs: Path | None,
+) -> Scene:
+    """What the options mean. ``ValueError``: one of them means nothing."""
+    from dios.packer.baselines import POLICIES as KNOWN  # noqa: PLC0415 - needs an extra
+    from dios.packer.datacenter import Datacenter  # noqa: PLC0415 - needs an extra
+    from dios.packer.generate_jobs import Workload  # noqa: PLC0415 - needs an extra
+    from dios.packer.simulate import JOBS_EACH, Steady, read_jobs  # noqa: PLC0415 - needs an extra
+
+    chosen = list(dict.fromkeys(policy or POLICIES))
+    for name in chosen:
+        if name not in KNOWN:
+            raise ValueError(f"--policy {name!r}: there are {', '.join(KNOWN)}")
+    if servers < 1:
+        raise ValueError(f"--servers is {servers}; at least 1 is needed")
+    if instants is not None and not 1 <= instants <= PACKER_INSTANTS_MAX:
+        raise ValueError(f"--instants is {instants}; 1 to {PACKER_INSTANTS_MAX} are possible")
+    sources: list[tuple[int | None, Source]]
+    if jobs is not None:
+        for name, value in (("rate", rate), ("bandwidth", bandwidth), ("seed", seed)):
+            if value is not None:
+                raise ValueError(f"--{name} means nothing with --jobs; leave it out")
+        given = read_jobs(jobs)
+        sources, begin, longest = [(None, given)], 0, given.longest
+        length = instants or given.last + 1
+        about = [("jobs", f"{given.many:,} of {jobs}")]
+    else:
+        each = servers * JOBS_EACH if rate is None else rate
+        made = Workload(mbps=30.0 if bandwidth is None else bandwidth)
+        for name, value in (("rate", each), ("bandwidth", made.mbps)):
+            if not (math.isfinite(value) and value > 0.0):
+                raise ValueError(f"--{name} is {value}; a number above 0 is needed")
+        seeds = list(dict.fromkeys(seed or [1]))
+        sources = [(number, Steady(made, number, each)) for number in seeds]
+        length, longest = instants or 60, made.instants_max
+        begin = min(longest, length // 2)
+        about = [
+            ("jobs", f"made up, {each:g} at each instant, edges of {made.mbps:g} Mbit/s in the median"),
+            ("seeds", ", ".join(map(str, seeds))),
+        ]
+    about.append(
+        ("data centre", f"{servers:,} servers, {per_rack} to a rack, {racks_per_pod} racks to a pod")
+    )
+    about.append(("instants", f"{length}, of which those from {begin} on count"))
+
+    def make() -> Datacenter:
+        return Datacenter.tree(
+            servers, per_rack=per_rack, racks_per_pod=racks_per_pod, horizon=max(64, longest)
+        )
+
+    make()
+    return Scene(make, sources, chosen, length, begin, about)
+
+
+def _play(scene: Scene) -> tuple[list[Run], bool]:
+    """Every seed, as far as it came; and whether somebody interrupted it."""
+    from dios.packer.simulate import Simulation, rehearse  # noqa: PLC0415 - needs an extra
+
+    runs: list[Run] = []
+    try:
+        with waiting("loading the kernels; the first time they are compiled, which takes a minute"):
+            rehearse()
+        with _progress(scene.instants * len(scene.sources)) as told:
+            for seed, source in scene.sources:
+                simulation = Simulation(scene.make, source, scene.policies, scene.instants)
+                runs.append(Run(seed, simulation))
+                while simulation.done < scene.instants:
+                    told(simulation.done + scene.instants * (len(runs) - 1))
+                    simulation.step()
+    except KeyboardInterrupt:
+        return [run for run in runs if run.simulation.done], True
+    except ValueError as error:
+        raise InvalidError(str(error)) from None
+    return runs, False
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar over instants, on a terminal only."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=err(), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("instants", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+# Telling and writing ----------------------------------------------------------------------------------
+
+
+def _summary(
+    scene: Scene, runs: list[Run], found: list[tuple[int | None, list[Summary]]]
+) -> dict[str, object]:
+    return {
+        "setting": dict(scene.about),
+        "instants": scene.instants,
+        "begin": scene.begin,
+        "runs": [
+            {
+                "seed": seed,
+                "instants_played": run.simulation.done,
+                "jobs": int(run.simulation.came.jobs.sum()),
+                "tasks": int(run.simulation.came.tasks.sum()),
+                "policies": [asdict(each) for each in policies],
+            }
+            for run, (seed, policies) in zip(runs, found, strict=True)
+        ],
+    }
+
+
+def _tell(scene: Scene, found: list[tuple[int | None, list[Summary]]]) -> None:
+    """A line for each policy, the median over seeds; and each seed's tasks where there are several."""
+    facts(scene.about)
+    if not found:
+        return
+    sys.stdout.write("\n")
+    used = ("cpu", "memory", "write", "read", "links")
+    columns = ("policy", "tasks", "jobs", "revenue", *used, "ms a job", "p95")
+    several = [f"seed {seed}" for seed, _ in found] if len(found) > 1 else []
+    rows = []
+    for each in zip(*(policies for _, policies in found), strict=True):
+        parts = [(one.tasks, one.jobs, one.revenue, *one.used) for one in each]
+        times = [one.job_ms[:2] for one in each]
+        rows.append(
+            [
+                each[0].policy,
+                *(f"{_median(column):.1%}" for column in zip(*parts, strict=True)),
+                *(f"{_median(column):.2f}" for column in zip(*times, strict=True)),
+                *(f"{one.tasks:.1%}" for one in each if several),
+            ]
+        )
+    table((*columns, *several), rows, right=(*columns[1:], *several))
+
+
+def _median(values: tuple[float, ...]) -> float:
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _write(out: Path, runs: list[Run], summary: dict[str, object]) -> None:
+    """summary.json, instants.csv, and pictures where that is possible."""
+    from dios import plotting  # noqa: PLC0415 - needs an extra
+    from dios.packer.simulate import instants_csv, pictures_of  # noqa: PLC0415 - needs an extra
+
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    text = instants_csv([(run.seed, run.simulation) for run in runs])
+    (out / "instants.csv").write_text(text, encoding="utf-8")
+    written = ["summary.json", "instants.csv"]
+    if not plotting.can_draw():
+        say(f"matplotlib is not installed, so there are no pictures: {plotting.INSTALL}")
+    elif runs:
+        for drawn in pictures_of(runs[0].simulation):
+            plotting.draw(drawn, out / f"{drawn.name}.png")
+            written.append(f"{drawn.name}.png")
+    say(f"wrote {', '.join(written)} in {out}")

@@ -1,0 +1,214 @@
+"""``dios explain`` and ``dios sched status | models | set-model | history | export``: a cluster's scheduler.
+
+Not for: the answers, which the cluster's coordinator gives (``dios.firmament.coordinator.query_handler``).
+Nothing
+numeric is loaded here: any node answers, wherever its coordinator is.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import opened
+from dios.cli.common.output import JsonOption, NodeOption, facts, reporting, say, size_text, table, write_json
+from dios.errors import InvalidError
+
+STATUS: Final = "\b\nFor example:\n  dios sched status\n  dios sched status --json"
+MODELS: Final = "\b\nFor example:\n  dios sched models"
+SET_MODEL: Final = "\b\nFor example:\n  dios sched set-model coco\n  dios sched set-model spread"
+HISTORY: Final = "\b\nFor example:\n  dios sched history\n  dios sched history --json"
+EXPORT: Final = (
+    "\b\nFor example:\n  dios sched export --dimacs network.dimacs   (then: dios solve network.dimacs)\n"
+    "  dios sched export --dot - | dot -Tsvg > network.svg"
+)
+EXPLAIN: Final = "\b\nFor example:\n  dios explain job.py\n  dios explain 3f9a --json"
+
+_MS: Final = 1000
+
+
+def ask(node: str | None, question: dict[str, object]) -> dict[str, object]:
+    """The coordinator's answer; raises InvalidError with its words when it refuses."""
+    with opened(node) as place:
+        answer = json.loads(place.node.ask_scheduler(json.dumps(question).encode()))
+    if not isinstance(answer, dict) or not answer.pop("ok", False):
+        told = answer.get("error") if isinstance(answer, dict) else None
+        raise InvalidError(str(told or "the coordinator's answer makes no sense"))
+    return answer
+
+
+def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
+    """Who schedules, by which model, what is set aside on each node, and what went wrong lately."""
+    with reporting("dios sched status", as_json=as_json):
+        found = ask(node, {"ask": "status"})
+        if as_json:
+            write_json(found)
+            return
+        facts(
+            [
+                ("coordinator", f"{found['coordinator']} ({found['set_up']})"),
+                ("model", str(found["model"])),
+                ("tasks", f"{found['running']} run, {found['waiting']} wait"),
+                ("rounds", _last_round(found)),
+                ("measured", _measured(found)),
+            ]
+        )
+        rows = [
+            (
+                str(row["node"]),
+                str(row["rack"] or "-"),
+                str(row["running"]),
+                f"{row['cpus_set_aside']:g} of {row['cpus']}",
+                f"{_size(row['memory_set_aside'])} of {_size(row['memory_bytes'])}",
+                ("draining" if row["draining"] else "") + ("" if row["coordinator"] else " no coordinator"),
+            )
+            for row in _rows(found, "nodes")
+        ]
+        table(("NODE", "RACK", "TASKS", "CPUS SET ASIDE", "MEMORY SET ASIDE", ""), rows, right=("TASKS",))
+        for problem in _texts(found, "problems"):
+            say(f"problem: {problem}")
+
+
+def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
+    """The cost models that there are, and which one is in use."""
+    with reporting("dios sched models", as_json=as_json):
+        found = ask(node, {"ask": "models"})
+        if as_json:
+            write_json(found)
+            return
+        rows = [
+            ("*" if row["model"] == found["current"] else "", str(row["model"]), str(row["summary"]))
+            for row in _rows(found, "models")
+        ]
+        table(("", "MODEL", "WHAT IT DOES"), rows)
+
+
+def set_model(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `dios sched models` lists them.")],
+    node: NodeOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Schedule by another cost model from now on, until the coordinator ends.
+
+    For good it is the setting `cost_model` of the nodes. What runs is judged anew: it may be moved.
+    """
+    with reporting("dios sched set-model", as_json=as_json):
+        found = ask(node, {"ask": "set-model", "model": name})
+        if as_json:
+            write_json(found)
+        else:
+            say(f"the cluster is scheduled by {found['model']} now; before it was {found['before']}")
+
+
+def history(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
+    """The last rounds: what each changed, what it cost, how long it took, and which solver won."""
+    with reporting("dios sched history", as_json=as_json):
+        found = ask(node, {"ask": "history"})
+        if as_json:
+            write_json(found)
+            return
+        rows = [
+            (
+                str(row["number"]),
+                str(row["model"]),
+                str(row["algorithm"]),
+                _changes(row),
+                str(row["waiting"]),
+                str(row["running"]),
+                f"{float(str(row['solve_s'])) * _MS:.1f}",
+                f"{float(str(row['total_s'])) * _MS:.1f}",
+                "; ".join(_texts(row, "faults")) or ("" if row["stands"] else "the last schedule stands"),
+            )
+            for row in _rows(found, "rounds")
+        ]
+        head = ("ROUND", "MODEL", "SOLVER", "CHANGES", "WAIT", "RUN", "SOLVE MS", "ALL MS", "FAULTS")
+        table(head, rows, right=("ROUND", "WAIT", "RUN", "SOLVE MS", "ALL MS"))
+
+
+def export(
+    *,
+    dimacs: Annotated[
+        str, typer.Option("--dimacs", metavar="FILE", help="Write the network as DIMACS; - is the output.")
+    ] = "",
+    dot: Annotated[
+        str, typer.Option("--dot", metavar="FILE", help="Write a picture's text for Graphviz.")
+    ] = "",
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The flow network as the next round would solve it: for other solvers, or to be looked at."""
+    with reporting("dios sched export", as_json=as_json):
+        if bool(dimacs) == bool(dot):
+            raise InvalidError("say where to: --dimacs FILE or --dot FILE, where - is the standard output")
+        found = ask(node, {"ask": "export", "as": "dot" if dot else "dimacs"})
+        text, path = str(found["text"]), dimacs or dot
+        if as_json:
+            write_json({"format": "dot" if dot else "dimacs", "text": text})
+        elif path == "-":
+            typer.echo(text, nl=False)
+        else:
+            Path(path).write_text(text, encoding="utf-8")
+            say(f"written: {path}")
+
+
+def explain(
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="A fingerprint's beginning, or a label; of one that waits, too."),
+    ],
+    node: NodeOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Why a task waits, or why it is where it is: from the scheduler's network as it is now.
+
+    The path of its unit of flow with the cost of each arc, the places that were dearer, the arc that binds,
+    what excludes other nodes, and what would have to change.
+    """
+    with reporting("dios explain", as_json=as_json):
+        found = ask(node, {"ask": "explain", "task": task})
+        if as_json:
+            write_json(found)
+            return
+        for line in _texts(found, "lines"):
+            typer.echo(line)
+
+
+def _rows(found: dict[str, object], key: str) -> list[dict[str, object]]:
+    rows = found.get(key)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _texts(found: dict[str, object], key: str) -> list[str]:
+    texts = found.get(key)
+    return [str(text) for text in texts] if isinstance(texts, list) else []
+
+
+def _measured(found: dict[str, object]) -> str:
+    missing = found.get("unmeasured")
+    if not isinstance(missing, dict) or not missing:
+        return "all of a task's counters (Table 6.4 of the thesis)"
+    return f"all of a task's counters but {len(missing)} that this machine lacks: --json names them, and why"
+
+
+def _size(value: object) -> str:
+    return size_text(int(str(value)))
+
+
+def _last_round(found: dict[str, object]) -> str:
+    last = found.get("last_round")
+    if not isinstance(last, dict):
+        return "none yet"
+    return (
+        f"{found['rounds']}; the last took {float(str(last['total_s'])) * _MS:.1f} ms ({last['algorithm']})"
+    )
+
+
+def _changes(row: dict[str, object]) -> str:
+    kinds = row.get("kinds")
+    found = kinds.items() if isinstance(kinds, dict) else ()
+    return ", ".join(f"{count} {kind}" for kind, count in found) or "-"

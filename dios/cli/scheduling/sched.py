@@ -1,0 +1,26 @@
+"""``dios sched``: the cluster scheduler, Firmament.
+
+Not for: its parts; each sub-command has a module of its own, or stands below. ``dios.firmament`` is loaded
+inside the commands alone: it needs the extra ``cluster``, and nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from dios.cli.scheduling import live, simulate
+
+app: Final = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="The cluster scheduler, Firmament."
+)
+app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("status", epilog=live.STATUS)(live.status)
+app.command("models", epilog=live.MODELS)(live.models)
+app.command("set-model", epilog=live.SET_MODEL)(live.set_model)
+app.command("history", epilog=live.HISTORY)(live.history)
+app.command("export", epilog=live.EXPORT)(live.export)
+
+explain_app: Final = typer.Typer(rich_markup_mode=None)
+explain_app.command("explain", epilog=live.EXPLAIN)(live.explain)

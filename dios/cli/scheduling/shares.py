@@ -1,0 +1,217 @@
+"""``dios shares`` and ``dios quota``: who holds how much of the cluster, and who may hold how much.
+
+Not for: the answers, which the cluster's coordinator gives (``dios.firmament.coordinator.query_handler``),
+nor for the
+limits of single nodes (``dios limits``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    reporting,
+    say,
+    size_text,
+    span_text,
+    table,
+    write_json,
+)
+from dios.cli.common.principals import principal_of, principal_text
+from dios.cli.scheduling.live import ask
+from dios.errors import InvalidError
+from dios.node.limit_text import NONE, parse_size
+
+WATCH_S: Final = 1.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
+_SHARES: Final = "\b\nFor example:\n  dios shares\n  dios shares --watch\n  dios shares --json"
+_SET: Final = (
+    "\b\nFor example:\n  dios quota set alice --weight 2\n  dios quota set uid:1000 cpus=16 memory=64GiB\n"
+    "  dios quota set uid:1000 cpus=none"
+)
+_BYTES: Final = frozenset({"memory", "disk_io", "network"})
+_HEAD: Final = ("PRINCIPAL", "WEIGHT", "RIGHT", "SHARE", "OF", "COMMITMENT", "CREDIT", "RUN", "WAIT", "QUOTA")
+_RIGHT: Final = ("WEIGHT", "RIGHT", "SHARE", "COMMITMENT", "CREDIT", "RUN", "WAIT")
+_RULES: Final = {
+    "sdrf": "who has least, and took least beyond its right before, goes first",
+    "drf": "who has least goes first",
+    "fifo": "nobody goes first: the cost model alone decides",
+}
+
+app: Final = typer.Typer(rich_markup_mode=None)
+quota_app: Final = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(epilog=_SHARES)
+def shares(
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
+    ] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who shares the cluster, and who goes first while not all have room.
+
+    RIGHT is a principal's part by weight; SHARE the largest part that it holds of any resource, and OF which;
+    COMMITMENT what it took beyond its right, averaged over the past; CREDIT by how much that lies below the
+    mean of all. The nodes' own user sees everybody, others themselves. --watch --json prints lines.
+    """
+    with reporting("dios shares", as_json=as_json):
+        if not watch:
+            found = ask(node, {"ask": "shares"})
+            write_json(found) if as_json else _show(found)
+            return
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                found = ask(node, {"ask": "shares"})
+                if as_json:
+                    sys.stdout.write(json.dumps(found) + "\n")
+                else:
+                    if sys.stdout.isatty():
+                        sys.stdout.write(_CLEAR)
+                    _show(found)
+                sys.stdout.flush()
+                time.sleep(WATCH_S)
+
+
+@quota_app.callback(invoke_without_command=True, epilog=_SET)
+def quota(context: typer.Context, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Show who may hold how much of the cluster at once, and of which weight everybody is."""
+    with reporting("dios quota", as_json=as_json):
+        if context.invoked_subcommand is not None:
+            if node is not None or as_json:
+                raise InvalidError("options stand behind the command: dios quota set ... --json")
+            return
+        found = ask(node, {"ask": "shares"})
+        if as_json:
+            write_json(found["principals"])
+        else:
+            _show_terms(found)
+
+
+@quota_app.command("set", epilog=_SET)
+def set_quota(
+    principal: Annotated[str, typer.Argument(metavar="WHO", help="uid:1000, or a user's name.")],
+    bounds: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORD=VALUE...",
+            help="tasks, cpus, memory, disk_io or network: a number, a size (64GiB), or none.",
+        ),
+    ] = None,
+    *,
+    weight: Annotated[
+        float | None,
+        typer.Option("--weight", metavar="W", help="Its right is its part of all weights; 1 at first."),
+    ] = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set what a principal may hold of the cluster at once, or its weight; for whoever runs the nodes.
+
+    It holds for runs that are scheduled, in the whole cluster, and outlives coordinators and restarts. What
+    runs already stays, also above a new quota.
+    """
+    with reporting("dios quota set", as_json=as_json):
+        wanted = dict(_bound(word) for word in bounds or [])
+        if not wanted and weight is None:
+            raise InvalidError("nothing to set: say --weight W, or words like cpus=16; --help shows them")
+        who = principal_of(principal)
+        if not who:
+            raise InvalidError(f"{principal!r} is no principal: say uid:1000, or a user's name")
+        found = ask(node, {"ask": "quota", "principal": who, "weight": weight, "quota": wanted})
+        if as_json:
+            write_json(found["principals"])
+            return
+        _show_terms(found)
+        say("`dios shares` shows what everybody holds")
+
+
+def _bound(word: str) -> tuple[str, float | None]:
+    name, equals, value = word.partition("=")
+    if not equals or name not in {"tasks", "cpus", *_BYTES}:
+        raise InvalidError(f"{word!r} is no bound: say tasks, cpus, memory, disk_io or network, like cpus=16")
+    if value.strip().lower() == NONE:
+        return name, None
+    try:
+        return name, float(parse_size(value)) if name in _BYTES else float(value)
+    except ValueError as error:
+        hint = str(error) if name in _BYTES else "a number, or none"
+        raise InvalidError(f"{name} is {value!r}; it must be {hint}") from None
+
+
+def _accounts(found: dict[str, object]) -> list[dict[str, object]]:
+    rows = found["principals"]
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _show(found: dict[str, object]) -> None:
+    rows = [
+        (
+            principal_text(str(row["principal"])),
+            f"{row['weight']:g}",
+            _part(row["entitlement"]),
+            _part(row["share"]),
+            str(row["resource"]),
+            _part(row["commitment"]),
+            _part(row["credit"], signed=True),
+            str(row["running"]),
+            str(row["waiting"]),
+            _quota_text(row["quota"]),
+        )
+        for row in _accounts(found)
+    ]
+    if rows:
+        table(_HEAD, rows, right=_RIGHT)
+    else:
+        say("nobody has run anything that was scheduled; `dios run job.py` does")
+    rule = str(found["fairness"])
+    if rule == "sdrf":
+        span = f"; the past counts for {span_text(round(float(str(found['memory_s'])) * 1e9))}"
+    else:
+        span = ""
+    say(f"{rule}: {_RULES.get(rule, '')}{span}; shared by {found['sharing']}")
+    rates = found.get("rates")
+    for row in rates if isinstance(rates, list) else []:
+        who = principal_text(str(row["principal"]))
+        say(f"rate: {who} at most {size_text(int(row['bytes_s']))}/s of {row['traffic']} at {row['node']}")
+
+
+def _show_terms(found: dict[str, object]) -> None:
+    rows = [
+        (
+            principal_text(str(row["principal"])),
+            f"{row['weight']:g}",
+            _part(row["entitlement"]),
+            _quota_text(row["quota"]),
+        )
+        for row in _accounts(found)
+    ]
+    table(("PRINCIPAL", "WEIGHT", "RIGHT", "QUOTA"), rows, right=("WEIGHT", "RIGHT"))
+
+
+def _part(value: object, *, signed: bool = False) -> str:
+    """A part of the cluster in per cent; tiny ones are no zero."""
+    part = 100 * float(str(value))
+    shown = f"{part:+.1f} %" if signed else f"{part:.1f} %"
+    if part and abs(part) < 0.05:
+        shown = f"{part:+.1e} %" if signed else f"{part:.1e} %"
+    return shown
+
+
+def _quota_text(value: object) -> str:
+    found = value if isinstance(value, dict) else {}
+    parts = [
+        f"{name}={size_text(int(bound)) if name in _BYTES else format(bound, 'g')}"
+        for name, bound in found.items()
+    ]
+    return " ".join(parts) or "-"

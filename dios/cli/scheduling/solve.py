@@ -1,0 +1,158 @@
+"""``dios solve``: the cheapest flow of a network in a file, with the solvers of the cluster scheduler.
+
+Not for: solving (``dios.firmament.solvers``), or a cluster's own network (``dios sched``). The solvers are
+loaded inside of the command alone: they need the extra ``cluster``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dios.cli.common.extras import needing_cluster
+from dios.cli.common.output import FAILED, JsonOption, facts, plain, progress, reporting, say, write_json
+
+if TYPE_CHECKING:
+    from dios.firmament.solvers import FlowProblem, FlowSolution
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+EXAMPLES: Final = (
+    "\b\nExamples:\n"
+    "  dios solve network.dimacs\n"
+    "  dios solve network.dimacs --algorithm race --flow answer.flow\n"
+    "  dios solve network.dimacs --json | jq .cost\n"
+    "\b\nA network of two vertices, one unit, one arc:\n"
+    "  p min 2 1\n"
+    "  n 1 1\n"
+    "  n 2 -1\n"
+    "  a 1 2 0 1 5"
+)
+
+
+def _certified(problem: FlowProblem, solution: FlowSolution) -> str:
+    """What the independent check has against the solution; empty when it holds."""
+    from dios.firmament.solvers import CertificateError, certificate  # noqa: PLC0415 - needs an extra
+
+    try:
+        certificate(problem, solution)
+    except CertificateError as error:
+        return error.message
+    return ""
+
+
+def _write_flow(path: Path, problem: FlowProblem, solution: FlowSolution) -> None:
+    """The arcs that carry something, as DIMACS has it: ``s cost``, then ``f tail head flow``."""
+    with path.open("w", encoding="ascii") as file:
+        file.write(f"c the cheapest flow, by {solution.algorithm}; arcs without flow are left out\n")
+        file.write(f"s {solution.cost}\n")
+        for arc in solution.flow.nonzero()[0].tolist():
+            tail, head = problem.tail[arc] + 1, problem.head[arc] + 1
+            file.write(f"f {tail} {head} {solution.flow[arc]}\n")
+
+
+def _as_json(
+    problem: FlowProblem, solution: FlowSolution, against: str, seconds: dict[str, float]
+) -> dict[str, object]:
+    return {
+        "status": solution.status,
+        "cost": solution.cost if solution.status == "optimal" else None,
+        "reason": solution.reason,
+        "algorithm": solution.algorithm,
+        "certificate": not against,
+        "against": against,
+        "vertices": problem.vertices,
+        "arcs": problem.arcs,
+        "seconds": {name: round(each, 6) for name, each in seconds.items()},
+    }
+
+
+def _show(problem: FlowProblem, solution: FlowSolution, against: str, seconds: dict[str, float]) -> None:
+    rows = [("network", f"{problem.vertices} vertices, {problem.arcs} arcs"), ("status", solution.status)]
+    if solution.status == "optimal":
+        rows.append(("cost", str(solution.cost)))
+    if solution.reason:
+        rows.append(("reason", solution.reason))
+    rows += [
+        ("algorithm", solution.algorithm),
+        ("certificate", f"NO: {against}" if against else "yes, checked independently"),
+        ("time", ", ".join(f"{name} {each:.3f} s" for name, each in seconds.items())),
+    ]
+    facts(rows)
+
+
+def _solve(
+    path: Path, algorithm: str, telling: Callable[[str], None]
+) -> tuple[FlowProblem, FlowSolution, str, dict[str, float]]:
+    """Problem, solution, what is against it, and how long each step took."""
+    with needing_cluster("the solvers"):
+        from dios.firmament.solvers import FlowProblem, algorithms, solve  # noqa: PLC0415 - needs an extra
+        from dios.firmament.solvers.errors import UnknownAlgorithmError  # noqa: PLC0415 - the same
+        from dios.firmament.solvers.portfolio import race  # noqa: PLC0415 - the same
+
+        # Before a large file is read: a name that is wrong is known at once.
+        if algorithm not in algorithms():
+            raise UnknownAlgorithmError(f"no algorithm '{algorithm}'; there are {', '.join(algorithms())}")
+        marks = [time.perf_counter()]
+        telling("reading")
+        problem = FlowProblem.from_dimacs(path)
+        marks.append(time.perf_counter())
+        telling(f"{problem.vertices} vertices, {problem.arcs} arcs; the first time it compiles for a while")
+        # In a thread of its own: Ctrl-C does not reach the main one inside of a kernel.
+        solution = race(problem, {algorithm: lambda network, _: solve(network, algorithm)})
+        marks.append(time.perf_counter())
+        telling("checking")
+        against = _certified(problem, solution)
+        marks.append(time.perf_counter())
+    took = [after - before for before, after in pairwise(marks)]
+    return problem, solution, against, dict(zip(("read", "solve", "check"), took, strict=True))
+
+
+@app.command(epilog=EXAMPLES)
+def solve(
+    *,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A minimum-cost flow problem in DIMACS' format.")
+    ],
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm",
+            metavar="NAME",
+            help="auto, auction, cost_scaling, relaxation, successive_shortest, race, or ortools; "
+            "auto chooses by the network's shape.",
+        ),
+    ] = "auto",
+    flow: Annotated[
+        Path | None,
+        typer.Option(
+            "--flow", metavar="OUT", help="Write the flow of each arc that carries any to this file."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the cheapest flow of a network, and check it independently.
+
+    Needs no node. Exit status 0 when there is an optimal flow and its certificate holds, 1 otherwise: also
+    when the network is infeasible or its cost has no lower end, which the output says with the reason.
+    """
+    with reporting("dios solve", as_json=as_json):
+        with progress(f"solving {plain(file.name)}") as telling:
+            problem, solution, against, seconds = _solve(file, algorithm, telling)
+        if as_json:
+            write_json(_as_json(problem, solution, against, seconds))
+        else:
+            _show(problem, solution, against, seconds)
+        if flow is not None and solution.status == "optimal":
+            _write_flow(flow, problem, solution)
+        elif flow is not None:
+            say(f"no flow was written to {flow}: there is no optimal one")
+        sys.stdout.flush()
+        if against or solution.status != "optimal":
+            raise typer.Exit(FAILED)

@@ -1,0 +1,225 @@
+"""``dios describe``: one task, told whole: what it is, was given, used, and why it ended.
+
+Not for: wording an end (``dios.cli.tasks.endings``), or a list of tasks (``dios ps``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import opened
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    facts,
+    plain,
+    reporting,
+    say,
+    size_text,
+    span_text,
+    time_text,
+    write_json,
+)
+from dios.cli.nodes.audit import entry_line, log_folder, records_about
+from dios.cli.nodes.limits import usage_json, usage_rows
+from dios.cli.tasks.control import TaskArgument, described
+from dios.cli.tasks.endings import advice_for, cause_text, reason_lines
+from dios.client.ops.attributes import rights_text
+from dios.client.ops.usage import Description, Given
+from dios.client.sync.node import Task
+from dios.errors import DiosError, EndOfStreamError, TimeLimitError
+from dios.host.audit.reader import Entry
+from dios.node.limit_text import NONE
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Permission
+
+LAST_LINES: Final = 10
+RECORDS: Final = 8
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+def _given_line(given: Given) -> str:
+    rights = rights_text(Permission(given.permissions))
+    state = "  GONE" if given.gone else "  changed since" if given.changed else ""
+    kind = given.type.name.lower()
+    label = f"{given.label}  " if given.label else ""
+    return f"  {given.fingerprint}  {rights}  {label}{kind}, {size_text(given.size)}{state}"
+
+
+def _given_json(given: Given) -> dict[str, object]:
+    return {
+        "fingerprint": given.fingerprint,
+        "label": given.label,
+        "type": given.type.name.lower(),
+        "rights": rights_text(Permission(given.permissions)),
+        "size": given.size,
+        "gone": given.gone,
+        "changed": given.changed,
+    }
+
+
+def console_tail(task: Task) -> tuple[list[str], bool]:
+    """The last lines that a task wrote, and whether there are more."""
+    text = bytearray()
+    with contextlib.suppress(EndOfStreamError, TimeLimitError):
+        console = task.console()
+        while True:
+            text += console.receive(timeout=0)
+    lines = text.decode(errors="replace").splitlines()
+    return lines[-LAST_LINES:], len(lines) > LAST_LINES
+
+
+def _records(data: Path | None, node: str | None, task: str) -> list[Entry] | None:
+    """The audit log's last records about a task; None where this person may not read the log."""
+    try:
+        return list(deque(records_about(log_folder(data, node), task), maxlen=RECORDS))
+    except (DiosError, OSError):
+        return None
+
+
+def _show_identity(found: Description, groups: dict[str, str]) -> None:
+    status = found.status
+    until = status.ended_ns or time.time_ns()
+    began = time_text(status.started_ns)
+    ran = span_text(until - status.started_ns) if status.started_ns else "-"
+    pairs = [
+        ("task", status.fingerprint),
+        ("label", status.label or "-"),
+        ("state", cause_text(status)),
+        ("brand", status.brand.name.lower()),
+        ("for", status.principal),
+        ("started by", status.parent or "-"),
+        ("program", found.executable),
+        ("groups", ", ".join(groups.get(mark, mark) for mark in found.groups) or "none but its own"),
+        ("arguments", " ".join(map(repr, found.arguments)) or "none"),
+        ("began", f"{began}, {'ran' if status.ended else 'runs for'} {ran}"),
+    ]
+    if status.pid and not status.ended:
+        pairs.append(("process", str(status.pid)))
+    if status.ended:
+        pairs.append(("used", f"{span_text(found.cpu_ms * 1_000_000)} of CPU time, {_peak(found)}"))
+    facts(pairs)
+    for title, handed in (("inputs", found.inputs), ("outputs", found.outputs)):
+        _section(title, [_given_line(given) for given in handed])
+
+
+def _peak(found: Description) -> str:
+    return (
+        f"{size_text(found.memory_bytes)} of memory at its peak" if found.memory_bytes else "memory unknown"
+    )
+
+
+def _section(title: str, lines: list[str]) -> None:
+    if lines:
+        sys.stdout.write("\n".join([title, *map(plain, lines)]) + "\n")
+
+
+def _show_use(found: Description) -> None:
+    own = [
+        ("memory", size_text(found.memory_limit_bytes) if found.memory_limit_bytes else "none"),
+        ("CPU time", span_text(found.cpu_limit_ms * 1_000_000) if found.cpu_limit_ms else "none"),
+    ]
+    lines = [f"  of its process: {name} {value}" for name, value in own]
+    for _, word, used, limit, share, bar in usage_rows("", found.usage):
+        told = f"{used} used, no limit" if limit == NONE else f"{used} of {limit}, {share}  {bar}"
+        lines.append(f"  of it and all it starts: {word:<10} {told}")
+    _section("limits", lines)
+
+
+def _show_end(found: Description) -> None:
+    status = found.status
+    lines = [f"  {line}" for line in reason_lines(status)]
+    advice = advice_for(status)
+    if advice:
+        lines.append(f"  try: {advice}")
+    _section("why it ended", lines)
+
+
+def _next_commands(found: Description) -> list[str]:
+    mark = found.status.fingerprint
+    told = [f"next: dios logs {mark}"]
+    if found.status.ended:
+        told.append(
+            f"      dios debug {mark}   (cannot: {plain(found.not_repeatable)})"
+            if found.not_repeatable
+            else f"      dios debug {mark}"
+        )
+    else:
+        told.append(f"      dios pause {mark}, dios kill {mark}")
+    return told
+
+
+@app.command(epilog="\b\nExamples:\n  dios describe job.py\n  dios describe 3f9a --json | jq .cause")
+def describe(
+    task: TaskArgument,
+    *,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="The node's data directory, for its log.")
+    ] = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell about one task: what it was given, what it may use and used, why it ended, what to do next.
+
+    Also its last lines, and its records in the audit log where you may read that. Arguments are shown as
+    they were given.
+    """
+    with reporting("dios describe", as_json=as_json), opened(node) as place:
+        handle, _ = place.task(task)
+        found = place.node.describe(handle)
+        lines, more = console_tail(handle)
+        records = _records(data, node, found.status.fingerprint)
+        if as_json:
+            write_json(_as_json(found, lines, records))
+            return
+        groups = {fingerprint(name): alias for alias, name in place.keyring.groups.items()}
+        _show_identity(found, groups)
+        _show_use(found)
+        if found.status.ended:
+            _show_end(found)
+        _section(f"last lines{' (dios logs shows all)' if more else ''}", [f"  {line}" for line in lines])
+        _section("audit log", [entry_line(entry) for entry in records or ()])
+        if records is None:
+            say("the audit log is not yours to read")
+        for line in _next_commands(found):
+            say(line)
+
+
+def _as_json(found: Description, lines: list[str], records: list[Entry] | None) -> dict[str, object]:
+    return {
+        **described(found.status),
+        "why": reason_lines(found.status),
+        "advice": advice_for(found.status),
+        "executable": found.executable,
+        "groups": list(found.groups),
+        "inputs": [_given_json(given) for given in found.inputs],
+        "outputs": [_given_json(given) for given in found.outputs],
+        "arguments": list(found.arguments),
+        "memory_limit_bytes": found.memory_limit_bytes,
+        "cpu_limit_ms": found.cpu_limit_ms,
+        "cpu_ms": found.cpu_ms,
+        "memory_bytes": found.memory_bytes,
+        "usage": usage_json(found.usage),
+        "not_repeatable": found.not_repeatable,
+        "last_lines": lines,
+        "audit": None
+        if records is None
+        else [
+            {
+                "index": entry.index,
+                "action": entry.record.action,
+                "outcome": entry.record.outcome,
+                "subject": entry.record.subject,
+                "detail": entry.record.detail,
+            }
+            for entry in records
+        ],
+    }

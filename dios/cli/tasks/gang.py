@@ -1,0 +1,208 @@
+"""Several tasks of one job in one command, each with a connection and a thread of its own.
+
+For: `dios run --gang` and `dios run JOB.toml`. Not for: what makes them one job, which the scheduler sees to
+(thesis §6.3.3; Packer paper, section III).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from dios.cli.common.output import INTERRUPTED, err, plain, say, table, write_json
+from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.tasks.control import described
+from dios.cli.tasks.endings import cause_text
+from dios.errors import DiosError, EndOfStreamError, UnreachableError
+from dios.wire.types import Cause
+
+if TYPE_CHECKING:
+    from dios.cli.common.context import Place
+    from dios.cli.tasks.work_options import Gang, Needs
+    from dios.client.ops.status import Status
+    from dios.client.sync.node import Task
+
+_FAILED: Final = 125
+
+OpenPlace = Callable[[], AbstractContextManager["Place"]]
+
+
+@dataclass
+class Member:
+    """One task of the job, and the thread that waits for it.
+
+    ``mark`` stands before its lines; it is begun ``after_s`` seconds from now, and once more when it is
+    preempted, if it is ``restartable``.
+    """
+
+    mark: str
+    begin: Callable[[Place], Task]
+    after_s: float = 0.0
+    restartable: bool = False
+    task: Task | None = None
+    status: Status | None = None
+    error: DiosError | None = None
+    placed: threading.Event = field(default_factory=threading.Event)
+
+
+def run_gang(
+    open_place: OpenPlace,
+    begin: Callable[[Place], Task],
+    needs: Needs,
+    gang: Gang,
+    *,
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Run the tasks of a gang, and return the largest of their exit statuses."""
+    members = [Member(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
+    waits = f"waiting until at least {gang.least} of {gang.tasks} tasks have their places"
+    return run_members(open_place, members, waits, least=gang.least, detach=detach, as_json=as_json)
+
+
+def run_members(
+    open_place: OpenPlace,
+    members: Sequence[Member],
+    waits: str = "",
+    *,
+    least: int = 0,
+    detach: bool,
+    as_json: bool,
+    keep: Callable[[], None] | None = None,
+    keep_s: float = 1.0,
+) -> int:
+    """Run tasks, and return the largest of their exit statuses.
+
+    Their output comes line by line with the task's mark before it; with JSON the result alone goes to the
+    standard output. Ctrl-C ends all that run, and withdraws those that wait. Until ``least`` have their
+    places, it shows what ``waits``. ``keep`` is called every ``keep_s`` seconds.
+    """
+    output = sys.stderr.buffer if as_json else sys.stdout.buffer
+    lock, stopping = threading.Lock(), threading.Event()
+
+    def work(member: Member) -> None:
+        try:
+            if stopping.wait(member.after_s):
+                return
+            with open_place() as place:
+                member.task = member.begin(place)
+                member.placed.set()
+                while not detach:
+                    _stream(member.task, member.mark, output, lock)
+                    ended = member.task.wait()
+                    if not (member.restartable and ended.cause is Cause.PREEMPTED):
+                        member.status = ended
+                        break
+                    say(f"task {ended.fingerprint} was preempted; it is run again")
+                    member.task = member.begin(place)
+        except DiosError as error:
+            member.error = error
+        finally:
+            member.placed.set()
+
+    threads = [threading.Thread(target=work, args=(member,), daemon=True) for member in members]
+    for thread in threads:
+        thread.start()
+    try:
+        with stopped_by_signals():
+            if least:
+                with err().status(waits):
+                    for member in members[:least]:
+                        member.placed.wait()
+            _join(threads, keep, keep_s)
+    except (KeyboardInterrupt, Stopped) as stopped:
+        stopping.set()
+        _kill(open_place, members)
+        return stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
+    return _told(members, as_json=as_json)
+
+
+def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, keep_s: float) -> None:
+    if keep is None:
+        for thread in threads:
+            thread.join()
+        return
+    due = time.monotonic() + keep_s
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(max(0.0, due - time.monotonic()))
+            if time.monotonic() >= due:
+                due = time.monotonic() + keep_s
+                keep()
+
+
+def _stream(task: Task, name: str, output: BinaryIO, lock: threading.Lock) -> None:
+    """What a task prints, whole lines with its mark before them, until it has ended."""
+    rest, mark = b"", f"[{name}] ".encode()
+    with contextlib.suppress(EndOfStreamError, UnreachableError):
+        console = task.console()
+        while True:
+            *lines, rest = (rest + console.receive()).split(b"\n")
+            with lock:
+                output.write(b"".join(mark + line + b"\n" for line in lines))
+                output.flush()
+    if rest:
+        with lock:
+            output.write(mark + rest + b"\n")
+            output.flush()
+
+
+def _kill(open_place: OpenPlace, members: Sequence[Member]) -> None:
+    running = [member.task for member in members if member.task is not None and member.status is None]
+    say(f"killing the {len(running)} tasks that run")
+    with contextlib.suppress(DiosError), open_place() as place:
+        for task in running:
+            with contextlib.suppress(DiosError):
+                place.task(task.fingerprint)[0].kill()
+
+
+def _told(members: Sequence[Member], *, as_json: bool) -> int:
+    """Say how each ended."""
+    if as_json:
+        write_json([_row(member) for member in members])
+    else:
+        rows = [
+            (
+                member.mark,
+                member.task.fingerprint if member.task is not None else "-",
+                member.task.node if member.task is not None else "-",
+                _end(member.status) if member.status is not None else _why(member),
+            )
+            for member in members
+        ]
+        table(("#", "TASK", "NODE", "END"), rows)
+    return max(_status(member) for member in members)
+
+
+def _end(status: Status) -> str:
+    text = cause_text(status)
+    return f"{text}: {plain(status.detail)}" if status.cause is Cause.PREEMPTED and status.detail else text
+
+
+def _why(member: Member) -> str:
+    return "runs" if member.error is None else member.error.message
+
+
+def _status(member: Member) -> int:
+    if member.error is not None:
+        return _FAILED
+    return 0 if member.status is None else member.status.exit_status
+
+
+def _row(member: Member) -> dict[str, object]:
+    found: dict[str, object] = (
+        {"number": int(member.mark)} if member.mark.isdigit() else {"member": member.mark}
+    )
+    if member.status is not None:
+        found |= described(member.status)
+    elif member.task is not None:
+        found |= {"fingerprint": member.task.fingerprint, "node": member.task.node}
+    if member.error is not None:
+        found["error"] = member.error.message
+    return found

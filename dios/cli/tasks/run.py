@@ -1,0 +1,259 @@
+"""``dios run``: a program as a task, or as a gang of them.
+
+Not for: what it says of its needs (``dios.cli.tasks.work_options``), other tasks
+(``dios.cli.tasks.control``), or how an end is
+worded (``dios.cli.tasks.endings``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+
+import typer
+
+from dios import limits
+from dios.cli.common.context import Place, opened
+from dios.cli.common.output import (
+    INTERRUPTED,
+    JsonOption,
+    NodeOption,
+    facts,
+    reporting,
+    say,
+    size_text,
+    write_json,
+)
+from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.tasks import job as jobs
+from dios.cli.tasks.control import described, pour
+from dios.cli.tasks.endings import explain
+from dios.cli.tasks.gang import run_gang
+from dios.cli.tasks.work_options import Needs, needs_of, with_needs
+from dios.errors import DiosError, InvalidError, UnreachableError
+from dios.node.limit_text import limits_of_run, parse_size
+from dios.wire.nametext import format_name
+from dios.wire.types import Brand, Cause
+
+if TYPE_CHECKING:
+    from dios.client.ops.status import Status
+    from dios.client.sync.node import Task
+
+RUN_FAILED: Final = 125
+_HINT_S: Final = 2.0
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A Python program in one file, or a job's description (.toml).")
+]
+ArgumentsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
+]
+LabelOption = Annotated[
+    str, typer.Option("--label", metavar="TEXT", help="What `dios ps` calls it; default: FILE.")
+]
+MemoryOption = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
+]
+CpuSecondsOption = Annotated[float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")]
+GroupOption = Annotated[
+    list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group it is a member of.")
+]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", metavar="NAME", help="An object it may read: node.inputs."),
+]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit", metavar="WORD=VALUE", help="At most this for it and all it starts: tasks=10, cpu=5min."
+    ),
+]
+HostOption = Annotated[
+    str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: where it is scheduled.")
+]
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
+    "  dios run job.py --group analytics --input a.txt --input b.txt\n"
+    "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
+    "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
+    "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
+    "  dios run job.py --host n2         (--local: on the node that is asked)\n"
+    "  dios run job.py --cpus 2 --mem 1GiB --constraint gpu=yes   (then: dios explain)\n"
+    "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n"
+    "  dios run job.toml --group analytics   (a job over time; first: dios pack check job.toml)\n\n"
+    "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
+    "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
+)
+@with_needs
+def run(
+    file: FileArgument,
+    arguments: ArgumentsArgument = None,
+    *,
+    group: GroupOption = None,
+    inputs: InputOption = None,
+    limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it runs on.")] = False,
+    label: LabelOption = "",
+    memory: MemoryOption = "",
+    cpu_seconds: CpuSecondsOption = 0.0,
+    limit: LimitOption = None,
+    host: HostOption = "",
+    local: Annotated[bool, typer.Option("--local", help="Run it on the node that is asked.")] = False,
+    needs: Callable[[], Needs],
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a Python program as a task; its console is streamed, its exit status is passed on.
+
+    A task is pure unless you say --limbo: it has its inputs, its groups and its memory, and no files, network
+    or other programs. Its standard input is empty in either case. Ctrl-C kills it, and so does the end of
+    this command by SIGTERM or a closed terminal; one started with --detach goes on.
+
+    In a cluster the scheduler says where it runs, unless you do; it waits until what it needs is free there.
+
+    A description (FILE.toml) tells of several tasks, what they need and when. All of them have their places,
+    now and until the job's end, or the job is refused.
+    """
+    with (
+        reporting("dios run", as_json=as_json, status=RUN_FAILED),
+        contextlib.nullcontext(needs()) as wanted,
+        opened(node, group or ()) as place,
+    ):
+        opening = partial(opened, node, group or ())
+        if file.suffix == jobs.SUFFIX:
+            said = {"--label": label, "--memory": memory, "--cpu-seconds": cpu_seconds, "--limit": limit}
+            _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
+            options = jobs.Options(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
+            raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
+        _check(wanted, host, local=local, detach=detach)
+        name = label or file.name
+        work = wanted.of(name, [place.object(text) for text in wanted.near])
+        bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
+
+        def begin(at: Place) -> Task:
+            return at.node.run(
+                file,
+                groups=[at.group(alias) for alias in group or ()],
+                inputs=[at.object(text).restrict("read", "delegate", label=text) for text in inputs or ()],
+                args=arguments or (),
+                label=name,
+                brand=Brand.LIMBO if limbo else Brand.PURE,
+                limits=bounds,
+                host=host,
+                local=local,
+                work=work,
+            )
+
+        _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
+
+
+def _refuse_for_jobs(needs: Needs, said: Mapping[str, object]) -> None:
+    said = {**said, "--cpus and the like": needs != needs_of()}
+    named = ", ".join(option for option, value in said.items() if value)
+    if named:
+        raise InvalidError(f"what a job needs stands in its file: leave out {named}")
+
+
+def _check(needs: Needs, host: str, *, local: bool, detach: bool) -> None:
+    if detach and needs.restartable:
+        raise InvalidError("nobody would run it again: leave out one of --detach and --restartable")
+    if host and local:
+        raise InvalidError("say one of --host and --local: where it runs")
+    if needs.gang is not None and (host or local):
+        raise InvalidError("a gang is scheduled as a whole; leave out --host and --local")
+
+
+def _go(
+    place: Place,
+    opening: Callable[[], AbstractContextManager[Place]],
+    begin: Callable[[Place], Task],
+    needs: Needs,
+    label: str,
+    *,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Run the task, or the gang, and end as it does."""
+    if needs.gang is not None:
+        raise typer.Exit(run_gang(opening, begin, needs, needs.gang, detach=detach, as_json=as_json))
+    task = _placed(begin, place, label)
+    if detach:
+        _show_started(task, label, as_json=as_json)
+        return
+    # With --json the result alone goes to the standard output.
+    output = sys.stderr.buffer if as_json else sys.stdout.buffer
+    ended = attend(task, output)
+    while needs.restartable and ended.cause is Cause.PREEMPTED:
+        say(f"task {ended.fingerprint} was preempted; it is run again")
+        task = _placed(begin, place, label)
+        ended = attend(task, output)
+    if as_json:
+        write_json(described(ended))
+    else:
+        for line in explain(ended):
+            say(line)
+    raise typer.Exit(ended.exit_status)
+
+
+def _placed(begin: Callable[[Place], Task], place: Place, label: str) -> Task:
+    """The task once it has its place; says so when that takes long."""
+    text = f"{label} waits for its place: `dios explain {label}` says why; Ctrl-C gives it up"
+    hint = threading.Timer(_HINT_S, say, (text,))
+    hint.daemon = True
+    hint.start()
+    try:
+        return begin(place)
+    finally:
+        hint.cancel()
+
+
+def _memory(text: str) -> int:
+    if not text:
+        return 0
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise InvalidError(f"--memory must be {error}, not {text!r}") from None
+    least, most = limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX
+    if not least <= size <= most:
+        raise InvalidError(f"--memory must be from {size_text(least)} to {size_text(most)}, not {text!r}")
+    return size
+
+
+def _show_started(task: Task, label: str, *, as_json: bool) -> None:
+    if as_json:
+        name = format_name(task.name) if task.name else None
+        write_json({"fingerprint": task.fingerprint, "label": label, "name": name, "node": task.node})
+    else:
+        where = [("node", task.node)] if task.node else []
+        facts([("task", task.fingerprint), ("label", label), *where])
+        say(f"next: dios logs {task.fingerprint} --follow")
+
+
+def attend(task: Task, output: BinaryIO) -> Status:
+    """Stream the console until the task has ended; what ends this command kills it first."""
+    try:
+        with stopped_by_signals():
+            # When its node dies, its status says so; the console only that nobody answers.
+            with contextlib.suppress(UnreachableError):
+                pour(task.console(), output)
+            return task.wait()
+    except (KeyboardInterrupt, Stopped, OSError) as stopped:
+        with contextlib.suppress(OSError):
+            say(f"killing task {task.fingerprint}")
+        with contextlib.suppress(DiosError):
+            task.kill()
+        if isinstance(stopped, OSError):
+            raise
+        status = stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
+        raise typer.Exit(status) from None

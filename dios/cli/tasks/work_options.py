@@ -1,0 +1,177 @@
+"""What `dios run` says of a task's work: its options, and the ``Work`` made of them (thesis ch. 6).
+
+Not for: running (``dios.cli.tasks.run``), or what a scheduler makes of it (``dios.firmament``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
+
+import typer
+from msgspec.structs import replace
+
+from dios import limits
+from dios.cli.nodes.setting_options import seconds_of
+from dios.client.ops.scheduling import AFFINITIES, CLASSES, work
+from dios.errors import InvalidError
+from dios.node.limit_text import parse_size
+from dios.wire.messages import Near, Work
+
+if TYPE_CHECKING:
+    from dios.client.sync.node import Reference
+
+P = ParamSpec("P")
+
+CpusOption = Annotated[
+    float,
+    typer.Option("--cpus", metavar="N", min=0, help="Processors set aside for it."),
+]
+MemOption = Annotated[str, typer.Option("--mem", metavar="SIZE", help="Memory set aside for it: 2GiB.")]
+DiskOption = Annotated[
+    str,
+    typer.Option("--disk-io", metavar="RATE", help="Bytes a second of disks: 50MiB."),
+]
+NetOption = Annotated[str, typer.Option("--net", metavar="RATE", help="Bytes a second of links: 10MiB.")]
+PriorityOption = Annotated[
+    int,
+    typer.Option("--priority", metavar="N", min=0, help="The larger the sooner."),
+]
+DeadlineOption = Annotated[str, typer.Option("--deadline", metavar="SPAN", help="Done in: 90s, 5min, 2h.")]
+ClassOption = Annotated[
+    str,
+    typer.Option("--class", metavar="CLASS", help=f"Next to others it is a {', '.join(CLASSES)}."),
+]
+GangOption = Annotated[
+    str,
+    typer.Option("--gang", metavar="K/N", help="N tasks, of which at least K start together."),
+]
+NearOption = Annotated[
+    list[str] | None,
+    typer.Option("--near", metavar="NAME", help="Best where this object is."),
+]
+ConstraintOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constraint",
+        metavar="KEY=VALUE",
+        help="Only on nodes with this label; also KEY!=VALUE, KEY, !KEY; ?KEY=VALUE: rather there.",
+    ),
+]
+AffinityOption = Annotated[
+    str,
+    typer.Option("--affinity", metavar="HOW", help=f"How a gang's tasks stand: {', '.join(AFFINITIES)}."),
+]
+ServiceOption = Annotated[bool, typer.Option("--service/--batch", help="It runs for ever, or to its end.")]
+RestartableOption = Annotated[
+    bool,
+    typer.Option("--restartable", help="It may be stopped for others; it is then run again."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """How many tasks are run at once, and how many of them at least have to start together."""
+
+    least: int
+    tasks: int
+
+
+def gang_of(text: str) -> Gang | None:
+    """A gang from a text like 3/4; None for an empty one. Raises InvalidError."""
+    if not text:
+        return None
+    found = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]) <= limits.GANG_TASKS_MAX:
+        raise InvalidError(
+            f"--gang must be K/N with 1 <= K <= N <= {limits.GANG_TASKS_MAX}, like 3/4, not {text!r}"
+        )
+    return Gang(int(found[1]), int(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the options say, but for where the objects of `--near` are."""
+
+    gang: Gang | None
+    near: tuple[str, ...]
+    restartable: bool
+    work: Work
+
+    def of(self, label: str, objects: Sequence[Reference]) -> Work:
+        """The work of a task, or of each of a gang, with this label; ``objects`` are those of `--near`."""
+        return replace(
+            self.work,
+            equivalence=label.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore"),
+            near=tuple(Near(one.node, one.size) for one in objects if one.node),
+            job=1 + secrets.randbelow(2**62) if self.gang is not None else 0,
+        )
+
+
+def needs_of(
+    *,
+    cpus: CpusOption = 0.0,
+    mem: MemOption = "",
+    disk_io: DiskOption = "",
+    net: NetOption = "",
+    priority: PriorityOption = 0,
+    deadline: DeadlineOption = "",
+    interference: ClassOption = "sheep",
+    gang: GangOption = "",
+    near: NearOption = None,
+    constraint: ConstraintOption = None,
+    affinity: AffinityOption = "",
+    service: ServiceOption = False,
+    restartable: RestartableOption = False,
+) -> Needs:
+    """The options of a task's needs, read; raises InvalidError naming the option."""
+    together = gang_of(gang)
+    found = work(
+        cpus=cpus,
+        memory=_size(mem, "--mem"),
+        disk_io=_size(disk_io, "--disk-io"),
+        network=_size(net, "--net"),
+        priority=priority,
+        deadline=seconds_of(deadline, "--deadline") if deadline else 0,
+        interference=interference,
+        service=service,
+        restartable=restartable,
+        gang=None if together is None else (together.least, together.tasks),
+        affinity=affinity,
+        constraints=constraint or (),
+    )
+    return Needs(together, tuple(near or ()), restartable, found)
+
+
+def with_needs(command: Callable[P, None]) -> Callable[P, None]:
+    """A command that takes the options of ``needs_of`` in the place of ``needs``, which reads them."""
+    own = inspect.signature(command, eval_str=True)
+    options = inspect.signature(needs_of, eval_str=True)
+
+    def taking(**given: object) -> None:
+        said = {name: given.pop(name) for name in options.parameters}
+        command(**given, needs=lambda: needs_of(**said))  # type: ignore[call-arg,arg-type] # typer checks them
+
+    # Not by functools.wraps: typer would look at the command that is wrapped.
+    taking.__name__, taking.__doc__ = command.__name__, command.__doc__
+
+    parameters = []
+    for name, parameter in own.parameters.items():
+        parameters += list(options.parameters.values()) if name == "needs" else [parameter]
+    # Typer looks at both.
+    taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined] # it may be set
+    taking.__annotations__ = {one.name: one.annotation for one in parameters}
+    return cast("Callable[P, None]", taking)
+
+
+def _size(text: str, option: str) -> int:
+    if not text:
+        return 0
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise InvalidError(f"{option} must be {error}, not {text!r}") from None

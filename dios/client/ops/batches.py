@@ -1,0 +1,112 @@
+"""Batches: many operations on many handles that travel together, in as few messages as they need (§5.2.3).
+
+Not for: order between them: the operations of a batch must not depend on each other, and none may wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, ParamSpec, TypeVar, cast
+
+from dios.client.ops.attributes import Link
+from dios.client.session import Answer, Operation, vector
+from dios.errors import DiosError, InvalidError
+from dios.wire.messages import AnyCall, PlainCall, Vector
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """What one operation of a batch will have come to, once the batch was run."""
+
+    __slots__ = ("_error", "_value", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._value: T | None = None
+        self._error: DiosError | None = None
+
+    @property
+    def error(self) -> DiosError | None:
+        """The refusal, if it was refused."""
+        return self._error
+
+    def result(self) -> T:
+        """What the method would have returned; raises what it would have raised."""
+        if not self.done:
+            raise InvalidError("the batch was not run yet; its results are there after its with")
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
+
+    def settle(self, value: T | None, error: DiosError | None) -> None:
+        """Take the outcome."""
+        self.done, self._value, self._error = True, value, error
+
+
+class BatchOps:
+    """Collects operations; a face runs them all at the end of a ``with``."""
+
+    def __init__(self, link: Link) -> None:
+        self.link: Final = link
+        self._collected: Final[list[tuple[Operation[object], Pending[object]]]] = []
+
+    def _collect(self, operation: Operation[T]) -> Pending[T]:
+        pending: Pending[T] = Pending()
+        self._collected.append((cast("Operation[object]", operation), cast("Pending[object]", pending)))
+        return pending
+
+    def run_op(self) -> Operation[None]:
+        """Run what was collected; every outcome stands in its ``Pending``."""
+        collected = list(self._collected)
+        self._collected.clear()
+        yield from together([operation for operation, _ in collected], [pending for _, pending in collected])
+
+
+def operation_of(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[object]:
+    """The operation behind a handle's method, with its arguments; InvalidError for other callables."""
+    owner = getattr(method, "__self__", None)
+    written = getattr(getattr(method, "__func__", None), "__wrapped__", None)
+    if owner is None or not callable(written):
+        raise InvalidError("a batch takes methods of handles and nodes that are one operation each")
+    return cast("Operation[object]", written(owner, *args, **kwargs))
+
+
+def together(operations: Sequence[Operation[object]], outcomes: Sequence[Pending[object]]) -> Operation[None]:
+    """Drive operations side by side: the next call of each goes in the same message."""
+    ready = [
+        (operation, outcome, call)
+        for operation, outcome in zip(operations, outcomes, strict=True)
+        if (call := _step(operation, outcome, None)) is not None
+    ]
+    while ready:
+        plain = [row for row in ready if not isinstance(row[2], Vector)]
+        answers = yield from vector([cast("PlainCall", call) for _, _, call in plain])
+        after = [
+            (operation, outcome, call)
+            for (operation, outcome, _), answer in zip(plain, answers, strict=True)
+            if (call := _step(operation, outcome, answer)) is not None
+        ]
+        for operation, outcome, whole in ready:
+            if isinstance(whole, Vector):
+                call = _step(operation, outcome, (yield whole))
+                after += [] if call is None else [(operation, outcome, call)]
+        ready = after
+
+
+def _step(
+    operation: Operation[object], outcome: Pending[object], answer: Answer | DiosError | None
+) -> AnyCall | None:
+    """Give one operation its answer: its next call, or None once its outcome is settled."""
+    try:
+        if answer is None:
+            return next(operation)
+        if isinstance(answer, DiosError):
+            return operation.throw(answer)
+        return operation.send(answer)
+    except StopIteration as done:
+        outcome.settle(done.value, None)
+    except DiosError as error:
+        outcome.settle(None, error)
+    return None

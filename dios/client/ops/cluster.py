@@ -1,0 +1,110 @@
+"""The nodes of a cluster as a program sees them, and the two calls about them.
+
+Not for: where an object is, which its handle says (``Handle.node``), or joining a cluster, which is a
+node's own affair (``dios.transport.identity.joining``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dios.client.ops.scheduling import SchedulingOps
+from dios.client.session import Operation, expect
+from dios.errors import InvalidError
+from dios.wire import messages
+from dios.wire.types import NodeStatus, NodeWish
+
+T = TypeVar("T")
+
+
+class Gathered(list[T]):
+    """What several nodes were asked for, as an ordinary list.
+
+    ``incomplete`` says that a node which may have more could not be asked.
+    """
+
+    __slots__ = ("incomplete",)
+
+    def __init__(self, items: list[T], *, incomplete: bool = False) -> None:
+        super().__init__(items)
+        self.incomplete = incomplete
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of the cluster, as the node that was asked sees it.
+
+    ``since_ns`` is when it came to its status, by the clock of the node asked, 0 where that is not known;
+    ``here`` is that node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are as it last told.
+    """
+
+    node: int
+    name: str
+    rack: str
+    address: str
+    status: NodeStatus
+    draining: bool
+    epoch: int
+    since_ns: int
+    tasks: int
+    cpus: int
+    memory_bytes: int
+    here: bool
+
+    @property
+    def usable(self) -> bool:
+        """Whether it answers, as far as is known."""
+        return self.here or self.status is NodeStatus.ALIVE
+
+
+class ClusterOps(SchedulingOps):
+    """Questions about the cluster, and the one call that changes it."""
+
+    def nodes_op(self) -> Operation[list[Member]]:
+        """The nodes of the cluster: the one asked first, then by name; refused to pure tasks."""
+        return _members(expect(messages.Nodes, (yield messages.ListNodes())))
+
+    def set_node_op(self, host: str, wish: NodeWish | str) -> Operation[list[Member]]:
+        """Let the node called ``host`` take no new tasks ("drain"), take that back ("undrain"), or refuse
+        it for good ("forget"): whoever wants it back admits it anew. For who runs the node, and root.
+
+        Gives the cluster as it is now.
+        """
+        if not host:
+            raise InvalidError("say which node, by its name; `nodes` lists them", call="set_node")
+        call = messages.SetNode(host, wish_of(wish))
+        return _members(expect(messages.Nodes, (yield call)))
+
+    def info_op(self, *, host: str = "") -> Operation[messages.Info]:
+        """Counts and guarantees of the node, or of the one called ``host``; refused to pure tasks."""
+        return expect(messages.Info, (yield messages.NodeInfo(host)))
+
+
+def wish_of(wish: NodeWish | str) -> NodeWish:
+    """A wish by its name: "drain", "undrain" or "forget"."""
+    try:
+        return wish if isinstance(wish, NodeWish) else NodeWish[wish.upper()]
+    except KeyError:
+        known = ", ".join(item.name.lower() for item in NodeWish)
+        raise InvalidError(f"a node cannot be told to {wish!r}; known: {known}", call="set_node") from None
+
+
+def _members(found: messages.Nodes) -> list[Member]:
+    return [
+        Member(
+            row.node,
+            row.name,
+            row.rack,
+            row.address,
+            row.status,
+            row.draining,
+            row.epoch,
+            row.since_ns,
+            row.tasks,
+            row.cpus,
+            row.memory_bytes,
+            row.here,
+        )
+        for row in found.nodes
+    ]

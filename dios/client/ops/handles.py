@@ -1,0 +1,255 @@
+"""Handles: what a program holds of an object, and the operations on it, written once for both faces.
+
+Not for: waiting (``dios.client.sync.node``, ``dios.client.trio.node``), or the calls that make handles
+(``dios.client.ops.nodes``). An operation's name ends in ``_op``; the faces drop the ending.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeAlias, TypeVar, cast
+
+from dios.client.buffers import memory_of
+from dios.client.ops.attributes import Handle, Rights, lifetime_ns, rights_of
+from dios.client.ops.requests import WriteOps
+from dios.client.ops.status import Status, status_of
+from dios.client.session import Operation, expect, expect_buffer
+from dios.errors import DiosError, InvalidError, TimeLimitError, WouldBlockError
+from dios.limits import INLINE_BYTES_MAX
+from dios.wire import messages
+from dios.wire.codec import decode_status
+from dios.wire.types import (
+    Buffering,
+    Flag,
+    Mode,
+    ObjectType,
+    Persistence,
+    Proximity,
+    Semantics,
+    TaskState,
+)
+
+R = TypeVar("R")
+C = TypeVar("C")
+
+Data: TypeAlias = "bytes | bytearray | memoryview"
+
+
+class ReferenceOps(Handle, Generic[R]):
+    """What can be done with any object through a reference; ``R`` is the face's own kind of reference."""
+
+    __slots__ = ()
+
+    # -- bytes ------------------------------------------------------------------------------------
+    def read_bytes_op(
+        self, size: int = 0, offset: int = 0, semantics: Semantics = Semantics.ANY
+    ) -> Operation[bytes]:
+        """A copy of ``size`` bytes (0: all) from ``offset`` on, in one message; short at the object's end.
+
+        On a task, timer or console it waits until there is something to read.
+        """
+        result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref, size, offset, semantics)))
+        if fd is None and result.data is not None:
+            return result.data
+        memory = memory_of(result, fd, writable=False)
+        try:
+            return memory.read()
+        finally:
+            memory.close()
+
+    def write_bytes_op(
+        self,
+        data: Data,
+        offset: int = 0,
+        semantics: Semantics = Semantics.ANY,
+        *,
+        replace: bool | None = None,
+    ) -> Operation[int]:
+        """Write ``data`` at ``offset``; answers the object's write version after it.
+
+        With ``replace`` the object ends where the data end: the default for an offset of 0.
+        """
+        view = memoryview(data).cast("B")
+        whole = offset == 0 if replace is None else replace
+        if view.nbytes <= INLINE_BYTES_MAX:
+            console = self._info.type is ObjectType.CONSOLE_STREAM
+            flags = int(Flag.REPLACE) if whole and not console else 0
+            call = messages.WriteOnce(self._info.ref, bytes(view), offset, semantics, flags)
+            return expect(messages.Committed, (yield call)).v_w
+        request = WriteOps(self, view.nbytes, offset, semantics, blank=True, replace=whole)
+        return (yield from write_whole(request, view))
+
+    # -- the reference itself ---------------------------------------------------------------------
+    def stat_op(self) -> Operation[messages.Reference]:
+        """The public attributes, asked of the node."""
+        found = expect(messages.References, (yield messages.Stat(self._info.ref)))
+        return found.references[0]
+
+    def close_op(self) -> Operation[None]:
+        """Drop this handle, unless that was done; the object lives on as its other references and its
+        deletion mode say.
+        """
+        if self._closed:
+            return
+        self.detach()
+        expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.HANDLE_ONLY))))
+
+    def delete_op(self) -> Operation[None]:
+        """Drop this handle and delete the object as its deletion mode says (B.1.4): one deleted
+        immediately is gone for everybody, a reference-counted one with its last reference.
+        """
+        self.detach()
+        expect(messages.Done, (yield messages.Delete(self._info.ref)))
+
+    def destroy_op(self) -> Operation[None]:
+        """Destroy the object now, whatever its deletion mode; needs the right to delete."""
+        self.detach()
+        expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.DESTROY))))
+
+    def delegate_op(self, task: Handle, *rights: Rights, expires: float | None = None) -> Operation[None]:
+        """Give ``task`` a reference to this object with at most these rights, or all of this one's
+        (§4.5.3). It learns of it by an event on its self-reference.
+
+        With ``expires`` the node takes it back that many seconds from now, and whatever was delegated
+        from it further on.
+        """
+        call = messages.Copy(
+            self._info.ref, task.ref, int(rights_of(rights)), lifetime_ns=lifetime_ns(expires)
+        )
+        result, fds = yield call
+        expect(object, (result, fds))
+
+    def retire_op(self, *, everyone: bool = False) -> Operation[int]:
+        """Take back every reference that was delegated from this one, by this task and further on; answers
+        how many. This one stays.
+
+        ``everyone`` takes back whatever was delegated of the object, by whomever; needs the right to delete.
+        """
+        flags = int(Flag.EVERYONE) if everyone else 0
+        return expect(messages.Done, (yield messages.Retire(self._info.ref, flags))).value
+
+    def copy_op(
+        self,
+        *,
+        persistence: Persistence | None = None,
+        proximity: Proximity | None = None,
+        buffering: Buffering | None = None,
+        host: str = "",
+    ) -> Operation[R]:
+        """A second reference of this task; where an attribute differs from the object's, or ``host`` names
+        another node, to a new object there with the same name and bytes (B.1.3).
+        """
+        own = self._node.self_info.ref
+        call = messages.Copy(
+            self._info.ref,
+            own,
+            persistence=persistence,
+            proximity=proximity,
+            buffering=buffering,
+            host=host,
+        )
+        found = expect(messages.References, (yield call))
+        return cast("R", self._node.handle(found.references[0], self.name))
+
+
+class TaskOps(Handle, Generic[C]):
+    """What can be done with a task; ``C`` is the face's own kind of console."""
+
+    __slots__ = ()
+
+    def wait_op(self, timeout: float | None = None) -> Operation[Status]:
+        """Wait until the task has ended, at most ``timeout`` seconds (TimeLimitError), and say how."""
+        if timeout is not None:
+            call = messages.Select((self._info.ref,), Mode.READ, nanoseconds(timeout))
+            if expect(messages.Selected, (yield call)).index < 0:
+                raise TimeLimitError(
+                    f"the task still runs after {timeout:g} s", call="wait", fingerprint=self.fingerprint
+                )
+        return (yield from self._read_status(Flag.NONE))
+
+    def status_op(self) -> Operation[Status]:
+        """How the task is now, without waiting. Of itself a task learns only that it runs."""
+        try:
+            return (yield from self._read_status(Flag.NON_BLOCKING))
+        except WouldBlockError:
+            return Status(self.fingerprint, self.label, TaskState.RUNNING)
+
+    def _read_status(self, flags: Flag) -> Operation[Status]:
+        result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref, flags=int(flags))))
+        return status_of(decode_status(memory_of(result, fd, writable=False).read()))
+
+    def pause_op(self) -> Operation[bool]:
+        """Suspend the task; True when it is paused now, False when it has ended (B.1.6)."""
+        return bool(expect(messages.Done, (yield messages.Pause(self._info.ref))).value)
+
+    def resume_op(self) -> Operation[bool]:
+        """Let a paused task run on; True when it was paused (B.1.6)."""
+        return bool(expect(messages.Done, (yield messages.Resume(self._info.ref))).value)
+
+    def kill_op(self) -> Operation[None]:
+        """End the task now. Its status and its console can still be read; needs the right to delete."""
+        # Of a task this call keeps the reference, so that its end can be read.
+        expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.DESTROY))))
+
+    def console_op(self) -> Operation[C]:
+        """What the task prints, from the beginning of what the node keeps."""
+        found = expect(messages.References, (yield messages.ConsoleOf(self._info.ref)))
+        return cast("C", self._node.handle(found.references[0]))
+
+
+class ConsoleOps(Handle):
+    """What can be done with a console: bytes in order, written in one go, read as they come."""
+
+    __slots__ = ()
+
+    def receive_op(self, timeout: float | None = None) -> Operation[bytes]:
+        """Wait for more bytes, at most ``timeout`` seconds (TimeLimitError).
+
+        Raises EndOfStreamError when the task has ended and everything was read.
+        """
+        if timeout is not None:
+            call = messages.Select((self._info.ref,), Mode.READ, nanoseconds(timeout))
+            if expect(messages.Selected, (yield call)).index < 0:
+                raise TimeLimitError("nothing was printed in time", fingerprint=self.fingerprint)
+        result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref)))
+        return memory_of(result, fd, writable=False).read()
+
+    def send_op(self, data: Data) -> Operation[None]:
+        """Print ``data``."""
+        view = memoryview(data).cast("B")
+        for start in range(0, view.nbytes, INLINE_BYTES_MAX):
+            part = bytes(view[start : start + INLINE_BYTES_MAX])
+            expect(messages.Committed, (yield messages.WriteOnce(self._info.ref, part)))
+
+
+class GroupOps(Handle):
+    """What can be done with a group beyond handing it to other calls."""
+
+    __slots__ = ()
+
+    def read_name_op(self) -> Operation[bytes]:
+        """The group's name, for who may read it: with it, the group can be resolved again."""
+        if self.name is not None:
+            return self.name
+        result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref)))
+        return memory_of(result, fd, writable=False).read()
+
+
+def write_whole(request: WriteOps, view: memoryview) -> Operation[int]:
+    """Acquire, fill, commit and release: the write of more bytes than one message takes."""
+    try:
+        yield from request.acquire_op()
+        request.fill(view)
+        yield from request.finish_op(view.nbytes)
+    except (DiosError, OSError):
+        yield from request.release_op()
+        raise
+    return request.v_w
+
+
+def nanoseconds(timeout: float | None) -> int | None:
+    """Seconds of patience as the wire counts them; InvalidError below zero."""
+    if timeout is None:
+        return None
+    if timeout < 0:
+        raise InvalidError(f"a time limit of {timeout:g} s has passed before it began")
+    return min(int(timeout * 1e9), 2**62)

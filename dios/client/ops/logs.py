@@ -1,0 +1,103 @@
+"""Logs (DURABLE_STREAM) as a program has them: entries, and places to read from.
+
+Not for: waiting (``dios.client.sync.logs``, ``dios.client.trio.logs``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, Generic, NamedTuple, TypeVar, cast
+
+from dios.client.buffers import memory_of
+from dios.client.ops.attributes import Handle
+from dios.client.ops.handles import Data, nanoseconds
+from dios.client.ops.node_base import NodeBase
+from dios.client.ops.nodes import refs_of
+from dios.client.session import Operation, all_held, expect, expect_buffer, vector
+from dios.errors import ProtocolError, TimeLimitError
+from dios.limits import LOG_HEAD_BYTES
+from dios.wire import messages
+from dios.wire.types import Flag, NameKind, ObjectType
+
+L = TypeVar("L", bound=Handle)
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+class Entry(NamedTuple):
+    """One entry of a log: its bytes, where it begins, and where the next one will."""
+
+    data: bytes
+    position: int
+    next: int
+
+
+class LogOps(Handle):
+    """A log: entries are added at its end, and read from any place that a read has told."""
+
+    __slots__ = ()
+
+    def append_op(self, data: Data) -> Operation[int]:
+        """Add one entry; answers its number, from 1 on, when it is on the disk.
+
+        Several writers may append at once: each entry is whole, and they stand one after the other.
+        """
+        call = messages.WriteOnce(self._info.ref, bytes(memoryview(data).cast("B")))
+        return expect(messages.Committed, (yield call)).v_w
+
+    def append_all_op(self, entries: Iterable[Data]) -> Operation[int]:
+        """Add many entries in few messages; answers the last one's number when all are on the disk."""
+        calls = [messages.WriteOnce(self._info.ref, bytes(memoryview(data).cast("B"))) for data in entries]
+        answers = all_held((yield from vector(calls)))
+        return expect(messages.Committed, answers[-1]).v_w if answers else self.v_w
+
+    def read_op(self, position: int = 0, *, wait: bool = False) -> Operation[list[Entry]]:
+        """The entries from ``position`` on, as many as one message holds; none at the end, or where ``wait``
+        is given the next one, whenever it comes.
+        """
+        flags = Flag.NONE if wait else Flag.NON_BLOCKING
+        call = messages.ReadOnce(self._info.ref, offset=position, flags=int(flags))
+        result, fd = expect_buffer((yield call))
+        return _entries(memory_of(result, fd, writable=False).read(), position)
+
+    def next_op(self, position: int, timeout: float) -> Operation[list[Entry]]:
+        """As ``read`` with ``wait``, for at most ``timeout`` seconds (TimeLimitError)."""
+        found = yield from self.read_op(position)
+        if not found:
+            # The node knows this reader's place by its last read, which was at the end.
+            call = messages.Select((self._info.ref,), timeout_ns=nanoseconds(timeout))
+            expect(messages.Selected, (yield call))
+            found = yield from self.read_op(position)
+        if not found:
+            raise TimeLimitError("nothing was appended in time", fingerprint=self.fingerprint)
+        return found
+
+
+class LogMakers(NodeBase, Generic[L]):
+    """The call that makes a log; ``L`` is the face's own kind."""
+
+    def create_log_op(self, *, groups: Iterable[Handle] = ()) -> Operation[L]:
+        """Create a log in ``groups``. It is on disk when this returns, and stays until somebody deletes it;
+        without a group it has no name, and goes with its last reference.
+        """
+        refs = refs_of(groups)
+        naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
+        call = messages.Create(ObjectType.DURABLE_STREAM, refs, naming)
+        created = expect(messages.Created, (yield call))
+        return cast("L", self.handle(created.reference, created.name))
+
+
+def _entries(data: bytes, position: int) -> list[Entry]:
+    found: list[Entry] = []
+    place = 0
+    while place < len(data):
+        if len(data) - place < LOG_HEAD_BYTES:
+            raise ProtocolError("the node answered with a part of an entry")
+        (size,) = _LENGTH.unpack_from(data, place)
+        begin, end = place + LOG_HEAD_BYTES, place + LOG_HEAD_BYTES + size
+        if end > len(data):
+            raise ProtocolError("the node answered with a part of an entry")
+        found.append(Entry(data[begin:end], position + place, position + end))
+        place = end
+    return found

@@ -1,0 +1,163 @@
+"""Network streams as a program has them: connections, acceptors, and the right to make either.
+
+Not for: waiting (``dios.client.sync.network``, ``dios.client.trio.network``), or sockets: the node has
+them, and a program reads and writes rings in shared memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final, Generic, TypeVar, cast
+
+from dios.client.ops.attributes import Handle
+from dios.client.ops.handles import Data, nanoseconds
+from dios.client.ops.node_base import NodeBase
+from dios.client.ops.nodes import refs_of
+from dios.client.ops.streams import StreamOps
+from dios.client.session import Operation, expect
+from dios.errors import (
+    ClosedError,
+    DiosError,
+    EndOfStreamError,
+    InvalidError,
+    NotPermittedError,
+    TimeLimitError,
+    WouldBlockError,
+)
+from dios.limits import DATAGRAM_BYTES_MAX
+from dios.wire import messages
+from dios.wire.types import Flag, Mode, NameKind, ObjectType
+
+R = TypeVar("R", bound=Handle)
+N = TypeVar("N", bound=Handle)
+A = TypeVar("A", bound=Handle)
+U = TypeVar("U", bound=Handle)
+
+NETWORK_NAME: Final = bytes(31) + b"\x03"
+_ADDRESS_BYTES_MAX: Final = 255
+
+
+class TcpOps(StreamOps):
+    """One connection: bytes in both directions."""
+
+    __slots__ = ()
+
+    def send_eof_op(self) -> Operation[None]:
+        """Say that nothing more comes: the peer reads what was sent, then the end. Reading goes on."""
+        writer = yield from self.writer_op()
+        writer.close()
+        self._node.ends.discard(writer)
+
+    def end_of(self, error: EndOfStreamError) -> DiosError:
+        """Why a read found the end: the peer's own, or the connection broke."""
+        if not self._closed and self.zombie:
+            return ClosedError("the connection broke; what came may not be all", fingerprint=self.fingerprint)
+        return error
+
+
+class UdpOps(StreamOps):
+    """A UDP socket: datagrams, each with its peer's address."""
+
+    __slots__ = ()
+
+    @property
+    def dropped(self) -> int:
+        """How many datagrams found no room in the ring, or could not be sent."""
+        return self.dirty
+
+
+def datagram(data: Data, address: str) -> bytes:
+    """A datagram for ``address`` as a message of the ring; InvalidError when it is too long."""
+    where = address.encode()
+    view = memoryview(data).cast("B")
+    if len(where) > _ADDRESS_BYTES_MAX or view.nbytes > DATAGRAM_BYTES_MAX:
+        raise InvalidError(f"no datagram has {view.nbytes} bytes, or an address of {len(where)}")
+    return bytes((len(where),)) + where + view
+
+
+def taken_apart(message: bytes) -> tuple[bytes, str]:
+    """A datagram's bytes, and its peer's address."""
+    end = 1 + message[0]
+    return message[end:], message[1:end].decode()
+
+
+class AcceptorOps(Handle, Generic[N]):
+    """A listening socket: a stream of connections."""
+
+    __slots__ = ()
+
+    def accept_op(self, timeout: float | None = None) -> Operation[N]:
+        """Wait for the next connection, at most ``timeout`` seconds (TimeLimitError). Each is given once, to
+        one of all who wait here.
+        """
+        if timeout is None:
+            return self._taken((yield messages.ReadOnce(self._info.ref)))
+        deadline = time.monotonic() + timeout
+        while True:
+            left = nanoseconds(max(0.0, deadline - time.monotonic()))
+            ready = expect(messages.Selected, (yield messages.Select((self._info.ref,), Mode.READ, left)))
+            if ready.index < 0:
+                raise TimeLimitError("nobody connected in time", call="accept", fingerprint=self.fingerprint)
+            try:
+                return self._taken((yield messages.ReadOnce(self._info.ref, flags=int(Flag.NON_BLOCKING))))
+            except WouldBlockError:
+                continue  # somebody else was faster
+
+    def _taken(self, answer: tuple[messages.AnyResult, tuple[int, ...]]) -> N:
+        found = expect(messages.References, answer)
+        return cast("N", self._node.handle(found.references[0]))
+
+
+class NetworkOps(NodeBase, Generic[R, N, A, U]):
+    """The calls that make network streams; the type variables are the face's reference, connection,
+    acceptor and datagrams.
+    """
+
+    _network: Handle | None = None
+
+    def network_op(self) -> Operation[R]:
+        """The node's NETWORK object, for its own user and root: a task that gets it as an input, with the
+        right to write, may make network streams.
+        """
+        if self._network is None:
+            found = expect(messages.References, (yield messages.Lookup(NETWORK_NAME)))
+            if not found.references:
+                raise NotPermittedError(
+                    "the network is the node's own user's; tasks are handed it", call="network"
+                )
+            self._network = self.handle(found.references[0])
+        return cast("R", self._network)
+
+    def connect_tcp_op(
+        self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
+    ) -> Operation[N]:
+        """Connect to "HOST:PORT" and answer when the connection stands; UnreachableError otherwise."""
+        return cast("N", (yield from self._open(ObjectType.TCP_STREAM, address, groups, ring_bytes)))
+
+    def listen_tcp_op(
+        self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
+    ) -> Operation[A]:
+        """Listen on "HOST:PORT", where a port of 0 is any free one; ``address`` of the answer tells it.
+
+        ``ring_bytes`` is the size of each connection's two rings.
+        """
+        return cast("A", (yield from self._open(ObjectType.TCP_ACCEPT_STREAM, address, groups, ring_bytes)))
+
+    def bind_udp_op(
+        self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
+    ) -> Operation[U]:
+        """Send and receive datagrams from "HOST:PORT", where a port of 0 is any free one."""
+        return cast("U", (yield from self._open(ObjectType.UDP_STREAM, address, groups, ring_bytes)))
+
+    def _open(
+        self, kind: ObjectType, address: str, groups: Iterable[Handle], ring_bytes: int
+    ) -> Operation[Handle]:
+        if not self.ambient:
+            # What a person may have, a person's process need not be handed.
+            yield from self.network_op()
+        refs = refs_of(groups)
+        naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
+        call = messages.Create(kind, refs, naming, size=ring_bytes, address=address)
+        created = expect(messages.Created, (yield call))
+        return self.handle(created.reference, created.name)

@@ -1,0 +1,374 @@
+"""The node as a task sees it: creating, resolving, running, and the calls in bulk (thesis §4.6).
+
+Not for: waiting (``dios.client.sync.node``, ``dios.client.trio.node``), streams and select, which wait in
+ways of
+their own. Operations are written once here for both faces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Generic, TypeAlias, TypeVar, cast
+
+from dios.client.buffers import memory_of
+from dios.client.ops.attributes import Handed, Handle, Link
+from dios.client.ops.cluster import ClusterOps, Gathered
+from dios.client.ops.handles import Data, nanoseconds, write_whole
+from dios.client.ops.requests import WriteOps
+from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
+from dios.client.program import ProgramText, encode_program
+from dios.client.session import Answer, Operation, expect, expect_buffer, vector
+from dios.errors import DiosError, InvalidError, TimeLimitError
+from dios.ids import Name
+from dios.limits import INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
+from dios.wire import messages
+from dios.wire.codec import decode_event
+from dios.wire.messages import PlainCall
+from dios.wire.nametext import parse_name
+from dios.wire.types import (
+    Brand,
+    Buffering,
+    Deletion,
+    Flag,
+    Mode,
+    NameKind,
+    ObjectType,
+    Permission,
+    Semantics,
+)
+
+R = TypeVar("R", bound=Handle)
+T = TypeVar("T", bound=Handle)
+G = TypeVar("G", bound=Handle)
+S = TypeVar("S", bound=Handle)
+C = TypeVar("C", bound=Handle)
+
+Given: TypeAlias = "Handle | Handed"
+HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
+
+
+class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
+    """What a node is asked; the type variables are the face's reference, task, group, stream and console."""
+
+    def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
+        super().__init__(link, welcome, ambient=ambient)
+        self.self: Final = cast("T", self.handle(welcome.self_ref, welcome.name))
+        """This task itself: read it for events, delegate it to who shall delegate to this task."""
+        self.console: Final = cast("C", self.handle(welcome.console))
+        self.groups: Final = tuple(cast("G", self.handle(info)) for info in welcome.groups)
+        self.inputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.inputs)
+        self.outputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.outputs)
+        self.executable: Final = (
+            None if welcome.executable is None else cast("R", self.handle(welcome.executable))
+        )
+        self.home: Final = next(
+            (group for group in self.groups if welcome.home and group.ref == welcome.home.ref), None
+        )
+        """The home group of the person whose process this is; None in a task."""
+
+    def input(self, label: str) -> R:
+        """The input that was handed over under ``label``."""
+        return _labelled(self.inputs, label, "input")
+
+    def output(self, label: str) -> R:
+        """The output that was handed over under ``label``."""
+        return _labelled(self.outputs, label, "output")
+
+    # -- create -----------------------------------------------------------------------------------
+    def create_op(
+        self,
+        object_type: ObjectType,
+        *,
+        groups: Iterable[Handle] = (),
+        data: Data | None = None,
+        size: int = 0,
+        naming: NameKind = NameKind.RANDOM,
+        deletion: Deletion | None = None,
+        buffering: Buffering = Buffering.DOUBLE,
+        host: str = "",
+    ) -> Operation[R]:
+        """Create an object in ``groups`` and answer a reference with every right (B.1.1).
+
+        ``data`` are a blob's first bytes; ``size`` is a stream's ring or a timer's delay in nanoseconds;
+        ``host`` is the name of the node that shall have it, by default the one asked.
+        A durable object is on disk when this returns.
+        """
+        view = None if data is None else memoryview(data).cast("B")
+        large = view is not None and view.nbytes > INLINE_BYTES_MAX
+        call = messages.Create(
+            object_type,
+            refs_of(groups),
+            naming,
+            deletion,
+            size,
+            buffering,
+            data=None if view is None or large else bytes(view),
+            host=host,
+        )
+        created = expect(messages.Created, (yield call))
+        made = cast("R", self.handle(created.reference, created.name))
+        if view is not None and large:
+            yield from self._first_bytes(made, view)
+        return made
+
+    def _first_bytes(self, made: R, view: memoryview) -> Operation[None]:
+        request = WriteOps(made, view.nbytes, 0, Semantics.ANY, blank=True, replace=True)
+        try:
+            yield from write_whole(request, view)
+        except DiosError:
+            # An object without its bytes is of no use to anybody.
+            yield messages.Delete(made.ref, int(Flag.DESTROY))
+            raise
+
+    def create_group_op(self, *, parents: Iterable[Handle] | None = None) -> Operation[G]:
+        """Create a group; this task may create in it and grant membership (Table 4.2).
+
+        It lives in ``parents``, by default the home group of a person's process, so that it outlives
+        the node; a task without a home makes one that lives as long as it is referred to.
+        """
+        home = self.home
+        refs = (home.ref,) if parents is None and home is not None else refs_of(parents or ())
+        created = expect(messages.Created, (yield messages.Create(ObjectType.GROUP, refs)))
+        return cast("G", self.handle(created.reference, created.name))
+
+    def create_stream_op(
+        self, *, groups: Iterable[Handle] = (), ring_bytes: int = 0, host: str = ""
+    ) -> Operation[S]:
+        """Create a stream in shared memory between two tasks; anonymous when it is in no group.
+
+        ``host`` is the node that has it: best the one of the task that reads.
+        """
+        refs = refs_of(groups)
+        naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
+        call = messages.Create(ObjectType.SHMEM_STREAM, refs, naming, size=ring_bytes, host=host)
+        created = expect(messages.Created, (yield call))
+        return cast("S", self.handle(created.reference, created.name))
+
+    def create_timer_op(self, seconds: float) -> Operation[R]:
+        """Create a timer that ``select`` finds ready once, after so many seconds."""
+        delay = max(1, nanoseconds(seconds) or 0)
+        call = messages.Create(ObjectType.TIMER_BLOB, name_kind=NameKind.ANONYMOUS, size=delay)
+        created = expect(messages.Created, (yield call))
+        return cast("R", self.handle(created.reference, created.name))
+
+    # -- lookup -----------------------------------------------------------------------------------
+    def lookup_op(
+        self,
+        name: bytes | str,
+        *,
+        group: Handle | None = None,
+        limit: int = LOOKUP_REFERENCES_MAX,
+        local_only: bool = False,
+    ) -> Operation[Gathered[R]]:
+        """References to the physical objects of a name, in one group or all of this task's (B.1.2).
+
+        Empty for a name that does not exist and for one out of reach alike. Each is a handle to close.
+        The list's ``incomplete`` says that a node which may have more could not be asked.
+        """
+        raw = name_bytes(name)
+        flags = int(Flag.LOCAL_ONLY) if local_only else 0
+        call = messages.Lookup(raw, 0 if group is None else refs_of((group,))[0], limit, flags)
+        found = expect(messages.References, (yield call))
+        handles = [cast("R", self.handle(info, raw)) for info in found.references]
+        return Gathered(handles, incomplete=found.incomplete)
+
+    def find_op(self, name: bytes | str, *, group: Handle | None = None) -> Operation[R | None]:
+        """One reference to a name, or None."""
+        found = yield from self.lookup_op(name, group=group, limit=1)
+        return found[0] if found else None
+
+    # -- run --------------------------------------------------------------------------------------
+    def create_program_op(
+        self,
+        program: ProgramText,
+        *,
+        modules: Mapping[str, str | Path] | None = None,
+        groups: Iterable[Handle] = (),
+        durable: bool = False,
+    ) -> Operation[R]:
+        """Make an executable object, to be run any number of times; anonymous when in no group."""
+        inside = tuple(groups)
+        return (
+            yield from self.create_op(
+                ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB,
+                groups=inside,
+                data=encode_program(program, modules),
+                naming=NameKind.RANDOM if inside else NameKind.ANONYMOUS,
+            )
+        )
+
+    def run_op(
+        self,
+        program: ProgramText | R | None = None,
+        *,
+        groups: Iterable[Handle] = (),
+        inputs: HandedOver = (),
+        outputs: HandedOver = (),
+        args: Iterable[str] = (),
+        label: str = "",
+        brand: Brand | str = Brand.PURE,
+        limits: messages.Limits | None = None,
+        modules: Mapping[str, str | Path] | None = None,
+        like: Handle | None = None,
+        wait: bool = True,
+        host: str = "",
+        local: bool = False,
+        work: messages.Work | None = None,
+    ) -> Operation[T]:
+        """Start a task as a member of ``groups`` with exactly these references (B.1.5).
+
+        ``program`` is a path to a .py file, source as bytes, a ``Program``, or a reference to an
+        executable object. With ``wait`` the task's process runs when this returns; otherwise a failure
+        to start shows in its status. It runs on the node called ``host``, else with ``local`` on the one
+        asked, else where the scheduler places it: then this returns when it has its place. ``work`` is what
+        it needs, by ``dios.work(...)``.
+
+        ``like`` is a task to repeat, with the same program unless one is given; then ``inputs`` are added
+        to its own, and nothing else is chosen here.
+        """
+        if program is None and like is None:
+            raise InvalidError("say which program to run, or which task to repeat", call="run")
+        own, executable = 0, program.ref if isinstance(program, Handle) else 0
+        if program is not None and not isinstance(program, Handle):
+            made = yield from self.create_program_op(program, modules=modules)
+            executable = own = made.ref
+        drop = messages.Delete(own, int(Flag.HANDLE_ONLY))
+        try:
+            call = messages.Run(
+                executable,
+                refs_of(groups),
+                _handed(inputs),
+                _handed(outputs),
+                tuple(args),
+                label or _label_of(program),
+                _brand_of(brand),
+                limits=messages.Limits() if limits is None else limits,
+                flags=(Flag.NONE if wait else Flag.NON_BLOCKING) | (Flag.SPAWN_LOCAL if local else Flag.NONE),
+                like=0 if like is None else refs_of((like,))[0],
+                host=host,
+                work=messages.Work() if work is None else work,
+            )
+            created = expect(messages.Created, (yield call))
+        except DiosError:
+            if own:
+                yield drop
+            raise
+        if own:
+            # The task has a reference of its own to its program.
+            yield drop
+        return cast("T", self.handle(created.reference, created.name))
+
+    # -- events -----------------------------------------------------------------------------------
+    def next_event_op(
+        self, timeout: float | None = None
+    ) -> Operation[Delegated[R] | ChildEnded | Retired | Lost]:
+        """Wait for the next event on the self-reference: a delegation, its end, or a child's end.
+
+        TimeLimitError after ``timeout`` seconds.
+        """
+        own = self.self_info.ref
+        if timeout is not None:
+            ready = expect(
+                messages.Selected, (yield messages.Select((own,), Mode.READ, nanoseconds(timeout)))
+            )
+            if ready.index < 0:
+                raise TimeLimitError("no event came in time", call="next_event")
+        result, fd = expect_buffer((yield messages.ReadOnce(own)))
+        event = decode_event(memory_of(result, fd, writable=False).read())
+        if isinstance(event, messages.Delegated):
+            return Delegated(cast("R", self.handle(event.reference, None)), event.sender)
+        if isinstance(event, messages.ChildEnded):
+            return ChildEnded(event.object, status_of(event.status))
+        if isinstance(event, messages.Retired):
+            return Retired(event.ref, event.object, event.fingerprint, event.label, event.expired)
+        return Lost(event.count)
+
+    # -- in bulk, and about the node --------------------------------------------------------------
+    def vector_op(self, calls: Iterable[PlainCall]) -> Operation[list[Answer | DiosError]]:
+        """Make independent calls, none of which may wait, in as few messages as their size allows.
+
+        Gives, for each, its result and descriptors, or the exception of its refusal.
+        """
+        return (yield from vector(calls))
+
+    def tasks_op(self, *, local_only: bool = False) -> Operation[Gathered[Status]]:
+        """Every task of the caller's principal, oldest first; refused to pure tasks.
+
+        Those of all nodes, or with ``local_only`` of this one; the list's ``incomplete`` says that a node
+        could not be asked.
+        """
+        flags = int(Flag.LOCAL_ONLY) if local_only else 0
+        found = expect(messages.Tasks, (yield messages.ListTasks(flags)))
+        return Gathered([status_of(row) for row in found.tasks], incomplete=found.incomplete)
+
+    def shutdown_op(self) -> Operation[None]:
+        """Ask the node to end; for who runs it, and root."""
+        expect(messages.Done, (yield messages.Shutdown()))
+
+    def pause_op(self) -> Operation[None]:
+        """Suspend this task itself until somebody resumes it (B.1.6)."""
+        expect(messages.Done, (yield messages.Pause(self.self_info.ref)))
+
+
+def name_bytes(name: bytes | str) -> Name:
+    """A name as bytes, or as the text people type; InvalidError for a mistyped one."""
+    return parse_name(name) if isinstance(name, str) else Name(bytes(name))
+
+
+def mode_of(mode: str | Mode) -> Mode:
+    """A mode by its name, "read" or "write"."""
+    try:
+        return mode if isinstance(mode, Mode) else Mode[mode.upper()]
+    except KeyError:
+        raise InvalidError(f"select waits to 'read' or to 'write', not to {mode!r}") from None
+
+
+def select_op(references: Sequence[Handle], mode: Mode, timeout: float | None) -> Operation[int]:
+    """The index of a reference that is ready for I/O, -1 after ``timeout`` seconds (B.1.13)."""
+    call = messages.Select(refs_of(references), mode, nanoseconds(timeout))
+    return expect(messages.Selected, (yield call)).index
+
+
+def _labelled(references: tuple[R, ...], label: str, what: str) -> R:
+    for reference in references:
+        if reference.label == label:
+            return reference
+    raise InvalidError(f"this task was handed no {what} labelled {label!r}")
+
+
+def _brand_of(brand: Brand | str) -> Brand:
+    if isinstance(brand, Brand):
+        return brand
+    try:
+        return Brand[brand.upper()]
+    except KeyError:
+        raise InvalidError(f"a program runs as 'pure' or 'limbo', not as {brand!r}") from None
+
+
+def _label_of(program: object) -> str:
+    return Path(program).name if isinstance(program, str | Path) else ""
+
+
+def refs_of(handles: Iterable[Handle]) -> tuple[int, ...]:
+    """The numbers of references that a call names; InvalidError when one is a name or an alias instead."""
+    try:
+        return tuple([handle.ref for handle in handles])
+    except AttributeError:
+        raise InvalidError(
+            "a call takes references, not names or aliases: `node.groups` are those of your groups, "
+            "and `node.lookup` gives those of a name"
+        ) from None
+
+
+def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:
+    if isinstance(given, Mapping):
+        return tuple(_one_handed(item, label).message() for label, item in given.items())
+    return tuple(_one_handed(item, "").message() for item in given)
+
+
+def _one_handed(item: Given, label: str) -> Handed:
+    if isinstance(item, Handed):
+        return Handed(item.reference, item.permissions, label or item.label, item.lifetime_ns)
+    refs_of((item,))
+    return Handed(item, item.permissions & Permission.ALL, label)

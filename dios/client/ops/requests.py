@@ -1,0 +1,278 @@
+"""I/O requests: acquire, commit and release on one buffer, in the order of Figure 4.8 (thesis §4.7).
+
+Not for: waiting for answers (``dios.client.sync.node``, ``dios.client.trio.node`` drive the operations
+here), or
+streams, whose bytes never pass the node (``dios.client.ops.streams``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from dios.client.buffers import Memory, memory_of
+from dios.client.session import Operation, all_held, expect, expect_buffer, vector
+from dios.errors import Busy, InvalidError
+from dios.wire import messages
+from dios.wire.messages import PlainCall
+from dios.wire.types import AcquireIov, Flag, Semantics
+
+if TYPE_CHECKING:
+    from dios.client.ops.attributes import Handle
+
+
+class RequestOps(ABC):
+    """What reads and writes share: the buffer, and where the request stands.
+
+    ``v_r`` and ``v_w`` are the object's versions as of the last acquire or commit.
+    """
+
+    __slots__ = (
+        "_active",
+        "_buffer",
+        "_memory",
+        "_released",
+        "link",
+        "offset",
+        "reference",
+        "semantics",
+        "size",
+        "v_r",
+        "v_w",
+    )
+
+    def __init__(self, reference: Handle, size: int, offset: int, semantics: Semantics) -> None:
+        self.reference: Final = reference
+        self.link: Final = reference.link
+        self.size = size
+        self.offset: Final = offset
+        self.semantics = semantics
+        self.v_r = 0
+        self.v_w = 0
+        self._buffer = 0
+        self._memory: Memory | None = None
+        self._active = False
+        self._released = False
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else "active" if self._active else "idle"
+        return f"<{type(self).__name__} of {self.size} bytes on {self.reference.fingerprint}, {state}>"
+
+    @property
+    def view(self) -> memoryview:
+        """The request's bytes, with no copy; gone once the request is released."""
+        return self._held().view()
+
+    def _held(self) -> Memory:
+        if self._memory is None:
+            raise InvalidError("the request was released, or never acquired; its bytes are gone")
+        return self._memory
+
+    def _took(self, result: messages.Buffer, fd: int | None, *, writable: bool) -> None:
+        self._buffer = result.buffer
+        self.size = result.size
+        self.v_r, self.v_w = result.v_r, result.v_w
+        # A read of something without content (a timer, a console) leaves no buffer behind.
+        self._active = bool(result.buffer)
+        former, self._memory = self._memory, None
+        self._memory = memory_of(result, fd, writable=writable, former=former)
+
+    def _committed(self, result: messages.Committed) -> None:
+        self.v_r, self.v_w = result.v_r, result.v_w
+
+    def _drop(self) -> None:
+        """The buffer is given back: nothing of it may be used any more."""
+        memory, self._memory = self._memory, None
+        self._active = False
+        self._released = True
+        if memory is not None:
+            memory.close()
+
+    @abstractmethod
+    def acquire_op(self) -> Operation[None]:
+        """Register the request and get its buffer; Busy when it is not admitted (B.1.7, B.1.10)."""
+
+    def release_op(self) -> Operation[None]:
+        """Give the buffer back without committing; nothing when that was done before (B.1.9, B.1.12)."""
+        if self._released:
+            return
+        self._drop()
+        if self._buffer:
+            expect(messages.Done, (yield self._release_call()))
+
+    @abstractmethod
+    def _release_call(self, flags: Flag = Flag.NONE) -> PlainCall:
+        """The call that gives the buffer back."""
+
+    @abstractmethod
+    def finish_op(self) -> Operation[None]:
+        """Commit what is not committed and release, in one message: the good end of a ``with``."""
+
+
+class ReadOps(RequestOps):
+    """A request to read."""
+
+    __slots__ = ()
+
+    def acquire_op(self) -> Operation[None]:
+        """Register the request and get its buffer; Busy when it is not admitted."""
+        yield from self._acquire(AcquireIov.CREATE)
+
+    def _acquire(self, iov: AcquireIov) -> Operation[None]:
+        ref = self.reference.ref
+        size = self.size if iov is AcquireIov.CREATE else 0
+        call = messages.AcquireRead(ref, size, self.offset, self.semantics, iov, self._buffer)
+        result, fd = expect_buffer((yield call))
+        self._took(result, fd, writable=False)
+
+    def commit_op(self) -> Operation[None]:
+        """Ask whether the bytes were valid until now; Conflict when they were not (B.1.8)."""
+        self._held()
+        if not self._buffer:
+            return
+        self._active = False
+        self._committed(
+            expect(messages.Committed, (yield messages.CommitRead(self.reference.ref, self._buffer)))
+        )
+
+    def reacquire_op(self, semantics: Semantics | None = None) -> Operation[None]:
+        """Start the next request on the same buffer and range: newer bytes, or the same mapping.
+
+        A request that is not committed yet is committed by the same message: Conflict when that fails.
+        """
+        self._held()
+        self.semantics = self.semantics if semantics is None else semantics
+        if not self._buffer:
+            yield from self._acquire(AcquireIov.CREATE)
+        elif self._active:
+            self._active = False
+            call = messages.CommitAcquireRead(self.reference.ref, self._buffer, self.semantics)
+            result, fd = expect_buffer((yield call))
+            self._took(result, fd, writable=False)
+        else:
+            yield from self._acquire(AcquireIov.REUSE)
+
+    def _release_call(self, flags: Flag = Flag.NONE) -> PlainCall:
+        return messages.ReleaseRead(self.reference.ref, self._buffer, int(flags))
+
+    def finish_op(self) -> Operation[None]:
+        """Commit if not committed, and release; Conflict when the bytes were not valid until now."""
+        if self._active:
+            self._drop()
+            expect(messages.Done, (yield self._release_call(Flag.RELEASE_COMMIT)))
+        else:
+            yield from self.release_op()
+
+
+class WriteOps(RequestOps):
+    """A request to write. ``blank`` leaves the buffer unfilled; with ``replace`` the object ends where the
+    written range ends.
+    """
+
+    __slots__ = ("_blank", "_replace")
+
+    def __init__(
+        self,
+        reference: Handle,
+        size: int,
+        offset: int,
+        semantics: Semantics,
+        *,
+        blank: bool,
+        replace: bool,
+    ) -> None:
+        super().__init__(reference, size, offset, semantics)
+        self._blank: Final = blank
+        self._replace: Final = replace
+
+    def acquire_op(self) -> Operation[None]:
+        """Register the request and get its buffer; Busy when it is not admitted."""
+        yield from self._acquire(AcquireIov.CREATE)
+
+    def _acquire(self, iov: AcquireIov) -> Operation[None]:
+        flags = int(Flag.BLANK) if self._blank else 0
+        ref = self.reference.ref
+        call = messages.AcquireWrite(ref, self.size, self.offset, self.semantics, iov, self._buffer, flags)
+        result, fd = expect_buffer((yield call))
+        self._took(result, fd, writable=True)
+
+    def fill(self, data: memoryview) -> None:
+        """Copy ``data`` to the beginning of the buffer, without mapping it if it is not mapped yet."""
+        self._held().fill(data)
+
+    def commit_op(self, size: int = 0, *, last: bool = False) -> Operation[None]:
+        """Make the first ``size`` bytes of the buffer (0: all) the object's; Conflict when another
+        request came between, and then nothing was changed (B.1.11).
+
+        ``last`` takes the view away first, so that the node can keep large memory without copying it.
+        """
+        call = self._commit_call(size, last=last)
+        self._active = False
+        self._committed(expect(messages.Committed, (yield call)))
+
+    def _commit_call(self, size: int, *, last: bool) -> messages.CommitWrite:
+        memory = self._held()
+        flags = int(Flag.REPLACE) if self._replace else 0
+        data = self._inline(memory, size)
+        if last and data is None:
+            memory.unmap()
+        return messages.CommitWrite(
+            self.reference.ref, self._buffer, 0 if data is not None else size, flags=flags, data=data
+        )
+
+    def _inline(self, memory: Memory, size: int) -> bytes | None:
+        """What travels in the commit, None when the node has the memory already."""
+        if not 0 <= size <= self.size:
+            raise InvalidError(f"the buffer has {self.size} bytes, not {size}")
+        return bytes(memory.view()[: size or self.size]) if memory.inline else None
+
+    def reacquire_op(self, semantics: Semantics | None = None) -> Operation[None]:
+        """Start the next request on the same buffer; it is filled anew unless the request is ``blank``.
+
+        A request that is not committed yet is committed whole by the same message. Conflict when that
+        fails; Busy when it held and the next was not admitted.
+        """
+        memory = self._held()
+        self.semantics = self.semantics if semantics is None else semantics
+        if not self._active:
+            yield from self._acquire(AcquireIov.REUSE)
+            return
+        flags = (Flag.REPLACE if self._replace else Flag.NONE) | (Flag.BLANK if self._blank else Flag.NONE)
+        call = messages.CommitAcquireWrite(
+            self.reference.ref,
+            self._buffer,
+            semantics=self.semantics,
+            flags=int(flags),
+            data=self._inline(memory, 0),
+        )
+        self._active = False
+        answer = yield call
+        if isinstance(answer[0], messages.Committed):
+            self._committed(expect(messages.Committed, answer))
+            raise _not_admitted(self)
+        result, fd = expect_buffer(answer)
+        self._took(result, fd, writable=True)
+
+    def _release_call(self, flags: Flag = Flag.NONE) -> PlainCall:
+        return messages.ReleaseWrite(self.reference.ref, self._buffer, int(flags))
+
+    def finish_op(self, size: int = 0) -> Operation[None]:
+        """Commit the first ``size`` bytes (0: all) if not committed, and release; Conflict as of commit."""
+        if not self._active:
+            yield from self.release_op()
+            return
+        commit = self._commit_call(size, last=True)
+        self._drop()
+        if commit.data is None and not commit.size and not commit.flags:
+            expect(messages.Done, (yield self._release_call(Flag.RELEASE_COMMIT)))
+            return
+        outcomes = yield from vector((commit, self._release_call()))
+        self._committed(expect(messages.Committed, all_held(outcomes)[0]))
+
+
+def _not_admitted(request: WriteOps) -> Busy:
+    return Busy(
+        "the commit held, but other requests are active; reacquire later",
+        call="commitacquirewrite",
+        fingerprint=request.reference.fingerprint,
+    )

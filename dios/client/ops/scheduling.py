@@ -1,0 +1,161 @@
+"""Saying what a task needs, asking whoever schedules, and what a scheduler itself asks of nodes.
+
+Not for: scheduling (``dios.firmament``), or the calls' meaning (``dios.core.calls.scheduling_calls``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dios.client.ops.usage import UsageOps
+from dios.client.session import Operation, expect
+from dios.errors import InvalidError
+from dios.limits import INLINE_BYTES_MAX
+from dios.wire import messages
+from dios.wire.messages import Constraint, Near, Work
+from dios.wire.types import Affinity, Operator
+
+CLASSES = ("turtle", "sheep", "rabbit", "devil")
+"""How a task gets on with its neighbours (§7.3.2), as ``interference`` says it."""
+
+AFFINITIES = {
+    "spread-nodes": Affinity.SPREAD_NODES,
+    "spread-racks": Affinity.SPREAD_RACKS,
+    "same-node": Affinity.SAME_NODE,
+    "same-rack": Affinity.SAME_RACK,
+}
+
+
+def work(
+    *,
+    cpus: float = 0.0,
+    memory: int = 0,
+    disk_io: int = 0,
+    network: int = 0,
+    priority: int = 0,
+    deadline: float = 0.0,
+    equivalence: str = "",
+    interference: str = "sheep",
+    service: bool = False,
+    restartable: bool = False,
+    job: int = 0,
+    gang: tuple[int, int] | None = None,
+    affinity: str = "",
+    near: Iterable[Near] = (),
+    constraints: Iterable[str] = (),
+) -> Work:
+    """What a task needs, for ``node.run(..., work=work(cpus=2))``; what is set aside for it while it runs.
+
+    ``memory`` in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
+    Of a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any number that the
+    tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd", with a "?"
+    before those that are only wished for. Raises InvalidError naming the field.
+    """
+    amounts = {"cpus": cpus, "memory": memory, "disk_io": disk_io, "network": network}
+    for name, value in (amounts | {"priority": priority, "deadline": deadline}).items():
+        if not 0 <= value < 2**53:
+            raise InvalidError(f"{name} must be 0 or more, not {value}", call="run")
+    k, n = gang or (0, 0)
+    if gang is not None and not 1 <= k <= n:
+        raise InvalidError(
+            f"of a gang k of n tasks start together, with 1 <= k <= n, not {k}/{n}", call="run"
+        )
+    if interference not in CLASSES:
+        raise InvalidError(f"class is one of {', '.join(CLASSES)}, not {interference!r}", call="run")
+    if affinity and affinity not in AFFINITIES:
+        raise InvalidError(f"affinity is one of {', '.join(AFFINITIES)}, not {affinity!r}", call="run")
+    return Work(
+        cpus_milli=round(cpus * 1000),
+        memory_bytes=int(memory),
+        disk_io=int(disk_io),
+        network=int(network),
+        priority=int(priority),
+        deadline_ms=round(deadline * 1000),
+        equivalence=equivalence,
+        interference=CLASSES.index(interference),
+        service=service,
+        restartable=restartable,
+        job=job,
+        gang=k,
+        tasks=n,
+        affinity=AFFINITIES[affinity] if affinity else Affinity.NONE,
+        near=tuple(near),
+        constraints=tuple(map(constraint, constraints)),
+    )
+
+
+def constraint(text: str) -> Constraint:
+    """One constraint on labels: "key=value", "key!=value", "key" or "!key"; "?" before it: only wished."""
+    rest = text.removeprefix("?")
+    unequal = "!=" in rest
+    key, equals, value = rest.partition("!=" if unequal else "=")
+    if equals:
+        operator = Operator.UNEQUAL if unequal else Operator.EQUAL
+    else:
+        operator = Operator.ABSENT if key.startswith("!") else Operator.PRESENT
+        key = key.removeprefix("!")
+    if not key.strip():
+        raise InvalidError(f"a constraint is like gpu=yes, zone!=a, ssd or !ssd, not {text!r}", call="run")
+    return Constraint(key.strip(), operator, value.strip(), not text.startswith("?"))
+
+
+class SchedulingOps(UsageOps):
+    """Calls between tasks, nodes and whoever schedules."""
+
+    def ask_scheduler_op(self, question: bytes) -> Operation[bytes]:
+        """Ask whoever schedules for this node; ``dios.firmament.coordinator.query_handler`` has the
+        questions.
+        """
+        return expect(messages.Advice, (yield messages.AskScheduler(question))).answer
+
+    def board_op(
+        self, host: str = "", *, since: int = 0, wait_ms: int = 0, attend: bool = False, own: bool = False
+    ) -> Operation[messages.BoardRows]:
+        """What waits and runs on a node, once that is newer than version ``since``; for its own user."""
+        call = messages.Board(host, since, wait_ms, attend, own)
+        return expect(messages.BoardRows, (yield call))
+
+    def place_op(
+        self,
+        host: str,
+        placements: Iterable[tuple[int, str]] = (),
+        preempted: Iterable[int] = (),
+    ) -> Operation[messages.Placed]:
+        """Start submissions that wait on ``host`` on the nodes named, and stop tasks that run on ``host``.
+
+        Gives those that were refused, with the reason. For the nodes' own user.
+        """
+        where = tuple(messages.Placement(submission, node) for submission, node in placements)
+        return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
+
+    def govern_op(
+        self,
+        host: str = "",
+        rates: Iterable[messages.Rate] = (),
+        *,
+        lease_ms: int = 0,
+        shares_version: int = 0,
+        shares: bytes = b"",
+        guarantees: Iterable[messages.Guarantee] = (),
+    ) -> Operation[messages.Metered]:
+        """Have a node keep to ``rates`` for ``lease_ms``, and learn what was moved there and wants to be.
+
+        These rates and ``guarantees``, what edges of jobs may send at least, stand in the place of all
+        before them; with no ``lease_ms`` none is changed. ``shares`` is
+        what coordinators tell each other: the answer has the node's own where they are newer than
+        ``shares_version``. For the nodes' own user.
+        """
+        call = messages.Govern(host, tuple(rates), lease_ms, shares_version, shares, tuple(guarantees))
+        return expect(messages.Metered, (yield call))
+
+    def advise_op(self, host: str, number: int, answer: bytes) -> Operation[None]:
+        """Answer a question on a node's board."""
+        rest = memoryview(answer)
+        while len(rest) > INLINE_BYTES_MAX:
+            part, rest = rest[:INLINE_BYTES_MAX], rest[INLINE_BYTES_MAX:]
+            expect(messages.Done, (yield messages.Advise(host, number, bytes(part), more=True)))
+        expect(messages.Done, (yield messages.Advise(host, number, bytes(rest))))
+
+    def report_op(self, data: bytes) -> Operation[None]:
+        """Leave what was measured on the node for whoever schedules."""
+        expect(messages.Done, (yield messages.Report(data)))

@@ -1,0 +1,78 @@
+"""Streams: one end of a ring in shared memory, attached at its first use and then used with no call.
+
+Not for: the ring itself (``dios.transport.rings.waiting``), or consoles, whose bytes pass the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from dios.client.ops.attributes import Handle
+from dios.client.session import Operation, expect_attached
+from dios.transport.rings.waiting import RingEnd, RingReader, RingWriter
+from dios.wire import messages
+from dios.wire.types import Mode
+
+if TYPE_CHECKING:
+    from dios.client.ops.node_base import NodeBase
+
+H = TypeVar("H", bound=Handle)
+
+
+class StreamOps(Handle):
+    """A stream's handle; it is the writing or the reading end as soon as it is used as one (B.1.7)."""
+
+    __slots__ = ("_reader", "_writer")
+
+    def __init__(self, node: NodeBase, info: messages.Reference, name: bytes | None = None) -> None:
+        super().__init__(node, info, name)
+        self._reader: RingReader | None = None
+        self._writer: RingWriter | None = None
+
+    def reader_op(self) -> Operation[RingReader]:
+        """The reading end, which moves bytes and messages with no call; Busy when it is another's."""
+        if self._reader is None:
+            answer = yield messages.Attach(self._info.ref, Mode.READ)
+            attached, fds = expect_attached(answer)
+            self._reader = RingReader(fds, attached.ring_bytes)
+            self._node.ends.add(self._reader)
+        return self._reader
+
+    def writer_op(self) -> Operation[RingWriter]:
+        """The writing end, which moves bytes and messages with no call; Busy when it is another's."""
+        if self._writer is None:
+            answer = yield messages.Attach(self._info.ref, Mode.WRITE)
+            attached, fds = expect_attached(answer)
+            self._writer = RingWriter(fds, attached.ring_bytes)
+            self._node.ends.add(self._writer)
+        return self._writer
+
+    def end_op(self, mode: Mode) -> Operation[RingEnd]:
+        """The end for ``mode``."""
+        if mode is Mode.READ:
+            return (yield from self.reader_op())
+        return (yield from self.writer_op())
+
+    def detach(self) -> None:
+        """Close the ends: the other side learns of it, and still reads what was sent. An end once closed
+        cannot be taken again.
+        """
+        super().detach()
+        for end in (self._reader, self._writer):
+            if end is not None:
+                end.close()
+                self._node.ends.discard(end)
+
+
+def ends_op(references: Sequence[H], mode: Mode) -> Operation[tuple[dict[RingEnd, H], list[H]]]:
+    """The streams among ``references`` by the ends they are attached at now, and all the others."""
+    ends: dict[RingEnd, H] = {}
+    others: list[H] = []
+    for reference in references:
+        if isinstance(reference, StreamOps):
+            end = yield from reference.end_op(mode)
+            ends[end] = reference
+        else:
+            others.append(reference)
+    return ends, others

@@ -1,0 +1,153 @@
+"""What every handle of the blocking face is made of: driving an operation, requests, and references.
+
+Not for: what the methods do, which both faces share, or single kinds of object (``dios.client.sync.node``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
+
+from dios.client.ops.attributes import HasLink
+from dios.client.ops.handles import ReferenceOps
+from dios.client.ops.requests import ReadOps, RequestOps, WriteOps
+from dios.client.ops.streams import StreamOps
+from dios.client.session import Operation
+from dios.client.sync.connection import Connection
+from dios.errors import DiosError
+from dios.transport.rings.waiting import RingReader, RingWriter
+from dios.wire.types import Semantics
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+P = ParamSpec("P")
+T = TypeVar("T")
+H = TypeVar("H", bound=HasLink)
+
+
+def drive(owner: HasLink, operation: Operation[T]) -> T:
+    """Drive an operation over its owner's connection."""
+    return cast("Connection", owner.link).run(operation)
+
+
+def blocking(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concatenate[H, P], T]:
+    """The blocking method for an operation, under its name without ``_op``."""
+
+    @functools.wraps(op)
+    def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast("Connection", self.link).run(op(self, *args, **kwargs))
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = op.__qualname__.removesuffix("_op")
+    return method
+
+
+# -- I/O requests -----------------------------------------------------------------------------------
+class Request(RequestOps):
+    """An I/O request as a ``with`` body: committed on a normal exit, and released on every one."""
+
+    __slots__ = ()
+
+    release = blocking(RequestOps.release_op)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            drive(self, self.finish_op())
+            return
+        # The body's own error is the one to be told; a node that is gone has released everything.
+        with contextlib.suppress(DiosError):
+            drive(self, self.release_op())
+
+
+class ReadRequest(Request, ReadOps):
+    """A read: look at ``view``, then ``commit`` says whether it was valid."""
+
+    __slots__ = ()
+
+    commit = blocking(ReadOps.commit_op)
+    reacquire = blocking(ReadOps.reacquire_op)
+    finish = blocking(ReadOps.finish_op)
+
+
+class WriteRequest(Request, WriteOps):
+    """A write: fill ``view``, then ``commit`` makes it the object's bytes if nothing came between."""
+
+    __slots__ = ()
+
+    commit = blocking(WriteOps.commit_op)
+    reacquire = blocking(WriteOps.reacquire_op)
+    finish = blocking(WriteOps.finish_op)
+
+
+# -- handles ----------------------------------------------------------------------------------------
+class Reference(ReferenceOps["Reference"]):
+    """A reference to an object; a ``with`` body closes the handle at its end."""
+
+    __slots__ = ()
+
+    def read(self, semantics: Semantics = Semantics.ANY, *, size: int = 0, offset: int = 0) -> ReadRequest:
+        """Acquire a request to read ``size`` bytes (0: all) from ``offset`` on; Busy when not admitted."""
+        request = ReadRequest(self, size, offset, semantics)
+        drive(self, request.acquire_op())
+        return request
+
+    def write(
+        self,
+        size: int = 0,
+        semantics: Semantics = Semantics.MRSW,
+        *,
+        offset: int = 0,
+        blank: bool = False,
+        replace: bool = False,
+    ) -> WriteRequest:
+        """Acquire a request to write ``size`` bytes (0: as many as there are) from ``offset`` on.
+
+        The buffer holds the object's bytes unless it is ``blank``. With ``replace`` the object ends where
+        the written range ends. Busy when not admitted.
+        """
+        request = WriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
+        drive(self, request.acquire_op())
+        return request
+
+    read_bytes = blocking(ReferenceOps["Reference"].read_bytes_op)
+    write_bytes = blocking(ReferenceOps["Reference"].write_bytes_op)
+    stat = blocking(ReferenceOps["Reference"].stat_op)
+    close = blocking(ReferenceOps["Reference"].close_op)
+    delete = blocking(ReferenceOps["Reference"].delete_op)
+    destroy = blocking(ReferenceOps["Reference"].destroy_op)
+    delegate = blocking(ReferenceOps["Reference"].delegate_op)
+    retire = blocking(ReferenceOps["Reference"].retire_op)
+    copy = blocking(ReferenceOps["Reference"].copy_op)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class StreamEnds(StreamOps, Reference):
+    """The ends of a stream, attached at their first use."""
+
+    __slots__ = ()
+
+    @property
+    def writer(self) -> RingWriter:
+        """The writing end, attached if it was not."""
+        return self._writer if self._writer is not None else drive(self, self.writer_op())
+
+    @property
+    def reader(self) -> RingReader:
+        """The reading end, attached if it was not."""
+        return self._reader if self._reader is not None else drive(self, self.reader_op())

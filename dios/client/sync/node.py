@@ -1,0 +1,270 @@
+"""The blocking face: handles whose methods return when the node has answered, and ``connect``.
+
+Not for: what the methods do, which both faces share (``dios.client.ops.handles``, ``dios.client.ops.nodes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+
+from dios.client.ops.attributes import HasLink
+from dios.client.ops.batches import BatchOps, Pending, operation_of
+from dios.client.ops.handles import ConsoleOps, Data, GroupOps, TaskOps
+from dios.client.ops.logs import LogMakers
+from dios.client.ops.network import NetworkOps
+from dios.client.ops.nodes import NodeOps, mode_of
+from dios.client.sync.connection import Connection
+from dios.client.sync.handles import ReadRequest, Reference, StreamEnds, WriteRequest, blocking
+from dios.client.sync.logs import Log
+from dios.client.sync.network import Acceptor, Datagrams, TcpConnection
+from dios.client.sync.selecting import select
+from dios.errors import EndOfStreamError
+from dios.transport.unix.client import ClientChannel
+from dios.transport.unix.client import connect as connect_socket
+from dios.wire import messages
+from dios.wire.types import Mode, ObjectType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+__all__ = [
+    "Acceptor",
+    "Batch",
+    "Console",
+    "Datagrams",
+    "Group",
+    "Log",
+    "Node",
+    "ReadRequest",
+    "Reference",
+    "Stream",
+    "Task",
+    "TcpConnection",
+    "WriteRequest",
+    "ambient",
+    "connect",
+    "enter_task",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+H = TypeVar("H", bound=HasLink)
+
+
+class Task(TaskOps["Console"], Reference):
+    """A reference to a task."""
+
+    __slots__ = ()
+
+    wait = blocking(TaskOps["Console"].wait_op)
+    status = blocking(TaskOps["Console"].status_op)
+    pause = blocking(TaskOps["Console"].pause_op)
+    resume = blocking(TaskOps["Console"].resume_op)
+    kill = blocking(TaskOps["Console"].kill_op)
+    console = blocking(TaskOps["Console"].console_op)
+
+
+class Console(ConsoleOps, Reference):
+    """A reference to a task's console; iterating gives what is printed, until the task has ended."""
+
+    __slots__ = ()
+
+    receive = blocking(ConsoleOps.receive_op)
+    send = blocking(ConsoleOps.send_op)
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while True:
+                yield self.receive()
+        except EndOfStreamError:
+            return
+
+
+class Group(GroupOps, Reference):
+    """A reference to a group."""
+
+    __slots__ = ()
+
+    read_name = blocking(GroupOps.read_name_op)
+
+
+class Stream(StreamEnds):
+    """A reference to a stream, which is its writing or reading end from its first use as one on.
+
+    Iterating gives messages until the writer is gone. ``writer`` and ``reader`` are the ends themselves,
+    for loops that count nanoseconds and for views into the ring.
+    """
+
+    __slots__ = ()
+
+    def send(self, data: Data, timeout: float | None = None) -> None:
+        """Send one message; waits while there is no room. ClosedError when the reader is gone."""
+        self.writer.send(data, timeout)
+
+    def receive(self, timeout: float | None = None) -> bytes:
+        """Wait for the next message; EndOfStreamError when the writer is gone and everything was read."""
+        return self.reader.receive(timeout)
+
+    def __iter__(self) -> Iterator[bytes]:
+        receive = self.reader.receive
+        try:
+            while True:
+                yield receive()
+        except EndOfStreamError:
+            return
+
+
+_KINDS: Final[dict[ObjectType, type[Reference]]] = {
+    ObjectType.TASK: Task,
+    ObjectType.CONSOLE_STREAM: Console,
+    ObjectType.GROUP: Group,
+    ObjectType.SHMEM_STREAM: Stream,
+    ObjectType.TCP_STREAM: TcpConnection,
+    ObjectType.TCP_ACCEPT_STREAM: Acceptor,
+    ObjectType.DURABLE_STREAM: Log,
+    ObjectType.UDP_STREAM: Datagrams,
+}
+
+_Ops = NodeOps["Reference", "Task", "Group", "Stream", "Console"]
+
+
+_Network = NetworkOps["Reference", "TcpConnection", "Acceptor", "Datagrams"]
+
+
+class Node(
+    NodeOps["Reference", "Task", "Group", "Stream", "Console"],
+    NetworkOps["Reference", "TcpConnection", "Acceptor", "Datagrams"],
+    LogMakers["Log"],
+):
+    """The node, as this task sees it; a ``with`` body closes a connection of one's own at its end."""
+
+    _turn = 0
+
+    create = blocking(_Ops.create_op)
+    create_group = blocking(_Ops.create_group_op)
+    create_stream = blocking(_Ops.create_stream_op)
+    create_timer = blocking(_Ops.create_timer_op)
+    network = blocking(_Network.network_op)
+    connect_tcp = blocking(_Network.connect_tcp_op)
+    listen_tcp = blocking(_Network.listen_tcp_op)
+    bind_udp = blocking(_Network.bind_udp_op)
+    create_log = blocking(LogMakers["Log"].create_log_op)
+    create_program = blocking(_Ops.create_program_op)
+    lookup = blocking(_Ops.lookup_op)
+    find = blocking(_Ops.find_op)
+    run = blocking(_Ops.run_op)
+    next_event = blocking(_Ops.next_event_op)
+    vector = blocking(_Ops.vector_op)
+    tasks = blocking(_Ops.tasks_op)
+    info = blocking(_Ops.info_op)
+    nodes = blocking(_Ops.nodes_op)
+    set_node = blocking(_Ops.set_node_op)
+    ask_scheduler = blocking(_Ops.ask_scheduler_op)
+    describe = blocking(_Ops.describe_op)
+    limits = blocking(_Ops.limits_op)
+    set_limits = blocking(_Ops.set_limits_op)
+    shutdown = blocking(_Ops.shutdown_op)
+    pause = blocking(_Ops.pause_op)
+
+    def handle(self, info: messages.Reference, name: bytes | None = None) -> Reference:
+        """A handle for a reference that came in a message."""
+        return _KINDS.get(info.type, Reference)(self, info, name)
+
+    def select(
+        self, references: Iterable[Reference], mode: str | Mode = Mode.READ, timeout: float | None = None
+    ) -> Reference | None:
+        """Wait until one of ``references`` can be read ("write": written) without waiting, and answer it;
+        None after ``timeout`` seconds (B.1.13).
+
+        Streams are looked at first and directly; only about other objects the node is asked.
+        """
+        self._turn += 1
+        return select(cast("Connection", self.link), list(references), mode_of(mode), timeout, self._turn)
+
+    def batch(self) -> Batch:
+        """A batch, for operations that shall travel in few messages."""
+        return Batch(self.link)
+
+    def close(self) -> None:
+        """Close the connection; in a task, whose connection is the task's life, nothing."""
+        if not self.ambient:
+            self.close_ends()
+            cast("Connection", self.link).close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Batch(BatchOps):
+    """Operations that travel together: collected in a ``with`` body, run at its end."""
+
+    def add(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
+        """Collect one call of a handle's or node's method, like ``batch.add(blob.read_bytes, 100)``.
+
+        Its result is there after the body. The operations must not depend on each other, nor wait.
+        """
+        return cast("Pending[T]", self._collect(operation_of(method, *args, **kwargs)))
+
+    run = blocking(BatchOps.run_op)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.run()
+
+
+_ambient: Node | None = None
+_welcome: messages.Welcome | None = None
+
+
+def enter_task(connection: Connection, welcome: messages.Welcome) -> Node:
+    """Make the node of a task's inherited socket what ``connect`` gives from now on."""
+    global _ambient, _welcome
+    _ambient, _welcome = Node(connection, welcome, ambient=True), welcome
+    return _ambient
+
+
+def ambient() -> tuple[Connection, messages.Welcome] | None:
+    """The connection of the task that this process is, and what it was told; None outside tasks."""
+    if _ambient is None or _welcome is None:
+        return None
+    return cast("Connection", _ambient.link), _welcome
+
+
+def connect(
+    node: str | Path | None = None,
+    *,
+    groups: Iterable[str | bytes] | None = None,
+    label: str = "",
+) -> Node:
+    """The node: inside a task its own, outside the one that ``node`` or the configuration says.
+
+    ``node`` is a data directory or socket; ``groups`` are names, as bytes or text, or aliases of the
+    keyring, by default all that it has. Raises UnreachableError when no node listens there.
+    """
+    if _ambient is not None and node is None:
+        return _ambient
+    # A task needs neither a keyring nor to look for its node, and starts without loading how.
+    from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
+    from dios.client.locate import resolve_node  # noqa: PLC0415 - the same
+
+    hello = presented_groups(groups)
+    connection = Connection(ClientChannel(connect_socket(resolve_node(node))))
+    try:
+        return Node(connection, connection.hello(hello, label))
+    except BaseException:
+        connection.close()
+        raise

@@ -1,0 +1,288 @@
+"""The face on trio: ``open_node``, and handles whose methods are coroutines, callable from many tasks.
+
+Not for: what the methods do, which both faces share (``dios.client.ops.handles``, ``dios.client.ops.nodes``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+
+import trio
+
+from dios.client.keyring import presented_groups
+from dios.client.locate import resolve_node
+from dios.client.ops.attributes import HasLink
+from dios.client.ops.batches import BatchOps, Pending, operation_of
+from dios.client.ops.handles import ConsoleOps, Data, GroupOps, TaskOps
+from dios.client.ops.logs import LogMakers
+from dios.client.ops.network import NetworkOps
+from dios.client.ops.nodes import NodeOps, mode_of, select_op
+from dios.client.ops.streams import ends_op
+from dios.client.sync.connection import Connection
+from dios.client.sync.node import ambient
+from dios.client.trio.connection import AsyncConnection
+from dios.client.trio.handles import AsyncReference, AsyncStreamEnds, awaited, drive
+from dios.client.trio.logs import AsyncLog
+from dios.client.trio.network import AsyncAcceptor, AsyncDatagrams, AsyncTcpConnection
+from dios.errors import DiosError, EndOfStreamError
+from dios.transport.rings import waiting_trio
+from dios.transport.rings.waiting import RingEnd
+from dios.transport.unix.client import connect as connect_socket
+from dios.transport.unix.client_trio import AsyncClientChannel
+from dios.wire import messages
+from dios.wire.types import Mode, ObjectType
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = [
+    "AsyncAcceptor",
+    "AsyncBatch",
+    "AsyncConsole",
+    "AsyncDatagrams",
+    "AsyncGroup",
+    "AsyncLog",
+    "AsyncNode",
+    "AsyncReference",
+    "AsyncStream",
+    "AsyncTask",
+    "AsyncTcpConnection",
+    "open_node",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+H = TypeVar("H", bound=HasLink)
+
+
+class AsyncTask(TaskOps["AsyncConsole"], AsyncReference):
+    """A reference to a task."""
+
+    __slots__ = ()
+
+    wait = awaited(TaskOps["AsyncConsole"].wait_op)
+    status = awaited(TaskOps["AsyncConsole"].status_op)
+    pause = awaited(TaskOps["AsyncConsole"].pause_op)
+    resume = awaited(TaskOps["AsyncConsole"].resume_op)
+    kill = awaited(TaskOps["AsyncConsole"].kill_op)
+    console = awaited(TaskOps["AsyncConsole"].console_op)
+
+
+class AsyncConsole(ConsoleOps, AsyncReference):
+    """A reference to a task's console; iterating gives what is printed, until the task has ended."""
+
+    __slots__ = ()
+
+    receive = awaited(ConsoleOps.receive_op)
+    send = awaited(ConsoleOps.send_op)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield await self.receive()
+        except EndOfStreamError:
+            return
+
+
+class AsyncGroup(GroupOps, AsyncReference):
+    """A reference to a group."""
+
+    __slots__ = ()
+
+    read_name = awaited(GroupOps.read_name_op)
+
+
+class AsyncStream(AsyncStreamEnds):
+    """A reference to a stream, which is its writing or reading end from its first use as one on.
+
+    Iterating gives messages until the writer is gone.
+    """
+
+    __slots__ = ()
+
+    async def send(self, data: Data) -> None:
+        """Send one message; waits while there is no room. ClosedError when the reader is gone."""
+        await waiting_trio.send(await self.writer(), data)
+
+    async def receive(self) -> bytes:
+        """Wait for the next message; EndOfStreamError when the writer is gone and everything was read."""
+        return await waiting_trio.receive(await self.reader())
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield await self.receive()
+        except EndOfStreamError:
+            return
+
+
+_KINDS: Final[dict[ObjectType, type[AsyncReference]]] = {
+    ObjectType.TASK: AsyncTask,
+    ObjectType.CONSOLE_STREAM: AsyncConsole,
+    ObjectType.GROUP: AsyncGroup,
+    ObjectType.SHMEM_STREAM: AsyncStream,
+    ObjectType.TCP_STREAM: AsyncTcpConnection,
+    ObjectType.TCP_ACCEPT_STREAM: AsyncAcceptor,
+    ObjectType.DURABLE_STREAM: AsyncLog,
+    ObjectType.UDP_STREAM: AsyncDatagrams,
+}
+
+_Ops = NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"]
+
+
+_Network = NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor", "AsyncDatagrams"]
+
+
+class AsyncNode(
+    NodeOps["AsyncReference", "AsyncTask", "AsyncGroup", "AsyncStream", "AsyncConsole"],
+    NetworkOps["AsyncReference", "AsyncTcpConnection", "AsyncAcceptor", "AsyncDatagrams"],
+    LogMakers["AsyncLog"],
+):
+    """The node, as this task sees it."""
+
+    create = awaited(_Ops.create_op)
+    create_group = awaited(_Ops.create_group_op)
+    create_stream = awaited(_Ops.create_stream_op)
+    create_timer = awaited(_Ops.create_timer_op)
+    network = awaited(_Network.network_op)
+    connect_tcp = awaited(_Network.connect_tcp_op)
+    listen_tcp = awaited(_Network.listen_tcp_op)
+    bind_udp = awaited(_Network.bind_udp_op)
+    create_log = awaited(LogMakers["AsyncLog"].create_log_op)
+    create_program = awaited(_Ops.create_program_op)
+    lookup = awaited(_Ops.lookup_op)
+    find = awaited(_Ops.find_op)
+    run = awaited(_Ops.run_op)
+    next_event = awaited(_Ops.next_event_op)
+    vector = awaited(_Ops.vector_op)
+    tasks = awaited(_Ops.tasks_op)
+    info = awaited(_Ops.info_op)
+    nodes = awaited(_Ops.nodes_op)
+    set_node = awaited(_Ops.set_node_op)
+    ask_scheduler = awaited(_Ops.ask_scheduler_op)
+    board = awaited(_Ops.board_op)
+    place = awaited(_Ops.place_op)
+    govern = awaited(_Ops.govern_op)
+    advise = awaited(_Ops.advise_op)
+    report = awaited(_Ops.report_op)
+    describe = awaited(_Ops.describe_op)
+    limits = awaited(_Ops.limits_op)
+    set_limits = awaited(_Ops.set_limits_op)
+    shutdown = awaited(_Ops.shutdown_op)
+    pause = awaited(_Ops.pause_op)
+
+    def handle(self, info: messages.Reference, name: bytes | None = None) -> AsyncReference:
+        """A handle for a reference that came in a message."""
+        return _KINDS.get(info.type, AsyncReference)(self, info, name)
+
+    def batch(self) -> AsyncBatch:
+        """A batch, for operations that shall travel in few messages."""
+        return AsyncBatch(self.link)
+
+    async def select(
+        self,
+        references: Iterable[AsyncReference],
+        mode: str | Mode = Mode.READ,
+        timeout: float | None = None,  # noqa: ASYNC109 - select's own limit (B.1.13), which the node keeps
+    ) -> AsyncReference | None:
+        """Wait until one of ``references`` can be read ("write": written) without waiting, and answer it;
+        None after ``timeout`` seconds (B.1.13).
+        """
+        direction = mode_of(mode)
+        ends, others = await drive(self, ends_op(list(references), direction))
+        found: list[AsyncReference] = []
+        failed: list[DiosError] = []
+        async with trio.open_nursery() as nursery:
+
+            async def watch(end: RingEnd) -> None:
+                try:
+                    await waiting_trio.wait_ready(end)
+                    found.append(ends[end])
+                except DiosError as error:
+                    failed.append(error)
+                nursery.cancel_scope.cancel()
+
+            async def ask() -> None:
+                try:
+                    index = await drive(self, select_op(others, direction, timeout))
+                    found.extend([] if index < 0 else [others[index]])
+                except DiosError as error:
+                    failed.append(error)
+                nursery.cancel_scope.cancel()
+
+            for end in ends:
+                nursery.start_soon(watch, end)
+            if others:
+                nursery.start_soon(ask)
+            elif timeout is not None:
+                nursery.cancel_scope.deadline = trio.current_time() + timeout
+        if failed and not found:
+            raise failed[0]
+        return found[0] if found else None
+
+
+class AsyncBatch(BatchOps):
+    """Operations that travel together: collected in an ``async with`` body, run at its end."""
+
+    def add(self, method: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
+        """Collect one call of a method, not awaited, like ``batch.add(blob.read_bytes, 100)``."""
+        return cast("Pending[T]", self._collect(operation_of(method, *args, **kwargs)))
+
+    run = awaited(BatchOps.run_op)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.run()
+
+
+@contextlib.asynccontextmanager
+async def open_node(
+    node: str | Path | None = None, *, groups: Iterable[str | bytes] | None = None, label: str = ""
+) -> AsyncIterator[AsyncNode]:
+    """The node for an ``async with`` body; arguments and errors as of ``dios.connect``.
+
+    Inside a task it is the task's own, whose blocking face must rest meanwhile.
+    """
+    inside = ambient() if node is None else None
+    if inside is not None:
+        async with _borrowed(*inside) as borrowed:
+            yield borrowed
+        return
+    hello = presented_groups(groups)
+    connection = AsyncConnection(AsyncClientChannel(connect_socket(resolve_node(node))))
+    try:
+        opened = AsyncNode(connection, await connection.hello(hello, label))
+        try:
+            yield opened
+        finally:
+            opened.close_ends()
+    finally:
+        await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def _borrowed(own: Connection, welcome: messages.Welcome) -> AsyncIterator[AsyncNode]:
+    """The task's own connection on trio, given back to the blocking face at the end."""
+    channel = AsyncClientChannel(socket.socket(fileno=os.dup(own.fileno())))
+    connection = AsyncConnection(channel, own.session)
+    connection.page = own.page
+    borrowed = AsyncNode(connection, welcome, ambient=True)
+    try:
+        yield borrowed
+    finally:
+        borrowed.close_ends()
+        connection.page = None
+        await connection.close()
+        # Both descriptors are one open socket, and so is the flag that says whether it blocks.
+        os.set_blocking(own.fileno(), True)

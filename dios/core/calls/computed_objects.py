@@ -1,0 +1,172 @@
+"""Reading and writing objects whose bytes the core makes itself: timers, groups, tasks, consoles.
+
+Not for: blobs (their bytes are the host's) and streams (their bytes never pass the node).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from dios.core import effects
+from dios.core.calls import durable_streams, network_streams
+from dios.core.effects import WriteSource
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.pending import Pending
+from dios.core.model.references import Reference
+from dios.core.model.tasks import Task
+from dios.core.model.type_states import AcceptState, ConsoleState, StreamState, TimerState
+from dios.core.step import Step
+from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, WouldBlockError
+from dios.ids import TaskId
+from dios.limits import INLINE_BYTES_MAX
+from dios.wire import messages
+from dios.wire.codec import encode_event, encode_status
+from dios.wire.types import AcquireIov, Flag, Mode, ObjectType, TaskState
+
+ReadCall: TypeAlias = messages.AcquireRead | messages.ReadOnce
+
+
+def ready(step: Step, task: Task, target: PhysicalObject, reference: Reference, mode: Mode) -> bool:
+    """Whether I/O in ``mode`` would not wait (B.1.13)."""
+    if target.zombie:
+        return True
+    state = target.state
+    if isinstance(state, ConsoleState):
+        return mode is Mode.WRITE or state.closed or state.arrived > reference.position
+    if isinstance(state, TimerState):
+        return state.due_ns <= step.now
+    if isinstance(state, StreamState):
+        return bool(state.gone)
+    if isinstance(state, AcceptState):
+        return bool(state.arrived)
+    if target.type is ObjectType.DURABLE_STREAM:
+        return mode is Mode.WRITE or target.size != reference.position
+    if target.type is ObjectType.TASK:
+        if target is task.object:
+            return task.has_event
+        other = step.state.tasks.get(TaskId(target.id))
+        return other is None or other.state is TaskState.ENDED
+    return True
+
+
+def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | messages.AcquireWrite) -> None:
+    """Acquire on a type without content in the host; waits where there is nothing to read yet."""
+    target = reference.object
+    if isinstance(target.state, StreamState):
+        raise InvalidError("attach to the stream; its requests then work on the ring itself")
+    if isinstance(call, messages.AcquireWrite):
+        raise InvalidError(f"a {target.type.name} is written with one message, or not at all")
+    if isinstance(call, messages.AcquireRead) and call.iov is not AcquireIov.CREATE:
+        raise InvalidError(f"reads of a {target.type.name} leave no buffer to take, borrow or re-use")
+    task = reference.task
+    if target.type is ObjectType.DURABLE_STREAM:
+        durable_streams.require_place(step, reference, call)
+    if _is_there(step, reference, call) or target.type is ObjectType.TIMER_BLOB:
+        deliver(step, reference, seq, call)
+        return
+    if call.flags & Flag.NON_BLOCKING:
+        if target.type is ObjectType.TASK and target is not task.object:
+            deliver(step, reference, seq, call)  # how it is now, instead of how it ended
+            return
+        raise WouldBlockError("nothing to read yet", fingerprint=target.fingerprint)
+    step.wait(Pending(task, seq, call, (target,)))
+
+
+def _is_there(step: Step, reference: Reference, call: ReadCall) -> bool:
+    """Whether this read need not wait. A log is read from the reader's own place."""
+    target = reference.object
+    if target.type is ObjectType.DURABLE_STREAM:
+        return target.zombie or target.size > call.offset or bool(call.flags & Flag.NON_BLOCKING)
+    return ready(step, reference.task, target, reference, Mode.READ)
+
+
+def deliver(step: Step, reference: Reference, seq: int, call: ReadCall) -> None:
+    """Answer a read that is ready."""
+    task, target = reference.task, reference.object
+    state = target.state
+    if isinstance(state, AcceptState):
+        network_streams.hand_out(step, reference, state, seq)
+        return
+    if target.type is ObjectType.DURABLE_STREAM:
+        durable_streams.deliver(step, reference, seq, call)
+        return
+    if isinstance(state, ConsoleState):
+        _deliver_console(step, reference, state, seq, call)
+        return
+    data = _bytes_of(step, reference)
+    target.v_r += 1
+    step.changed(target)
+    result = messages.Buffer(0, len(data), target.v_r, target.v_w)
+    step.reply(effects.AnswerBytes(task.id, seq, result, data))
+
+
+def _deliver_console(step: Step, reference: Reference, state: ConsoleState, seq: int, call: ReadCall) -> None:
+    waiting = state.arrived - reference.position
+    if waiting <= 0:
+        raise EndOfStreamError("the console is closed and read to its end")
+    length = min(waiting, call.size or INLINE_BYTES_MAX, INLINE_BYTES_MAX)
+    position = reference.position
+    reference.position += length
+    target = reference.object
+    target.v_r += 1
+    step.changed(target)
+    result = messages.Buffer(0, length, target.v_r, target.v_w)
+    step.reply(effects.AnswerConsole(reference.task.id, seq, result, state.task, position, length))
+
+
+def _bytes_of(step: Step, reference: Reference) -> bytes:
+    task, target = reference.task, reference.object
+    if isinstance(target.state, TimerState):
+        return step.now.to_bytes(8, "little")
+    if target.type is ObjectType.GROUP:
+        return target.name or b""
+    if target.type is ObjectType.NETWORK:
+        return b""
+    if target is task.object:
+        event = task.pop_event()
+        return b"" if event is None else encode_event(event)
+    other = step.state.tasks.get(TaskId(target.id))
+    if other is None:
+        raise NoSuchTaskError("the node no longer keeps this task's status", fingerprint=target.fingerprint)
+    return encode_status(other.row(step.state.place))
+
+
+def commit(step: Step, reference: Reference, seq: int, call: messages.CommitWrite) -> None:
+    """Commit on a type without content: only consoles take it, and in one message."""
+    del step, seq, call
+    raise InvalidError(f"a {reference.object.type.name} has no buffer to commit")
+
+
+def write_console(step: Step, reference: Reference, seq: int) -> None:
+    """Append the message's bytes to the console."""
+    target = reference.object
+    state = target.state
+    if not isinstance(state, ConsoleState):
+        raise InvalidError("not a console")
+    if state.closed:
+        raise EndOfStreamError("the console's task has ended")
+    step.emit(effects.WriteConsole(state.task, WriteSource(payload=step.payload, length=step.payload_size)))
+    target.v_w += 1
+    step.changed(target)
+    step.answer(reference.task, seq, messages.Committed(target.v_r, target.v_w))
+
+
+def resume_read(step: Step, row: Pending) -> bool:
+    """Try a waiting read again; True when it was answered."""
+    call = row.call
+    if not isinstance(call, messages.AcquireRead | messages.ReadOnce):
+        return False
+    task = row.task
+    if call.ref not in task.table:
+        step.state.pending.remove(row)
+        step.refuse(task, row.seq, InvalidError("the reference was deleted while the call waited"))
+        return True
+    reference = task.table.get(call.ref)
+    if not _is_there(step, reference, call):
+        return False
+    step.state.pending.remove(row)
+    try:
+        deliver(step, reference, row.seq, call)
+    except DiosError as error:
+        step.refuse(task, row.seq, error)
+    return True

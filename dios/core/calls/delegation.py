@@ -1,0 +1,317 @@
+"""Delegation: a new, never wider reference in another task's table (thesis §4.5.3, Table 4.3, B.1.3).
+
+Not for: handing references to a task at its start (``dios.core.calls.run_calls``), or taking them back
+(``dios.core.calls.retirement``).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core import effects
+from dios.core.calls import access
+from dios.core.calls.io_steps import note_in_vector
+from dios.core.effects import WriteSource
+from dios.core.model.accounts import require_all, require_bytes
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.pending import Pending
+from dios.core.model.references import Provenance, Reference, narrowed
+from dios.core.model.tasks import Task
+from dios.core.model.type_rules import RULES, is_blob
+from dios.core.remote import proxies, remote_calls, remote_tasks, replication, requests
+from dios.core.remote.peers import Cluster, Then
+from dios.core.step import Step
+from dios.errors import (
+    DiosError,
+    InvalidError,
+    NoSuchTaskError,
+    NotPermittedError,
+    ProtocolError,
+    UnreachableError,
+)
+from dios.ids import NodeId, ObjectId
+from dios.wire import dcp, messages
+from dios.wire.types import (
+    Buffering,
+    Flag,
+    ObjectType,
+    Permission,
+    Persistence,
+    Proximity,
+    Resource,
+)
+
+
+def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
+    """dios_copy: delegate, and where an attribute asks for it, copy the object's data."""
+    access.flags_of(call.flags, Flag.NONE)
+    delegable(task, call.ref)
+    held = access.typed(access.held(task, call.task, Permission.WRITE), ObjectType.TASK)
+    node = place_for_copy(step, held, call)
+    if node or held.object.home:
+        if step.parts is not None:
+            raise InvalidError("what goes to another node stands alone; no vector")
+        _copy_away(step, task, seq, call)
+        return
+    receiver = access.receiving(step.state, held)
+    fresh = delegate(step, task, receiver, call)
+    public = fresh.public()
+    step.tell(receiver, messages.Delegated(public, task.object.fingerprint))
+    if receiver is task:
+        step.answer(task, seq, messages.References((public,)))
+    else:
+        step.answer(task, seq, messages.Done(1))
+
+
+def delegate(step: Step, task: Task, receiver: Task, call: messages.Copy) -> Reference:
+    """A new reference in the table of a task of this node, or of another one's deputy."""
+    reference = delegable(task, call.ref)
+    kind = _kind_wanted(reference.object, call)
+    if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
+        _refuse_private(reference, receiver is task)
+    expires_ns = end_of(step, call.lifetime_ns)
+    target = reference.object
+    copied = kind is not target.type or (
+        call.buffering is not None and call.buffering is not target.buffering
+    )
+    require_room(receiver, target)
+    if copied:
+        _require_unwritten(step, target)
+        _require_room_for_copy(task, target, kind)
+        target = _duplicate(step, task, target, kind, call.buffering)
+    step.seen(reference.object)
+    fresh = step.grant(
+        receiver,
+        target,
+        narrowed(reference.permissions, call.permissions),
+        Provenance.DELEGATED,
+        # A copy of the data is another object: taking back what was delegated leaves it alone.
+        origin=None if copied else reference,
+        expires_ns=expires_ns,
+    )
+    step.audit(task, "delegate", "ok", target.fingerprint, f"to {receiver.object.fingerprint}")
+    return fresh
+
+
+# -- to other nodes ---------------------------------------------------------------------------------
+def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> NodeId:
+    """The other node on which a copy of the data is asked for; 0 for none, or for this one.
+
+    Proximity is seen from the receiver's node (§4.5.1).
+    """
+    cluster = step.state.cluster
+    if call.host:
+        peer = remote_calls.named(step, call.host)
+        return NodeId(0) if peer is None else peer.node
+    if call.proximity in {Proximity.RACK, Proximity.CLUSTER}:
+        if cluster is None:
+            raise UnreachableError("no other node is known here")
+        for peer in cluster.living():
+            if cluster.proximity_of(peer.node) is call.proximity:
+                return peer.node
+        raise UnreachableError(f"no living node is in proximity {call.proximity} of this one")
+    copies = call.proximity is not None or call.persistence is not None or call.buffering is not None
+    return receiver.object.home if copies else NodeId(0)
+
+
+def _copy_away(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
+    """An object of this node, and a receiver or a place on another."""
+    cluster = requests.cluster_of(step)
+    node, receiver = remote_calls.receiver_of(step, cluster, task, call.task)
+    row = Pending(task, seq, call, ())
+    step.wait(row)
+
+    def answered(later: Step, answer: dcp.Answer) -> None:
+        if not later.state.pending.has(row):
+            return
+        later.state.pending.remove(row)
+        if isinstance(answer, dcp.Planted):
+            try:
+                remote_calls.finish_copy(later, task, seq, answer)
+            except DiosError as error:
+                later.refuse(task, seq, error)
+        elif isinstance(answer, messages.Done | messages.Failure):
+            later.answer(task, seq, answer)
+        else:
+            raise ProtocolError("an answer of the wrong kind")
+
+    try:
+        delegate_away(step, task, call, node, receiver, answered, asker=cluster.here.node)
+    except DiosError:
+        step.state.pending.remove(row)
+        raise
+
+
+def delegate_away(
+    step: Step,
+    giver: Task,
+    call: messages.Copy,
+    node: NodeId,
+    receiver: dcp.Caller,
+    answer: Then,
+    *,
+    asker: NodeId,
+) -> None:
+    """Delegate an object of this node to a task of any node, or copy it to any, for a task or a deputy.
+
+    ``asker`` is the node that waits for ``answer``; what is for one of its own tasks it enters itself.
+    """
+    cluster = requests.cluster_of(step)
+    place = NodeId(0)
+    if call.host or call.proximity is not None or call.persistence is not None or call.buffering is not None:
+        place = _place_seen_from(cluster, node, call)
+    if place and place != cluster.here.node:
+        if receiver.task != giver.id:
+            raise InvalidError("a copy on another node is for who asks for it; delegate it then")
+        replication.plant(step, giver, call, place, answer)
+        return
+    if node == cluster.here.node:
+        taker = step.state.tasks.get(receiver.task)
+        if taker is None or not taker.alive:
+            raise NoSuchTaskError("the receiving task has ended")
+        fresh = delegate(step, giver, taker, _without_place(call))
+        step.tell(taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
+        answer(step, messages.Done(1))
+        return
+    known = dcp.Caller(
+        receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
+    )
+    deputy = remote_tasks.deputy_of(
+        step, remote_tasks.home_of(cluster, node), known, guessed=not receiver.principal
+    )
+    fresh = delegate(step, giver, deputy, _without_place(call))
+    told = proxies.abroad(step, fresh)
+    if node == asker:
+        answer(step, dcp.Offered((told,)))
+        return
+    give = dcp.Give(receiver.task, giver.object.fingerprint, dcp.Held(cluster.here.node, told))
+
+    def given(later: Step, result: dcp.Answer) -> None:
+        if not isinstance(result, messages.Done):
+            found = deputy.table.find(fresh.id)
+            if found is not None:
+                later.drop_reference(found)
+        answer(later, result)
+
+    requests.ask(step, node, give, given)
+
+
+def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> NodeId:
+    """Where a copy of the data is to be, which is asked for on node ``node``."""
+    if call.host:
+        return remote_calls.member_named(cluster, call.host)
+    if call.proximity in {None, Proximity.NODE, Proximity.PROCESS}:
+        return node if call.proximity is not None else cluster.here.node
+    racks = {member.node: member.rack for member in (cluster.membership.own, *cluster.membership.alive())}
+    own = racks.get(node, "")
+    for other, rack in racks.items():
+        near = bool(own) and rack == own
+        if other != node and near is (call.proximity is Proximity.RACK):
+            return other
+    raise UnreachableError(f"no living node is in proximity {call.proximity}")
+
+
+def _without_place(call: messages.Copy) -> messages.Copy:
+    return replace(call, host="", proximity=None) if call.host or call.proximity else call
+
+
+def delegable(task: Task, ref_id: int) -> Reference:
+    """A reference the caller may hand on: it has the right, lives, and is to no group (§4.4)."""
+    reference = access.living(access.held(task, ref_id))
+    if reference.object.type is ObjectType.GROUP:
+        raise NotPermittedError(
+            "references to groups are never delegated; start the other task as a member instead",
+            fingerprint=reference.object.fingerprint,
+        )
+    return access.held(task, reference.id, Permission.DELEGATE)
+
+
+def end_of(step: Step, lifetime_ns: int) -> int:
+    """When a reference with this lifetime goes by itself; 0 for never."""
+    if lifetime_ns > limits.LIFETIME_NS_MAX:
+        days = limits.LIFETIME_NS_MAX // (24 * 3600 * 1_000_000_000)
+        raise InvalidError(f"a lifetime is at most {days} days; give none for a reference without an end")
+    return step.now + lifetime_ns if lifetime_ns else 0
+
+
+def require_room(receiver: Task, target: PhysicalObject) -> None:
+    """The receiver's table, its account and those of the object's groups take one more reference."""
+    receiver.table.require_room()
+    receiver.account.require(Resource.REFERENCES, 1)
+    require_all(target.sharing, Resource.REFERENCES, 1)
+
+
+def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
+    """No call of the same vector writes what is copied: the host stores before it writes volatile bytes.
+
+    Refused there, the whole step would fail, and with it whatever others have asked to be stored since.
+    """
+    if step.parts is None:
+        return
+    written = (one.object for one in step.after if isinstance(one, effects.ApplyWrite) and not one.durable)
+    if origin.id in written:
+        raise InvalidError("the calls of a vector must be independent; this object is written before")
+    note_in_vector(step, origin)
+
+
+def _require_room_for_copy(task: Task, origin: PhysicalObject, kind: ObjectType) -> None:
+    accounts = (task.account, *origin.sharing)
+    require_all(accounts, Resource.OBJECTS, 1)
+    require_bytes(accounts, origin.size, volatile=kind is not ObjectType.DURABLE_BLOB)
+
+
+def _kind_wanted(target: PhysicalObject, call: messages.Copy) -> ObjectType:
+    """Table 4.3, last rows: persistence and proximity can be asked for, and then copy the data."""
+    kind = target.type
+    asks = call.persistence is not None or call.proximity is not None or call.buffering is not None
+    if asks and not is_blob(kind):
+        raise InvalidError(f"a {kind.name} cannot be copied, only delegated", fingerprint=target.fingerprint)
+    if call.persistence is not None and call.persistence is not target.persistence:
+        durable = call.persistence is Persistence.DURABLE
+        kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
+    if call.proximity is not None and call.proximity is not RULES[kind].proximity:
+        if kind is ObjectType.DURABLE_BLOB:
+            raise InvalidError("a durable copy is on the node's disk; it cannot be in the process")
+        near = call.proximity is Proximity.PROCESS
+        kind = ObjectType.PRIVMEM_BLOB if near else ObjectType.SHMEM_BLOB
+    if call.buffering is Buffering.RAW and kind is not ObjectType.SHMEM_BLOB:
+        raise InvalidError(f"raw buffering is for SHMEM_BLOB, not {kind.name}")
+    return kind
+
+
+def _refuse_private(reference: Reference, to_self: bool) -> None:  # noqa: FBT001 - one internal caller
+    if not to_self:
+        raise NotPermittedError(
+            "private memory stays with its task; ask for proximity NODE to delegate a shared copy",
+            fingerprint=reference.object.fingerprint,
+        )
+
+
+def _duplicate(
+    step: Step, task: Task, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
+) -> PhysicalObject:
+    """A new physical object of the same logical object, with the same bytes and versions."""
+    raw = Buffering.RAW if buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB else Buffering.DOUBLE
+    made = PhysicalObject(
+        ObjectId(step.state.fresh_id()),
+        kind,
+        origin.name,
+        origin.groups,
+        origin.owner,
+        deletion=RULES[kind].deletion,
+        buffering=raw,
+        proximity=RULES[kind].proximity,
+        accounts=(task.account, *origin.sharing),
+    )
+    made.version.resize(origin.size)
+    made.size, made.v_r, made.v_w = origin.size, origin.v_r, origin.v_w
+    step.state.add_object(made)
+    step.seen(origin)
+    if RULES[kind].persistence is Persistence.DURABLE:
+        source = WriteSource(content_of=origin.id, length=origin.size)
+        step.put(made, source)
+        step.emit(effects.ApplyWrite(made.id, source, durable=True))
+    else:
+        step.emit(effects.DuplicateContent(made.id, origin.id))
+    return made

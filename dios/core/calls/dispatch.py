@@ -1,0 +1,185 @@
+"""The interface of the core: which function handles which call (Table 4.4, appendix B).
+
+Not for: what the calls do. A refusal is turned into a Failure here, and denials into audit records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Never, TypeAlias, cast
+
+from dios.core.calls import (
+    compound_calls,
+    delegation,
+    introspection,
+    io_calls,
+    limit_calls,
+    node_calls,
+    object_calls,
+    rate_calls,
+    resolution,
+    retirement,
+    scheduling_calls,
+    task_calls,
+)
+from dios.core.effects import AnswerVector
+from dios.core.model.tasks import Task
+from dios.core.remote import forwarding, remote_calls
+from dios.core.remote.proxies import StandIn
+from dios.core.step import Reply, Step
+from dios.errors import Code, DiosError, InvalidError
+from dios.ids import PayloadId
+from dios.wire import messages
+
+# Each handler takes just the call it stands beside; the table's key is what makes that true.
+Handler: TypeAlias = Callable[[Step, Task, int, Never], None]
+
+_HANDLERS: Final[dict[type, Handler]] = {
+    messages.Create: object_calls.create,
+    messages.Lookup: resolution.lookup,
+    messages.Copy: delegation.copy,
+    messages.Delete: object_calls.delete,
+    messages.Run: scheduling_calls.run,
+    messages.Pause: task_calls.pause,
+    messages.Resume: task_calls.resume,
+    messages.AcquireRead: io_calls.acquire_read,
+    messages.CommitRead: io_calls.commit_read,
+    messages.ReleaseRead: io_calls.release,
+    messages.AcquireWrite: io_calls.acquire_write,
+    messages.CommitWrite: io_calls.commit_write,
+    messages.ReleaseWrite: io_calls.release,
+    messages.Select: task_calls.select,
+    messages.ReadOnce: compound_calls.read_once,
+    messages.WriteOnce: compound_calls.write_once,
+    messages.CommitAcquireRead: compound_calls.commit_acquire_read,
+    messages.CommitAcquireWrite: compound_calls.commit_acquire_write,
+    messages.Attach: task_calls.attach,
+    messages.Retire: retirement.retire,
+    messages.Stat: object_calls.stat,
+    messages.ConsoleOf: introspection.console_of,
+    messages.ListTasks: introspection.list_tasks,
+    messages.NodeInfo: introspection.node_info,
+    messages.Cancel: task_calls.cancel,
+    messages.Shutdown: introspection.shutdown,
+    messages.Describe: introspection.describe,
+    messages.ListLimits: limit_calls.list_limits,
+    messages.SetLimits: limit_calls.set_limits,
+    messages.ListNodes: node_calls.list_nodes,
+    messages.SetNode: node_calls.set_node,
+    messages.Board: scheduling_calls.read_board,
+    messages.Place: scheduling_calls.place,
+    messages.AskScheduler: scheduling_calls.ask,
+    messages.Advise: scheduling_calls.advise,
+    messages.Report: scheduling_calls.report,
+    messages.Govern: rate_calls.govern,
+}
+
+_DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
+_ALONE: Final = (messages.Cancel, messages.Shutdown, messages.Place, messages.Advise, messages.Govern)
+"""Calls that are in no vector: they do more than to answer themselves, or are answered by the host too."""
+_COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
+_PAYLOAD_CALLS: Final = (
+    messages.Create,
+    messages.WriteOnce,
+    messages.CommitWrite,
+    messages.CommitAcquireWrite,
+)
+
+
+def carried_bytes(call: messages.PlainCall) -> bytes | None:
+    """The inline bytes of a call: what the host keeps as a payload. One place for both sides."""
+    return call.data if isinstance(call, _PAYLOAD_CALLS) else None
+
+
+def dispatch(
+    step: Step, task: Task, seq: int, call: messages.PlainCall, payload: PayloadId, attached: int = 0
+) -> None:
+    """Handle one call, whose inline bytes stand in the host under ``payload``; a refusal changes nothing.
+
+    ``attached`` many bytes may have come beside the call instead. What is about an object of another node
+    goes there.
+    """
+    data = carried_bytes(call)
+    if data is None:
+        step.payload, step.payload_size = (payload if attached else PayloadId(0)), attached
+    else:
+        step.payload, step.payload_size = payload, len(data)
+    try:
+        if task.abroad:
+            target = forwarding.place_of(task, call)
+            if target is not None:
+                _elsewhere(step, task, seq, call, target)
+                return
+        _HANDLERS[type(call)](step, task, seq, cast("Never", call))
+    except DiosError as error:
+        if error.code in _DENIALS:
+            step.audit(task, type(call).__name__.lower(), "denied", error.fingerprint, error.message)
+        step.refuse(task, seq, error)
+
+
+def dispatch_vector(
+    step: Step, task: Task, seq: int, vector: messages.Vector, payload: PayloadId, attached: int = 0
+) -> None:
+    """Handle the calls of a vector in order and answer them in one message.
+
+    The inline bytes of its calls stand in the host under ids that count up from ``payload``; or else
+    ``attached`` many came beside the message, for the one commit in it.
+    """
+    if task.abroad:
+        places = [forwarding.place_of(task, call) for call in vector.calls]
+        if any(places):
+            _mixed(step, task, seq, vector, places)
+            return
+    step.emit_answer(
+        AnswerVector(task.id, seq, tuple(_answers(step, task, seq, vector.calls, payload, attached)))
+    )
+
+
+def _answers(
+    step: Step,
+    task: Task,
+    seq: int,
+    calls: tuple[messages.PlainCall, ...],
+    payload: PayloadId,
+    attached: int = 0,
+) -> list[Reply]:
+    """Handle calls in order and collect their answers."""
+    step.parts = []
+    for call in calls:
+        if isinstance(call, _ALONE):
+            step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} stands alone"))
+            continue
+        dispatch(step, task, seq, call, payload, attached if isinstance(call, _COMMITTING) else 0)
+        if carried_bytes(call) is not None:
+            payload = PayloadId(payload + 1)
+    parts, step.parts = step.parts, None
+    return parts
+
+
+def _elsewhere(step: Step, task: Task, seq: int, call: messages.PlainCall, target: StandIn) -> None:
+    if isinstance(call, messages.Copy):
+        remote_calls.copy(step, task, seq, call, target)
+    else:
+        forwarding.forward(step, task, seq, call, target)
+
+
+def _mixed(
+    step: Step,
+    task: Task,
+    seq: int,
+    vector: messages.Vector,
+    places: list[StandIn | None],
+) -> None:
+    """A vector of which some calls go to other nodes; the rest is done when these are answered."""
+
+    def local(later: Step, calls: tuple[messages.PlainCall, ...]) -> list[Reply]:
+        return _answers(later, task, seq, calls, PayloadId(0))
+
+    try:
+        for call, target in zip(vector.calls, places, strict=True):
+            # The event that brought its bytes would be over.
+            if target is None and carried_bytes(call) is not None:
+                raise InvalidError("what a vector writes inline must all be on other nodes, or all here")
+        remote_calls.vector(step, task, seq, vector, places, local)
+    except DiosError as error:
+        step.refuse(task, seq, error)

@@ -1,0 +1,106 @@
+"""What a task may learn of tasks and of the node, and who may end the node.
+
+Not for: use and limits of resources (``dios.core.calls.limit_calls``).
+"""
+
+from __future__ import annotations
+
+from dios.core import effects
+from dios.core.calls import access, delegation
+from dios.core.calls.run_calls import not_repeatable
+from dios.core.model import submission_queue
+from dios.core.model.references import Provenance
+from dios.core.model.tasks import Task
+from dios.core.remote import remote_calls
+from dios.core.step import Step
+from dios.errors import NoSuchTaskError, NotPermittedError
+from dios.ids import TaskId
+from dios.wire import messages
+from dios.wire.types import Flag, ObjectType, Permission
+
+
+def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> None:
+    """A read-only reference to the console of a task that the caller may read."""
+    reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
+    other = step.state.tasks.get(TaskId(reference.object.id))
+    if other is None:
+        raise NoSuchTaskError("the node no longer keeps this task's console")
+    delegation.require_room(task, other.console)
+    # Whoever loses the task, by time or by hand, loses its console as well.
+    granted = step.grant(task, other.console, Permission.READ, Provenance.DELEGATED, origin=reference)
+    step.answer(task, seq, messages.References((granted.public(),)))
+
+
+def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> None:
+    """Every task of the caller's own principal, sessions left out; those of other nodes as well."""
+    flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
+    access.refuse_pure(task)
+    rows = tuple(
+        other.row(step.state.place)
+        for other in step.state.tasks.values()
+        if other.principal == task.principal and not other.is_session
+    )
+    rows += submission_queue.waiting_rows(step.state, task.principal)
+    if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
+        step.answer(task, seq, messages.Tasks(rows))
+    else:
+        remote_calls.list_tasks(step, task, seq, call, rows)
+
+
+def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None:
+    """Counts of this node; the host adds what it knows of the machine."""
+    access.refuse_pure(task)
+    peer = remote_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        remote_calls.pass_on(step, task, seq, call, peer)
+        return
+    state = step.state
+    counts = {
+        "objects": len(state.objects),
+        "names": len(state.names),
+        "tasks": sum(1 for other in state.tasks.values() if other.alive and not other.is_session),
+        "sessions": sum(1 for other in state.tasks.values() if other.is_session),
+        "references": sum(len(other.table) for other in state.tasks.values()),
+        "buffers": sum(len(other.buffers) for other in state.tasks.values()),
+        "waiting": len(state.pending),
+        "logs": len(state.logs),
+    }
+    step.answer(task, seq, messages.Info("", "", counts, {}))
+
+
+def shutdown(step: Step, task: Task, seq: int, call: messages.Shutdown) -> None:
+    """End the node; for the principal that runs it, and root."""
+    del call
+    access.refuse_pure(task)
+    if not access.is_nodes_own(step.state, task):
+        raise NotPermittedError("only the node's own user and root may stop it")
+    step.audit(task, "shutdown", "ok", task.object.fingerprint)
+    step.answer(task, seq, messages.Done(1))
+    step.emit(effects.BeginShutdown())
+
+
+def describe(step: Step, task: Task, seq: int, call: messages.Describe) -> None:
+    """What a task was handed, may use and has used; for who may read it."""
+    reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
+    other = step.state.tasks.get(TaskId(reference.object.id))
+    if other is None or other.recipe is None:
+        raise NoSuchTaskError("the node does not keep how this task was run")
+    recipe, groups = other.recipe, step.state.groups
+    step.answer(
+        task,
+        seq,
+        messages.TaskDetail(
+            status=other.row(step.state.place),
+            usage=other.account.row(other.label),
+            memory_limit_bytes=other.bounds.memory_bytes,
+            cpu_limit_ms=other.bounds.cpu_ms,
+            cpu_ms=other.cpu_ms,
+            memory_bytes=other.memory_bytes,
+            groups=tuple(groups[name].fingerprint for name in recipe.groups if name in groups),
+            inputs=tuple(given.row() for given in recipe.inputs),
+            outputs=tuple(given.row() for given in recipe.outputs),
+            arguments=recipe.arguments,
+            executable=recipe.executable.fingerprint,
+            repeatable=not_repeatable(recipe, step.now),
+        ),
+    )

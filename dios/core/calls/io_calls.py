@@ -1,0 +1,239 @@
+"""acquire, commit and release (B.1.7 to B.1.12, Figure 4.8).
+
+Not for: their compounds (``dios.core.calls.compound_calls``), the arithmetic of validity
+(``dios.core.model.io_requests``), or types whose bytes the core makes itself
+(``dios.core.calls.computed_objects``).
+"""
+
+from __future__ import annotations
+
+from dios import limits
+from dios.core.calls import access, computed_objects, io_steps
+from dios.core.model.accounts import charge_all, require_all, require_bytes
+from dios.core.model.io_requests import Buffer, abort, associate, give_back, holds
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.references import Reference
+from dios.core.model.tasks import Task
+from dios.core.model.type_rules import is_blob
+from dios.core.step import Step
+from dios.errors import InvalidError, OutOfMemoryError, TooLargeError
+from dios.wire import messages
+from dios.wire.types import (
+    AcquireIov,
+    Buffering,
+    CommitIov,
+    Flag,
+    Mode,
+    Permission,
+    Resource,
+)
+
+_BUFFER_BYTES_DEFAULT = 4096
+
+
+# -- acquire --------------------------------------------------------------------------------------
+def acquire_read(step: Step, task: Task, seq: int, call: messages.AcquireRead) -> None:
+    """dios_acquire_read: register the request and hand out a buffer with the object's bytes."""
+    access.flags_of(call.flags, Flag.NON_BLOCKING)
+    reference = access.for_io(task, call.ref, Mode.READ)
+    if not is_blob(reference.object.type):
+        computed_objects.acquire(step, reference, seq, call)
+        return
+    io_steps.require_extent(reference.object, call.offset)
+    available = reference.object.size - call.offset
+    length = min(call.size, available) if call.size else available
+    buffer = _admitted(step, reference, Mode.READ, call)
+    buffer.offset, buffer.length = call.offset, length
+    io_steps.begin_request(step, buffer, call.semantics)
+    io_steps.answer_read(step, buffer, seq, reuse=call.iov is AcquireIov.REUSE)
+
+
+def acquire_write(step: Step, task: Task, seq: int, call: messages.AcquireWrite) -> None:
+    """dios_acquire_write: register the request and hand out a buffer to fill."""
+    access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.BLANK)
+    reference = access.for_io(task, call.ref, Mode.WRITE)
+    target = reference.object
+    if not is_blob(target.type):
+        computed_objects.acquire(step, reference, seq, call)
+        return
+    if target.buffering is Buffering.RAW:
+        access.held(task, call.ref, Permission.READ)  # the object's own memory shows what stands there
+    io_steps.require_extent(target, call.offset)
+    length = _length_to_write(target, call)
+    if call.offset + length > limits.BLOB_BYTES_MAX:
+        raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+    if target.buffering is Buffering.RAW and call.iov in {AcquireIov.CREATE, AcquireIov.REUSE}:
+        io_steps.require_growth(target, call.offset + length)
+    buffer = _admitted(step, reference, Mode.WRITE, call)
+    taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
+    buffer.offset = call.offset
+    if taken:
+        length = buffer.length
+    elif call.iov is AcquireIov.REUSE and length > buffer.length:
+        raise InvalidError(f"the buffer has {buffer.length} bytes; release it and acquire {length} anew")
+    buffer.length = length
+    io_steps.begin_request(step, buffer, call.semantics)
+    io_steps.answer_write(step, buffer, seq, call)
+
+
+def _admitted(
+    step: Step, reference: Reference, mode: Mode, call: messages.AcquireRead | messages.AcquireWrite
+) -> Buffer:
+    """Check everything about an acquire, then associate its buffer (Figure 4.8, first stage)."""
+    task = reference.task
+    existing: Buffer | None = None
+    if call.iov in {AcquireIov.TAKE, AcquireIov.BORROW, AcquireIov.REUSE}:
+        existing = io_steps.own_buffer(step, task, call.buffer)
+        io_steps.require_idle(existing)
+        if call.iov is AcquireIov.REUSE:
+            io_steps.require_associated(existing, reference, mode)
+        else:
+            io_steps.require_movable(existing, reference, mode, call.offset)
+            if call.iov is AcquireIov.BORROW and existing.reference is reference:
+                raise InvalidError("the buffer is this reference's own; REUSE it")
+    elif call.buffer:
+        raise InvalidError("only TAKE, BORROW and REUSE name a buffer")
+    else:
+        _require_room(reference, mode, call)
+    io_steps.require_admission(reference.object, call.semantics)
+    if existing is not None:
+        if call.iov is not AcquireIov.REUSE:
+            associate(existing, reference, mode, borrow=call.iov is AcquireIov.BORROW)
+        return existing
+    buffer = Buffer(step.state.fresh_buffer(), reference, mode, bare=call.iov is AcquireIov.NONE)
+    charge_all(buffer.accounts, Resource.REQUESTS, 1)
+    task.buffers[buffer.id] = buffer
+    reference.buffers[buffer.id] = buffer
+    return buffer
+
+
+def _require_room(
+    reference: Reference, mode: Mode, call: messages.AcquireRead | messages.AcquireWrite
+) -> None:
+    """One more buffer fits the task's table, and every account that it would be counted with."""
+    task, target = reference.task, reference.object
+    if len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
+        raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+    require_all((task.account, *target.sharing), Resource.REQUESTS, 1)
+    if mode is Mode.WRITE and call.iov is AcquireIov.CREATE and target.buffering is not Buffering.RAW:
+        require_bytes((task.account,), _length_to_write(target, call), volatile=True)
+
+
+def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messages.AcquireWrite) -> int:
+    return call.size or max(target.size - call.offset, 0) or _BUFFER_BYTES_DEFAULT
+
+
+# -- commit ---------------------------------------------------------------------------------------
+def commit_read(step: Step, task: Task, seq: int, call: messages.CommitRead) -> None:
+    """dios_commit_read: say whether the bytes were valid until now."""
+    access.flags_of(call.flags, Flag.NONE)
+    if call.iov is CommitIov.BORROW:
+        raise InvalidError("a read is committed with USE or MOVE")
+    reference = access.for_io(task, call.ref, Mode.READ)
+    buffer = io_steps.buffer_to_commit(step, reference, call.buffer, call.iov, Mode.READ)
+    if buffer.mode is not Mode.READ:
+        raise InvalidError("the buffer was acquired to write; commit the write")
+    valid = io_steps.settle_request(step, buffer)
+    if call.iov is CommitIov.MOVE:
+        associate(buffer, reference, Mode.READ, borrow=False)
+    io_steps.answer_commit(step, buffer.object, task, seq, valid=valid)
+
+
+def commit_write(step: Step, task: Task, seq: int, call: messages.CommitWrite) -> None:
+    """dios_commit_write: if the semantics held, the buffer's bytes become the object's."""
+    flags = access.flags_of(call.flags, Flag.REPLACE)
+    reference = access.for_io(task, call.ref, Mode.WRITE)
+    if not is_blob(reference.object.type):
+        computed_objects.commit(step, reference, seq, call)
+        return
+    buffer = io_steps.buffer_to_commit(step, reference, call.buffer, call.iov, Mode.WRITE)
+    length = io_steps.commit_length(step, reference, buffer, call.size)
+    replace = bool(flags & Flag.REPLACE)
+    _require_growth(reference, buffer, call.iov, length, replace=replace)
+    if call.iov is CommitIov.USE:
+        valid = io_steps.settle_request(step, buffer)
+        if valid:
+            io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, length, replace=replace)
+    else:
+        valid = _commit_elsewhere(step, reference, buffer, call.iov, length)
+    io_steps.answer_commit(step, reference.object, task, seq, valid=valid)
+
+
+def _require_growth(
+    reference: Reference, buffer: Buffer, iov: CommitIov, length: int, *, replace: bool
+) -> None:
+    """What this commit would make of the object fits its accounts."""
+    target = reference.object
+    if iov is CommitIov.USE:
+        end = buffer.offset + length
+    else:
+        bare = _bare_request(reference)
+        end = (0 if bare is None else bare.offset) + length
+        replace = False
+    io_steps.require_growth(target, end if replace else max(target.size, end))
+
+
+def _bare_request(reference: Reference) -> Buffer | None:
+    """The reference's own request without bytes, which a MOVE or BORROW fulfils."""
+    for other in reference.buffers.values():
+        if other.bare and other.active and other.mode is Mode.WRITE:
+            return other
+    return None
+
+
+def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: CommitIov, length: int) -> bool:
+    """MOVE and BORROW: the bytes of another reference's buffer are written to this one's object.
+
+    The answer speaks of the buffer's original request, and of this reference's own bare request where
+    one was acquired with IOV_NONE (B.1.8).
+    """
+    bare = _bare_request(reference)
+    if buffer.mode is Mode.READ:
+        valid = io_steps.settle_request(step, buffer)
+    else:
+        # Its own object gets nothing of this write, and so no new version.
+        valid = holds(buffer)
+        abort(buffer)
+        buffer.committed = True
+        step.changed(buffer.object)
+    if bare is not None:
+        valid = io_steps.settle_request(step, bare, also=valid)
+    elif valid:
+        reference.object.v_w += 1
+    if valid:
+        offset = bare.offset if bare is not None else 0
+        io_steps.apply_buffer(step, reference.object, buffer, offset, length, replace=False)
+    if iov is CommitIov.MOVE:
+        associate(buffer, reference, Mode.WRITE, borrow=False)
+    return valid
+
+
+# -- release --------------------------------------------------------------------------------------
+def release(step: Step, task: Task, seq: int, call: messages.ReleaseRead | messages.ReleaseWrite) -> None:
+    """dios_release_read and dios_release_write: give the buffer back, exactly once."""
+    flags = access.flags_of(call.flags, Flag.RELEASE_COMMIT)
+    reference = access.held(task, call.ref)
+    buffer = io_steps.own_buffer(step, task, call.buffer)
+    mode = Mode.READ if isinstance(call, messages.ReleaseRead) else Mode.WRITE
+    io_steps.require_associated(buffer, reference, mode)
+    valid = True
+    if flags & Flag.RELEASE_COMMIT:
+        if buffer.bare or not buffer.active:
+            raise InvalidError("nothing to commit on this buffer")
+        access.living(reference)
+        if mode is Mode.WRITE:
+            step.require_unread(buffer.object)
+            end = max(buffer.object.size, buffer.offset + buffer.length)
+            io_steps.require_growth(buffer.object, end)
+        valid = io_steps.settle_request(step, buffer)
+        if valid and mode is Mode.WRITE:
+            io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, buffer.length, replace=False)
+    if buffer.owner is None:
+        step.close_buffer(buffer)
+    else:
+        step.changed(buffer.object)
+        give_back(buffer)
+    if valid:
+        step.answer(task, seq, messages.Done(1))
+    else:
+        io_steps.answer_commit(step, reference.object, task, seq, valid=False)

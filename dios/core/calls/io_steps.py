@@ -1,0 +1,261 @@
+"""What the calls on buffers have in common: checks, counting, and their answers.
+
+Not for: the calls themselves (``io_calls``, ``compound_calls``), or validity (``iorequests``).
+"""
+
+from __future__ import annotations
+
+from dios import limits
+from dios.core import effects
+from dios.core.calls import access
+from dios.core.effects import WriteSource
+from dios.core.model.accounts import require_all, require_bytes, shadow
+from dios.core.model.io_requests import Buffer, admits, begin, holds, settle
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.references import Reference
+from dios.core.model.tasks import Task
+from dios.core.step import Step
+from dios.errors import BadReferenceError, Busy, Conflict, InvalidError, TooLargeError
+from dios.ids import BufferId
+from dios.wire import messages
+from dios.wire.types import (
+    AcquireIov,
+    Buffering,
+    CommitIov,
+    Flag,
+    Mode,
+    Permission,
+    Persistence,
+    Resource,
+    Semantics,
+)
+
+_BUFFER_BYTES_DEFAULT = 4096
+
+
+def require_extent(target: PhysicalObject, offset: int) -> None:
+    """The offset is not behind the object's end; EINVAL otherwise."""
+    if offset > target.size:
+        raise InvalidError(
+            f"offset {offset} is behind the object's end at {target.size}", fingerprint=target.fingerprint
+        )
+
+
+def require_admission(target: PhysicalObject, level: Semantics) -> None:
+    """The requests active now admit another at this level; EBUSY otherwise."""
+    if not admits(target, level):
+        raise Busy(
+            f"{target.a_r} readers and {target.a_w} writers are active; not admitted at {level.name}",
+            fingerprint=target.fingerprint,
+        )
+
+
+def require_idle(buffer: Buffer) -> None:
+    """No request is open on the buffer; EINVAL otherwise."""
+    if buffer.active:
+        raise InvalidError("the request on this buffer is not committed yet")
+
+
+def require_associated(buffer: Buffer, reference: Reference, mode: Mode) -> None:
+    """The buffer is this reference's, for this direction; EBADF and EINVAL otherwise."""
+    if buffer.reference is not reference:
+        raise BadReferenceError("the buffer is associated with another reference; TAKE or BORROW it")
+    if buffer.mode is not mode:
+        raise InvalidError(f"the buffer was acquired to {buffer.mode.name.lower()}")
+
+
+def own_buffer(step: Step, task: Task, buffer_id: int) -> Buffer:
+    """A buffer of the caller, not one that an earlier call of the same vector makes: ids are no secret."""
+    buffer = access.own_buffer(task, buffer_id)
+    if buffer.id in step.opened_in_vector:
+        raise InvalidError("the calls of a vector must be independent; this buffer is acquired before")
+    return buffer
+
+
+def begin_request(step: Step, buffer: Buffer, level: Semantics) -> None:
+    """Count an admitted request, and publish that."""
+    begin(buffer, level)
+    step.seen(buffer.object)
+    step.changed(buffer.object)
+
+
+def note_in_vector(step: Step, target: PhysicalObject, buffer: Buffer | None = None) -> None:
+    """Remember what a vector has read, so that its later calls leave that alone."""
+    if step.parts is not None:
+        step.read_in_vector.add(target.id)
+        if buffer is not None:
+            step.opened_in_vector.add(buffer.id)
+
+
+def answer_read(step: Step, buffer: Buffer, seq: int, *, reuse: bool) -> None:
+    """Hand out the buffer with the object's bytes."""
+    target = buffer.object
+    task = buffer.reference.task
+    result = messages.Buffer(buffer.id, 0 if buffer.bare else buffer.length, target.v_r, target.v_w)
+    if buffer.bare:
+        step.answer(task, seq, result)
+        return
+    note_in_vector(step, target, buffer)
+    buffer.stand_for(target.version)
+    step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, buffer.length, reuse=reuse))
+
+
+def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite) -> None:
+    """Hand out the buffer to be filled."""
+    target = buffer.object
+    task = buffer.reference.task
+    result = messages.Buffer(buffer.id, 0 if buffer.bare else buffer.length, target.v_r, target.v_w)
+    if buffer.bare:
+        step.answer(task, seq, result)
+        return
+    if task.home:
+        _answer_write_away(step, buffer, seq, call, result)
+        return
+    taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
+    note_in_vector(step, target, buffer)
+    if buffer.raw:
+        target.opened_raw(buffer.offset + buffer.length)
+        buffer.stand_for(target.version)
+    elif call.iov is AcquireIov.CREATE:
+        buffer.stand_for(shadow(task.account, buffer.length))
+    step.reply(
+        effects.AnswerWrite(
+            task.id,
+            seq,
+            result,
+            target.id,
+            buffer.offset,
+            buffer.length,
+            raw=buffer.raw,
+            # Who may only write is not shown what stands there.
+            blank=taken
+            or bool(call.flags & Flag.BLANK)
+            or not buffer.reference.permissions & Permission.READ,
+            reuse=taken or call.iov is AcquireIov.REUSE,
+        )
+    )
+
+
+def _answer_write_away(
+    step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite, result: messages.Buffer
+) -> None:
+    """The task of another node fills memory of that node: from here come the bytes to begin with, if any."""
+    task, target = buffer.reference.task, buffer.object
+    blank = (
+        call.flags & Flag.BLANK
+        or call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
+        or not buffer.reference.permissions & Permission.READ
+        or not target.size > buffer.offset
+    )
+    if blank:
+        step.answer(task, seq, result)
+        return
+    note_in_vector(step, target, buffer)
+    buffer.stand_for(target.version)
+    length = min(buffer.length, target.size - buffer.offset)
+    step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, length))
+
+
+def require_growth(target: PhysicalObject, size: int) -> None:
+    """Everybody with whom the object is counted has room for a version of ``size``; EDQUOT otherwise."""
+    growth = target.growth(size)
+    if growth > 0:
+        require_bytes(target.accounts, growth, volatile=target.volatile)
+
+
+def require_movable(buffer: Buffer, reference: Reference, mode: Mode, offset: int) -> None:
+    """TAKE, BORROW and MOVE: only an owned buffer with bytes of its own serves another reference."""
+    if buffer.owner is not None or buffer.bare:
+        raise InvalidError("the buffer is borrowed, or has no bytes; it cannot move on")
+    target = reference.object
+    if buffer.raw or (mode is Mode.WRITE and target.buffering is Buffering.RAW):
+        raise InvalidError("a raw object is written in its own memory, by no other buffer; copy the bytes")
+    if offset + buffer.length > limits.BLOB_BYTES_MAX:
+        raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+    new = [account for account in target.sharing if account not in buffer.accounts]
+    require_all(new, Resource.REQUESTS, 1)
+
+
+def buffer_to_commit(step: Step, reference: Reference, buffer_id: int, iov: CommitIov, mode: Mode) -> Buffer:
+    """TAKE, BORROW and MOVE make sense for this buffer and reference; EINVAL otherwise."""
+    buffer = own_buffer(step, reference.task, buffer_id)
+    if buffer.bare:
+        raise InvalidError("a request acquired with IOV_NONE has no bytes of its own to commit")
+    if iov is CommitIov.USE:
+        require_associated(buffer, reference, mode)
+    elif buffer.reference is reference:
+        raise InvalidError("the buffer is this reference's own; USE it")
+    elif iov is CommitIov.MOVE:
+        require_movable(buffer, reference, mode, 0)
+    elif buffer.owner is not None:
+        raise InvalidError("a borrowed buffer cannot be lent on")
+    if not buffer.active and not buffer.committed:
+        raise InvalidError("the buffer has no request; acquire first")
+    access.living(buffer.reference)
+    return buffer
+
+
+def commit_length(step: Step, reference: Reference, buffer: Buffer, size: int) -> int:
+    """The caller's buffer, if it is at a stage that can be committed (Figure 4.8)."""
+    length = size or buffer.length
+    if length > buffer.length:
+        raise InvalidError(f"the buffer has {buffer.length} bytes, not {length}")
+    if step.payload:
+        if step.payload_size > buffer.length or (size and size != step.payload_size):
+            raise InvalidError(f"{step.payload_size} bytes came for a buffer of {buffer.length}")
+        length = step.payload_size
+    elif reference.task.home and length:
+        raise InvalidError("the bytes of a commit come with it")
+    step.require_unread(reference.object)
+    return length
+
+
+def settle_request(step: Step, buffer: Buffer, *, also: bool = True) -> bool:
+    """End the request's commit stage; it holds only if what it depends on does ``also``."""
+    valid = holds(buffer) and also
+    settle(buffer, valid=valid)
+    step.seen(buffer.object)
+    step.changed(buffer.object)
+    return valid
+
+
+def apply_buffer(
+    step: Step, target: PhysicalObject, buffer: Buffer, offset: int, length: int, *, replace: bool
+) -> None:
+    """How many of the buffer's bytes are committed; what came with the message decides first."""
+    end = offset + length
+    away = bool(buffer.reference.task.home)
+    source = WriteSource(
+        payload=step.payload,
+        buffer=BufferId(0) if step.payload or away else buffer.id,
+        offset=offset,
+        length=length,
+        replace=replace,
+    )
+    in_place = buffer.raw and buffer.object is target and not step.payload
+    write_bytes(step, target, source, end if replace else max(target.size, end), raw=in_place)
+
+
+def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: int, *, raw: bool) -> None:
+    """Make the buffer's bytes the object's, from ``offset`` on."""
+    target.rewritten(size)
+    step.changed(target)
+    durable = target.persistence is Persistence.DURABLE
+    if durable:
+        step.put(target, source)
+    step.emit(effects.ApplyWrite(target.id, source, raw=raw, durable=durable))
+
+
+def answer_commit(step: Step, target: PhysicalObject, task: Task, seq: int, *, valid: bool) -> None:
+    """Make the source's bytes the object's; a durable object goes through the store first."""
+    if valid:
+        step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
+        return
+    step.refuse(
+        task,
+        seq,
+        Conflict(
+            "another request came between acquire and commit; acquire again and retry",
+            fingerprint=target.fingerprint,
+        ),
+    )

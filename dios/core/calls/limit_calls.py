@@ -1,0 +1,110 @@
+"""Showing and setting what tasks, groups and principals may use.
+
+Not for: counting and refusing (``dios.core.model.accounts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dios import limits
+from dios.core.calls import access
+from dios.core.model import groups
+from dios.core.model.accounts import Account
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.tasks import Task
+from dios.core.step import Step
+from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError
+from dios.ids import Principal, TaskId
+from dios.wire import messages
+from dios.wire.messages import Bound
+from dios.wire.types import ObjectType, Resource, Scope
+
+_UID_DIGITS = 10
+_UID_MAX = 2**32 - 2
+
+
+def list_limits(step: Step, task: Task, seq: int, call: messages.ListLimits) -> None:
+    """The accounts that concern the caller's principal; for the node's own user those of all principals."""
+    del call
+    access.refuse_pure(task)
+    rows = [step.state.account.row(""), *_principals(step, task), *_groups(step, task), *_tasks(step, task)]
+    step.answer(task, seq, messages.LimitRows(tuple(rows[: limits.LIMIT_ROWS_MAX])))
+
+
+def _principals(step: Step, task: Task) -> Iterator[messages.LimitRow]:
+    everybody = access.is_nodes_own(step.state, task)
+    for principal, account in step.state.principals.items():
+        if everybody or principal == task.principal:
+            yield account.row("")
+
+
+def _groups(step: Step, task: Task) -> Iterator[messages.LimitRow]:
+    for name in task.memberships:
+        group = step.state.groups.get(name)
+        if group is not None and group.account is not None:
+            yield group.account.row("home" if step.state.homes.get(group.owner) is group else "")
+
+
+def _tasks(step: Step, task: Task) -> Iterator[messages.LimitRow]:
+    for other in step.state.tasks.values():
+        if other.principal == task.principal and other.alive and not other.is_session:
+            yield other.account.row(other.label)
+
+
+def set_limits(step: Step, task: Task, seq: int, call: messages.SetLimits) -> None:
+    """Set some limits of one account; those of principals and durable groups are kept by the store."""
+    access.refuse_pure(task)
+    if not access.is_nodes_own(step.state, task):
+        raise NotPermittedError("only the node's own user and root set limits")
+    if call.scope is Scope.TASK:
+        account, label = _of_task(step, task, call)
+        account.bind(call.bounds)
+    elif call.scope is Scope.GROUP:
+        group = access.typed(access.living(access.held(task, call.ref)), ObjectType.GROUP).object
+        if group.account is None or step.state.homes.get(group.owner) is group:
+            raise InvalidError("a home group has no limits of its own; set those of its principal")
+        account, label = group.account, ""
+        _keep(step, group, call.bounds)
+    elif call.scope is Scope.NODE:
+        raise InvalidError("the limits of all together stand in the node's settings")
+    else:
+        if not _is_principal(call.principal):
+            raise InvalidError(f"{call.principal!r} is no principal; users are written like uid:1000")
+        principal = Principal(call.principal)
+        account, label = step.state.account_of(principal), ""
+        _keep(step, groups.home_of(step, principal), call.bounds)
+    row = account.row(label)
+    told = ", ".join(f"{bound.resource} {_value(bound)}" for bound in call.bounds)
+    step.audit(
+        task, "limit", "ok", "" if call.scope is Scope.PRINCIPAL else row.subject, f"{row.subject}: {told}"
+    )
+    step.answer(task, seq, messages.LimitRows((row,)))
+
+
+def _of_task(step: Step, task: Task, call: messages.SetLimits) -> tuple[Account, str]:
+    reference = access.typed(access.held(task, call.ref), ObjectType.TASK)
+    other = step.state.tasks.get(TaskId(reference.object.id))
+    if other is None or not other.alive or other.is_session:
+        raise NoSuchTaskError("the task has ended", fingerprint=reference.object.fingerprint)
+    return other.account, other.label
+
+
+def _keep(step: Step, group: PhysicalObject, bounds: tuple[Bound, ...]) -> None:
+    """Limits stand in the record of their group, and those of a principal in its home group's."""
+    merged = {bound.resource: bound for bound in (*group.limits, *bounds)}
+    group.limits = tuple(merged[resource] for resource in Resource if resource in merged)
+    step.state.apply_limits(group)
+    if group.recorded is not None:
+        step.put(group)
+
+
+def _value(bound: Bound) -> str:
+    return "none" if bound.value is None else str(bound.value)
+
+
+def _is_principal(text: str) -> bool:
+    kind, _, number = text.partition(":")
+    if kind != "uid" or not number.isascii() or not number.isdecimal() or len(number) > _UID_DIGITS:
+        return False
+    return int(number) <= _UID_MAX and number == str(int(number))

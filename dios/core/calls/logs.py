@@ -1,0 +1,96 @@
+"""What tasks wrote, kept as objects that outlive the task, and its node when a task of another started it.
+
+Not for: reading along while a task runs; that is its console. A log is a durable blob named after its
+task, in a group that each principal has for them.
+"""
+
+from __future__ import annotations
+
+from dios import limits
+from dios.core import effects
+from dios.core.effects import WriteSource
+from dios.core.events import LogLeft
+from dios.core.model import groups
+from dios.core.model.accounts import require_all, require_bytes
+from dios.core.model.names import log_name, logs_group
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.state import State
+from dios.core.model.tasks import Task
+from dios.core.remote import requests
+from dios.core.step import Step
+from dios.errors import LimitError
+from dios.ids import Name, ObjectId, PayloadId, Principal
+from dios.wire import dcp
+from dios.wire.types import Deletion, ObjectType, Resource
+
+
+def left(step: Step, event: LogLeft) -> None:
+    """Keep the last bytes of an ended task's console, here and with whoever started it."""
+    task = step.state.tasks.get(event.task)
+    if task is not None and event.size and not task.is_session and not step.state.shutting_down:
+        _keep(step, task, event.payload, event.size)
+
+
+def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
+    home = groups.home_of(step, task.principal)
+    if home.name is None:
+        return
+    name, group = log_name(task.name), logs_group(home.name)
+    made = make(step, task.principal, name, group, payload, size)
+    if made is None:
+        step.audit(task, "log", "denied", task.object.fingerprint, "no room for what it wrote")
+        return
+    parent = task.parent
+    if parent is not None and parent.home:
+        body = dcp.Keep(task.principal, name, group, size)
+        source = WriteSource(content_of=made.id, length=size)
+        requests.ask(step, parent.home, body, requests.nothing, source=source)
+
+
+def make(
+    step: Step, principal: Principal, name: Name, group: Name, payload: PayloadId, size: int
+) -> PhysicalObject | None:
+    """A log object of bytes that came with the event; None when its principal has no room for it."""
+    accounts = (step.state.account_of(principal),)
+    try:
+        require_all(accounts, Resource.OBJECTS, 1)
+        require_bytes(accounts, size, volatile=False)
+    except LimitError:
+        return None
+    made = PhysicalObject(
+        ObjectId(step.state.fresh_id()),
+        ObjectType.DURABLE_BLOB,
+        name,
+        (group,),
+        principal,
+        deletion=Deletion.IMMEDIATE,
+        accounts=accounts,
+    )
+    made.version.resize(size)
+    made.size = size
+    step.state.add_object(made)
+    source = WriteSource(payload=payload, length=size)
+    step.put(made, source)
+    step.emit(effects.ApplyWrite(made.id, source, durable=True))
+    remember(step.state, made)
+    while len(step.state.logs) > limits.LOGS_KEPT:
+        oldest = step.state.logs.popleft()
+        if not oldest.zombie:
+            step.destroy(oldest)
+    return made
+
+
+def remember(state: State, log: PhysicalObject) -> None:
+    """Count a log among those of which the oldest make room."""
+    state.logs.append(log)
+
+
+def is_log(state: State, target: PhysicalObject) -> bool:
+    """Whether the store brought back a log."""
+    home = state.homes.get(target.owner)
+    return (
+        home is not None
+        and home.name is not None
+        and target.type is ObjectType.DURABLE_BLOB
+        and target.groups == (logs_group(home.name),)
+    )

@@ -1,0 +1,215 @@
+"""Network streams (Table 4.1): the right to make them, and what becomes of them.
+
+Not for: sockets, which the host has, or bytes, which pass through rings and never through the core.
+
+Whoever holds a reference to the node's NETWORK object with the right to write may create network streams on
+this node; it is handed on like any other. A created stream answers when its socket is open. A
+TCP_ACCEPT_STREAM is a stream of references: each read gives one connection, to one reader.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios import limits
+from dios.core import effects
+from dios.core.calls import access
+from dios.core.events import ConnectionArrived, DatagramsDropped, NetworkFailed, NetworkOpened
+from dios.core.model.accounts import require_bytes
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.pending import Pending
+from dios.core.model.references import Provenance, Reference
+from dios.core.model.state import State
+from dios.core.model.tasks import Task
+from dios.core.model.type_states import AcceptState, NetworkState, SocketState
+from dios.core.step import Step
+from dios.errors import Code, InvalidError, NotPermittedError, WouldBlockError
+from dios.ids import ObjectId
+from dios.wire import messages
+from dios.wire.types import Deletion, ObjectType, Permission, Resource
+
+TYPES: Final = frozenset({ObjectType.UDP_STREAM, ObjectType.TCP_STREAM, ObjectType.TCP_ACCEPT_STREAM})
+
+_RINGS_OF_SOCKET: Final = 2
+
+
+# -- the right --------------------------------------------------------------------------------------
+def object_of(state: State) -> PhysicalObject:
+    """The node's NETWORK object: one, without a name, for ever."""
+    if state.network is None:
+        made = PhysicalObject(
+            ObjectId(state.fresh_id()),
+            ObjectType.NETWORK,
+            None,
+            (),
+            state.node_owner,
+            deletion=Deletion.IMMORTAL,
+        )
+        made.pinned = 1
+        state.add_object(made)
+        state.network = made
+    return state.network
+
+
+def may_resolve(state: State, task: Task) -> bool:
+    """Whether the special name gives it: to sessions of the node's own user and root. Tasks are handed it."""
+    return task.is_session and access.is_nodes_own(state, task)
+
+
+def require_right(step: Step, task: Task, call: messages.Create) -> None:
+    """EPERM for network streams without a writable reference to the NETWORK object; EINVAL for nonsense."""
+    if call.object_type not in TYPES:
+        if call.address:
+            raise InvalidError(f"a {call.object_type.name} has no network address")
+        return
+    if step.parts is not None:
+        raise WouldBlockError("a network stream is waited for until it is open, which no vector can")
+    own = () if step.state.network is None else step.state.network.references.values()
+    if not any(one.task is task and one.permissions & Permission.WRITE for one in own):
+        raise NotPermittedError(
+            f"a {call.object_type.name} takes a reference to the NETWORK object with the right to write; "
+            "the node's own user has it by `node.network()`, and hands it on as an input"
+        )
+    host, colon, port = call.address.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= limits.PORT_MAX):
+        raise InvalidError(f"{call.address!r} is no address; write HOST:PORT, and IPv6 in brackets: [::1]:80")
+    step.state.pending.require_room(task)
+
+
+# -- creation -----------------------------------------------------------------------------------------
+def _ring_bytes(call: messages.Create) -> int:
+    return call.size or limits.NETWORK_RING_BYTES_DEFAULT
+
+
+def bytes_of_rings(call: messages.Create) -> int:
+    """With how many bytes the new object is counted."""
+    return 0 if call.object_type is ObjectType.TCP_ACCEPT_STREAM else _RINGS_OF_SOCKET * _ring_bytes(call)
+
+
+def state_for(call: messages.Create) -> NetworkState | None:
+    """What a new object of this type remembers; None for other types."""
+    if call.object_type not in TYPES:
+        return None
+    if call.object_type is ObjectType.TCP_ACCEPT_STREAM:
+        return AcceptState(_ring_bytes(call))
+    return SocketState(_ring_bytes(call))
+
+
+def begin(step: Step, task: Task, seq: int, call: messages.Create, target: PhysicalObject) -> bool:
+    """Have the socket opened, and let the call wait for it; False where there is none to open."""
+    if not isinstance(target.state, SocketState | AcceptState):
+        return False
+    step.emit(effects.OpenNetwork(target.id, target.type, call.address, target.state.ring_bytes))
+    step.wait(Pending(task, seq, call, (target,)))
+    return True
+
+
+def finish(step: Step, row: Pending) -> None:
+    """Answer a waiting create once its socket is open, or never will be."""
+    target = row.watched[0]
+    state = target.state
+    if not isinstance(state, SocketState | AcceptState) or not (state.opened or target.zombie):
+        return
+    step.state.pending.remove(row)
+    reference = next(iter(row.task.table.holding(target)), None)
+    if reference is None or target.zombie:
+        why = state.failure or messages.Failure(int(Code.ESTALE), "it was deleted before it was open")
+        step.audit(row.task, "create", "failed", target.fingerprint, f"{target.type.name} {why.message}")
+        if reference is not None:
+            step.drop_reference(reference)
+        step.answer(row.task, row.seq, why)
+        return
+    step.audit(row.task, "create", "ok", target.fingerprint, f"{target.type.name} {target.address}")
+    step.answer(row.task, row.seq, messages.Created(target.name, reference.public()))
+
+
+def given_up(step: Step, row: Pending) -> None:
+    """Nobody waits for this create any more, and so nobody learns of its reference."""
+    if isinstance(row.call, messages.Create):
+        for reference in row.task.table.holding(row.watched[0]):
+            step.drop_reference(reference)
+
+
+# -- what the host tells ------------------------------------------------------------------------------
+def _living(step: Step, object_id: ObjectId) -> tuple[PhysicalObject, NetworkState] | None:
+    target = step.state.objects.get(object_id)
+    if target is None or not isinstance(target.state, SocketState | AcceptState):
+        return None
+    return target, target.state
+
+
+def opened(step: Step, event: NetworkOpened) -> None:
+    """The socket is open."""
+    found = _living(step, event.object)
+    if found is not None:
+        target, state = found
+        state.opened = True
+        target.address = event.address
+        step.changed(target)
+
+
+def failed(step: Step, event: NetworkFailed) -> None:
+    """The socket could not be opened, or broke: whoever reads must not take that for a good end."""
+    found = _living(step, event.object)
+    if found is not None:
+        target, state = found
+        state.failure = messages.Failure(event.code, event.message, target.fingerprint)
+        # Told before the rings end: who finds the end of one can see whether it was a good one.
+        target.zombie = True
+        step.changed(target)
+        step.flush_counters()
+        step.destroy(target)
+
+
+def dropped(step: Step, event: DatagramsDropped) -> None:
+    """What came for a full ring is counted where failed writes are."""
+    found = _living(step, event.object)
+    if found is not None:
+        found[0].dirty += event.count
+        step.changed(found[0])
+
+
+def arrived(step: Step, event: ConnectionArrived) -> None:
+    """One more connection waits to be taken."""
+    found = _living(step, event.object)
+    if found is not None and isinstance(found[1], AcceptState):
+        found[1].arrived.append((event.number, event.address))
+        found[0].size = len(found[1].arrived)
+        found[0].v_w += 1
+        step.changed(found[0])
+
+
+# -- connections ----------------------------------------------------------------------------------------
+def hand_out(step: Step, reference: Reference, state: AcceptState, seq: int) -> None:
+    """Answer a read of a TCP_ACCEPT_STREAM: the next connection becomes an object of the reader's own.
+
+    Refused for want of room, it stays for the next reader.
+    """
+    task, acceptor = reference.task, reference.object
+    access.living(reference)
+    size = _RINGS_OF_SOCKET * state.ring_bytes
+    task.table.require_room()
+    task.account.require(Resource.REFERENCES, 1)
+    task.account.require(Resource.OBJECTS, 1)
+    require_bytes((task.account,), size, volatile=True)
+    number, address = state.arrived.popleft()
+    target = PhysicalObject(
+        ObjectId(step.state.fresh_id()),
+        ObjectType.TCP_STREAM,
+        None,
+        (),
+        task.principal,
+        deletion=Deletion.REFERENCE_COUNTED,
+        accounts=(task.account,),
+    )
+    target.version.resize(size)
+    target.state = SocketState(state.ring_bytes, opened=True)
+    target.address = address
+    step.state.add_object(target)
+    step.emit(effects.AdoptConnection(target.id, number, state.ring_bytes))
+    fresh = step.grant(task, target, Permission.ALL, Provenance.CREATED)
+    acceptor.size = len(state.arrived)
+    acceptor.v_r += 1
+    step.changed(acceptor)
+    step.audit(task, "accept", "ok", target.fingerprint, f"{address} on {acceptor.fingerprint}")
+    step.answer(task, seq, messages.References((fresh.public(),)))

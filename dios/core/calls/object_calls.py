@@ -1,0 +1,202 @@
+"""create, delete and stat: objects and the handles on them (B.1.1, B.1.4, B.1.6).
+
+Not for: resolution and delegation, which have modules of their own.
+"""
+
+from __future__ import annotations
+
+from dios import limits
+from dios.core import effects
+from dios.core.calls import access, network_streams
+from dios.core.calls.lifecycle import end_task_by
+from dios.core.effects import WriteSource
+from dios.core.model import groups
+from dios.core.model.accounts import require_all, require_bytes
+from dios.core.model.names import deterministic_name, group_name
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.references import Provenance
+from dios.core.model.tasks import Task
+from dios.core.model.type_rules import TypeRules, rules_for_creation
+from dios.core.model.type_states import StreamState, TimerState
+from dios.core.remote import remote_calls
+from dios.core.step import Step
+from dios.errors import InvalidError, NotPermittedError, TooLargeError
+from dios.ids import Name, ObjectId, TaskId
+from dios.wire import messages
+from dios.wire.types import (
+    Deletion,
+    Flag,
+    NameKind,
+    ObjectType,
+    Permission,
+    Persistence,
+    Resource,
+)
+
+_WITH_RING = network_streams.TYPES | {ObjectType.SHMEM_STREAM}
+
+
+def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
+    """dios_create: a new logical object, its name, and a reference with every right."""
+    peer = remote_calls.named(step, call.host) if call.host else None
+    if peer is not None:
+        remote_calls.create(step, task, seq, call, peer)
+    else:
+        create_in(step, task, seq, call, groups.names_for_creation(task, call.groups))
+
+
+def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_names: tuple[Name, ...]) -> None:
+    """The same in groups given by name: here, for a task of this node or another."""
+    access.flags_of(call.flags, Flag.NONE)
+    rules = rules_for_creation(call.object_type, call.buffering)
+    network_streams.require_right(step, task, call)
+    if call.name_kind is NameKind.ANONYMOUS:
+        group_names = ()
+    _check_size(call, rules)
+    deletion = rules.deletion if call.deletion is None else call.deletion
+    if deletion is Deletion.IMMORTAL:
+        raise InvalidError("only the node makes immortal objects")
+    accounts = (task.account, *step.state.accounts_of_groups(group_names))
+    first_bytes = _first_bytes(step, call, rules)
+    task.table.require_room()
+    task.account.require(Resource.REFERENCES, 1)
+    require_all(accounts[1:], Resource.REFERENCES, 1)
+    require_all(accounts, Resource.OBJECTS, 1)
+    require_bytes(accounts, first_bytes, volatile=call.object_type is not ObjectType.DURABLE_BLOB)
+    name = _new_name(step, task, call)
+    target = PhysicalObject(
+        ObjectId(step.state.fresh_id()),
+        call.object_type,
+        name,
+        group_names,
+        task.principal,
+        deletion=deletion,
+        buffering=call.buffering,
+        proximity=rules.proximity,
+        accounts=accounts,
+    )
+    target.version.resize(first_bytes)
+    _set_type_state(step, target, call)
+    step.state.add_object(target)
+    if target.type is ObjectType.GROUP:
+        groups.enter(step, task, target)
+    _first_content(step, target, rules)
+    reference = step.grant(task, target, Permission.ALL, Provenance.CREATED)
+    if network_streams.begin(step, task, seq, call, target):
+        return
+    step.audit(task, "create", "ok", target.fingerprint, target.type.name)
+    step.answer(task, seq, messages.Created(name, reference.public()))
+
+
+def _check_size(call: messages.Create, rules: TypeRules) -> None:
+    if call.data is not None and not rules.bytes_in_host:
+        raise InvalidError(f"a {call.object_type.name} has no bytes to begin with")
+    if call.object_type in _WITH_RING and call.size:
+        if not limits.STREAM_RING_BYTES_MIN <= call.size <= limits.STREAM_RING_BYTES_MAX:
+            raise InvalidError(
+                f"a ring of {call.size} bytes; between {limits.STREAM_RING_BYTES_MIN} and"
+                f" {limits.STREAM_RING_BYTES_MAX} are possible"
+            )
+    elif call.size > limits.BLOB_BYTES_MAX and call.object_type is not ObjectType.TIMER_BLOB:
+        raise TooLargeError(f"{call.size} bytes are over the limit of {limits.BLOB_BYTES_MAX}")
+
+
+def _first_bytes(step: Step, call: messages.Create, rules: TypeRules) -> int:
+    """How many bytes the object is counted with from the beginning."""
+    if call.object_type is ObjectType.SHMEM_STREAM:
+        return call.size or limits.STREAM_RING_BYTES_DEFAULT
+    if call.object_type in network_streams.TYPES:
+        return network_streams.bytes_of_rings(call)
+    return step.payload_size if rules.bytes_in_host else 0
+
+
+def _new_name(step: Step, task: Task, call: messages.Create) -> Name | None:
+    kind = call.name_kind
+    if kind is NameKind.RANDOM and call.object_type is ObjectType.GROUP and step.state.secret:
+        random = step.state.entropy(limits.NAME_BYTES // 2)
+        return group_name(step.state.secret, random, task.principal)
+    if kind is NameKind.ANONYMOUS:
+        return None
+    if kind is NameKind.RANDOM:
+        return step.state.fresh_name()
+    name = deterministic_name(task.name, task.deterministic_count)
+    task.deterministic_count += 1
+    return name
+
+
+def _set_type_state(step: Step, target: PhysicalObject, call: messages.Create) -> None:
+    if target.type is ObjectType.SHMEM_STREAM:
+        target.state = StreamState(call.size or limits.STREAM_RING_BYTES_DEFAULT)
+    elif target.type is ObjectType.TIMER_BLOB:
+        target.state = TimerState(step.now + call.size if call.size else 0)
+        target.size = 8
+    elif target.type is ObjectType.GROUP:
+        target.size = limits.NAME_BYTES
+    else:
+        target.state = network_streams.state_for(call)
+
+
+def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None:
+    source = None
+    if rules.bytes_in_host:
+        source = WriteSource(payload=step.payload, length=step.payload_size)
+        target.size = step.payload_size
+    durable = rules.persistence is Persistence.DURABLE
+    if durable:
+        step.put(target, source)
+    elif target.type is ObjectType.GROUP and groups.is_durable(step.state, target):
+        step.put(target)
+    if source is not None:
+        step.emit(effects.ApplyWrite(target.id, source, durable=durable))
+
+
+def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
+    """dios_delete: drop the handle, then what the object's deletion mode says (§4.2).
+
+    Answers 0 where the object was gone already and only a stale handle was dropped.
+    """
+    flags = access.flags_of(call.flags, Flag.HANDLE_ONLY | Flag.DESTROY)
+    reference = access.held(task, call.ref)
+    target = reference.object
+    was_living = not target.zombie
+    step.require_unread(target)
+    if flags & Flag.DESTROY:
+        access.held(task, call.ref, Permission.DELETE)
+        if not access.may_delete(task, reference):
+            raise NotPermittedError(
+                "the task merely resolved this group's name; members and its creator can destroy it",
+                fingerprint=target.fingerprint,
+            )
+        if target.deletion is Deletion.IMMORTAL:
+            raise InvalidError("an immortal object is never destroyed")
+    itself = reference.id == task.self_ref
+    if target is task.object and (flags & Flag.DESTROY or (itself and not flags & Flag.HANDLE_ONLY)):
+        if step.parts is not None:
+            raise InvalidError("a task's own end stands alone; no call of a vector comes after it")
+        step.answer(task, seq, messages.Done(1))
+        end_task_by(step, task, task, "it deleted its self-reference")
+        return
+    if itself or (target is task.console and reference.provenance is Provenance.INITIAL):
+        raise InvalidError("a task keeps the references to itself and its console until it ends")
+    if target.type is ObjectType.TASK and flags & Flag.DESTROY:
+        # The reference stays: whoever ends a task may want to see how it ended.
+        victim = step.state.tasks.get(TaskId(target.id))
+        if victim is not None and victim.alive:
+            end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
+    else:
+        immediate = target.deletion is Deletion.IMMEDIATE and access.may_delete(task, reference)
+        step.seen(target)
+        step.drop_reference(reference)
+        if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
+            step.audit(task, "delete", "ok", target.fingerprint, target.type.name)
+            if target.type is ObjectType.GROUP:
+                groups.tell_disbanded(step, target)
+            step.destroy(target)
+    step.answer(task, seq, messages.Done(1 if was_living else 0))
+
+
+def stat(step: Step, task: Task, seq: int, call: messages.Stat) -> None:
+    """The public attributes of a reference as of now."""
+    reference = access.held(task, call.ref)
+    step.seen(reference.object)
+    step.answer(task, seq, messages.References((reference.public(),)))

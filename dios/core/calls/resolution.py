@@ -1,0 +1,109 @@
+"""Name resolution: an external name to fresh references, or to nothing (thesis §4.3.3, B.1.2).
+
+Not for: other nodes (``dios.core.remote.remote_lookup``). A name that does not exist and a name in
+a group of which the caller is no member take the same path and give the same empty answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dios.core.calls import access, network_streams
+from dios.core.model.accounts import require_each
+from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.references import Provenance
+from dios.core.model.tasks import Task
+from dios.core.model.type_states import TimerState
+from dios.core.remote import remote_lookup
+from dios.core.step import Step
+from dios.ids import InternalName, Name, ObjectId
+from dios.wire import messages
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity, Resource
+
+_NO_GROUP = Name(bytes(32))
+
+
+def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
+    """dios_lookup: at most ``limit`` references to reachable physical objects of the named object."""
+    flags = access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
+    name = Name(call.name)
+    number = special_number(name)
+    incomplete = False
+    if number:
+        task.table.require_room()
+        task.account.require(Resource.REFERENCES, 1)  # both before a timer is made for it
+        found = _special(step, task, number)
+    else:
+        names = tuple(internal_name(name, group) for group in _searched(task, call.group))
+        found = _reachable(step, task, names)
+        further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
+        if further and len(found) < call.limit:
+            if step.parts is None and not flags & Flag.NON_BLOCKING:
+                remote_lookup.search(step, task, seq, call, found, names)
+                return
+            incomplete = True
+    found = found[: call.limit]
+    task.table.require_room(len(found))
+    task.account.require(Resource.REFERENCES, len(found))
+    require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
+    permissions = Permission.ALL
+    references = tuple(
+        step.grant(task, target, permissions, Provenance.RESOLVED).public() for target in found
+    )
+    step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
+    step.answer(task, seq, messages.References(references, incomplete))
+
+
+def _reachable(step: Step, task: Task, names: tuple[InternalName, ...]) -> tuple[PhysicalObject, ...]:
+    every: dict[int, PhysicalObject] = {}
+    for name in names:
+        for target in _within_reach(task, step.state.names.find(name)):
+            every[target.id] = target
+    return tuple(every.values())
+
+
+def _searched(task: Task, group_ref: int) -> tuple[Name, ...]:
+    """The groups to look in. Who is no member of the one given looks in a group that does not exist: the
+    same work is done, and what stands in the real one cannot be felt.
+    """
+    if not group_ref:
+        return tuple(task.memberships)
+    reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
+    group = reference.object.name if access.is_member(task, reference) else None
+    return (group or _NO_GROUP,)
+
+
+def _within_reach(task: Task, found: tuple[PhysicalObject, ...]) -> Iterator[PhysicalObject]:
+    """Private memory is found by the task that holds it and by no other, as delegation refuses it too."""
+    for target in found:
+        if target.type is not ObjectType.PRIVMEM_BLOB or any(
+            reference.task is task for reference in target.references.values()
+        ):
+            yield target
+
+
+def _special(step: Step, task: Task, number: int) -> tuple[PhysicalObject, ...]:
+    """Special names mean something in the caller's context only, and never go through groups."""
+    if number == CONSOLE:
+        return (task.console,)
+    if number == TIMER:
+        task.account.require(Resource.OBJECTS, 1)
+        clock = PhysicalObject(
+            ObjectId(step.state.fresh_id()),
+            ObjectType.TIMER_BLOB,
+            None,
+            (),
+            task.principal,
+            deletion=Deletion.REFERENCE_COUNTED,
+            proximity=Proximity.PROCESS,
+            accounts=(task.account,),
+        )
+        clock.state = TimerState(0)
+        clock.size = 8
+        step.state.add_object(clock)
+        return (clock,)
+    if number == NETWORK and network_streams.may_resolve(step.state, task):
+        return (network_streams.object_of(step.state),)
+    return ()

@@ -1,0 +1,208 @@
+"""pause, resume, select, and the ends of streams (B.1.6, B.1.13).
+
+Not for: run (``dios.core.calls.run_calls``), introspection (``dios.core.calls.introspection``), or how
+tasks begin and
+end (``dios.core.calls.lifecycle``).
+"""
+
+from __future__ import annotations
+
+from dios import limits
+from dios.core import effects
+from dios.core.calls import access, computed_objects, network_streams
+from dios.core.model.pending import Pending
+from dios.core.model.references import Reference
+from dios.core.model.tasks import Task
+from dios.core.model.type_states import SocketState, StreamState, TimerState
+from dios.core.remote import remote_calls, requests
+from dios.core.step import Step
+from dios.errors import Busy, ClosedError, Code, InvalidError
+from dios.ids import TaskId
+from dios.wire import messages
+from dios.wire.types import Flag, Mode, ObjectType, Permission, TaskState
+
+
+# -- pause and resume -------------------------------------------------------------------------------
+def pause(step: Step, task: Task, seq: int, call: messages.Pause) -> None:
+    """dios_pause: true if the task is paused now; on the self-reference, yield."""
+    flags = access.flags_of(call.flags, Flag.STAY_RUNNABLE)
+    reference = access.typed(access.held(task, call.task), ObjectType.TASK)
+    if reference.object is task.object:
+        if not flags & Flag.STAY_RUNNABLE:
+            _require_process(task)
+            task.state = TaskState.PAUSED
+            step.changed(task.object)
+            step.emit(effects.Suspend(task.id))
+        step.answer(task, seq, messages.Done(1))
+        return
+    if flags:
+        raise InvalidError("STAY_RUNNABLE is for a task's own reference")
+    victim = _controlled(step, task, call.task)
+    if victim is None:
+        step.answer(task, seq, messages.Done(0))
+        return
+    if victim.state is not TaskState.PAUSED:
+        victim.state = TaskState.PAUSED
+        step.changed(victim.object)
+        step.emit(effects.Suspend(victim.id))
+        step.audit(task, "pause", "ok", victim.object.fingerprint)
+    step.answer(task, seq, messages.Done(1))
+
+
+def resume(step: Step, task: Task, seq: int, call: messages.Resume) -> None:
+    """dios_resume: true if a suspended task runs on; never on oneself."""
+    access.flags_of(call.flags, Flag.NONE)
+    reference = access.typed(access.held(task, call.task), ObjectType.TASK)
+    if reference.object is task.object:
+        raise InvalidError("a task cannot resume itself")
+    victim = _controlled(step, task, call.task)
+    if victim is None or victim.state is not TaskState.PAUSED:
+        step.answer(task, seq, messages.Done(0))
+        return
+    victim.state = TaskState.RUNNING if victim.pid else TaskState.STARTING
+    step.changed(victim.object)
+    step.emit(effects.Continue(victim.id))
+    step.audit(task, "resume", "ok", victim.object.fingerprint)
+    step.answer(task, seq, messages.Done(1))
+
+
+def _controlled(step: Step, task: Task, ref_id: int) -> Task | None:
+    reference = access.held(task, ref_id, Permission.EXECUTE)
+    victim = step.state.tasks.get(TaskId(reference.object.id))
+    if victim is None or not victim.alive:
+        return None
+    _require_process(victim)
+    return victim
+
+
+def _require_process(task: Task) -> None:
+    if task.is_session:
+        raise InvalidError("a person's process is not the node's to suspend")
+
+
+# -- select -----------------------------------------------------------------------------------------
+def select(step: Step, task: Task, seq: int, call: messages.Select) -> None:
+    """dios_select: the first reference ready for I/O; waits until one is, or the time passed."""
+    access.flags_of(call.flags, Flag.NON_BLOCKING)
+    right = Permission.READ if call.mode is Mode.READ else Permission.WRITE
+    references = [access.held(task, ref_id, right) for ref_id in call.refs]
+    index = _first_ready(step, task, references, call.mode)
+    if index < 0 and any(reference.object.home for reference in references):
+        _select_away(step, task, seq, call, references)
+        return
+    if index >= 0:
+        step.answer(task, seq, messages.Selected(index))
+        return
+    if call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0:
+        step.answer(task, seq, messages.Selected(-1))
+        return
+    step.wait(_select_row(step, task, seq, call, references, _limit(step, call)))
+
+
+def _select_away(
+    step: Step, task: Task, seq: int, call: messages.Select, references: list[Reference]
+) -> None:
+    """Some of the references are to objects of other nodes: those are asked, and the rest watched here."""
+    patient = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
+    here = [reference for reference in references if not reference.object.home]
+    if patient:
+        row = _select_row(step, task, seq, call, here, _limit(step, call))
+    else:
+        row = Pending(task, seq, call, ())
+    step.wait(row)
+    remote_calls.ask_ready(step, row, call)
+
+
+def _limit(step: Step, call: messages.Select) -> int | None:
+    if call.timeout_ns is None:
+        return None
+    return step.now + min(call.timeout_ns, limits.SELECT_TIMEOUT_MS_MAX * 1_000_000)
+
+
+def _select_row(
+    step: Step,
+    task: Task,
+    seq: int,
+    call: messages.Select,
+    references: list[Reference],
+    limit: int | None,
+) -> Pending:
+    due = [
+        reference.object.state.due_ns
+        for reference in references
+        if isinstance(reference.object.state, TimerState) and reference.object.state.due_ns > step.now
+    ]
+    moments = due if limit is None else [*due, limit]
+    watched = tuple(dict.fromkeys(reference.object for reference in references))
+    return Pending(task, seq, call, watched, min(moments, default=None), limit)
+
+
+def _first_ready(step: Step, task: Task, references: list[Reference], mode: Mode) -> int:
+    for index, reference in enumerate(references):
+        target = reference.object
+        # Of another node's object its node knows.
+        if target.gone or (not target.home and computed_objects.ready(step, task, target, reference, mode)):
+            return index
+    return -1
+
+
+def look_again(step: Step, row: Pending) -> bool:
+    """Try a waiting select again; True when it was answered."""
+    call = row.call
+    if not isinstance(call, messages.Select):
+        return False
+    task = row.task
+    if any(ref_id not in task.table for ref_id in call.refs):
+        step.state.pending.remove(row)
+        step.refuse(task, row.seq, InvalidError("a selected reference was deleted while the call waited"))
+        return True
+    references = [task.table.get(ref_id) for ref_id in call.refs]
+    index = _first_ready(step, task, references, call.mode)
+    late = row.limit is not None and step.now >= row.limit
+    if index < 0 and not late:
+        if row.deadline is not None and step.now >= row.deadline:
+            step.state.pending.remove(row)
+            again = _select_row(step, task, row.seq, call, references, row.limit)
+            again.questions = row.questions
+            step.state.pending.add(again)
+        return False
+    step.state.pending.remove(row)
+    remote_calls.abandon(step, row)
+    step.answer(task, row.seq, messages.Selected(index))
+    return True
+
+
+# -- streams ----------------------------------------------------------------------------------------
+def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
+    """Become one end of a stream; each end is one task's, once (ADR 0004)."""
+    access.flags_of(call.flags, Flag.NONE)
+    reference = access.for_io(task, call.ref, call.mode)
+    if step.parts is not None:
+        raise InvalidError("attach is not for vectors: its answer carries descriptors")
+    state = reference.object.state
+    if not isinstance(state, StreamState):
+        raise InvalidError(f"a {reference.object.type.name} has no ends to attach to")
+    if call.mode in state.gone:
+        raise ClosedError(f"the {call.mode.name.lower()} end was closed")
+    if call.mode in state.holder:
+        raise Busy(f"another reference is the {call.mode.name.lower()} end already")
+    state.holder[call.mode] = (task.id, reference.id)
+    step.audit(task, "attach", "ok", reference.object.fingerprint, call.mode.name)
+    duplex = isinstance(state, SocketState)
+    answer = effects.AnswerAttach(
+        task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex
+    )
+    requests.note(step.state, answer)
+    step.emit(answer)
+
+
+# -- giving up ----------------------------------------------------------------------------------------
+def cancel(step: Step, task: Task, seq: int, call: messages.Cancel) -> None:
+    """Give up a waiting call; it answers ECANCELED, unless it was answered before."""
+    row = task.pending.get(call.seq)
+    if row is not None:
+        step.state.pending.remove(row)
+        remote_calls.abandon(step, row)
+        network_streams.given_up(step, row)
+        step.answer(task, call.seq, messages.Failure(int(Code.ECANCELED), "cancelled by the caller"))
+    step.answer(task, seq, messages.Done(0 if row is None else 1))

@@ -1,0 +1,377 @@
+"""Which nodes there are, and which of them live: SWIM with Lifeguard's cautions, pure, in ticks.
+
+Not for: connections (the host makes and loses them and says so), rules about rows
+(``dios.core.membership.member_table``), or what a death means for references and tasks.
+
+Each node asks two others every GOSSIP_PING_MS whether they live. Who does not answer is asked through
+others; who stays silent is *suspect*, which is told to everybody and to itself; who then does not deny it is
+*dead*. A denial is a row of the node's own with a higher incarnation. Every message carries its sender's
+own row, so a denial needs one way only. See docs/membership.md for times and proofs by simulation.
+
+Prior art: SWIM (Das, Gupta, Motivala 2002): random round-robin probing, indirect probes, suspicion and
+incarnations, news riding on probes. Lifeguard (Dadgar, Phillips, Currey 2018): a suspect is told so first of
+all, and a node that was late itself does not trust its own judgement. Of our own is that a broken
+connection shortens the suspicion, and that anything heard from a node prolongs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.membership.member_table import Change, Findings, MemberTable
+from dios.core.membership.probes import Probe, Probes
+from dios.ids import NodeId
+from dios.wire import gossip
+from dios.wire.gossip import GossipMessage, Load, Member
+from dios.wire.types import NodeStatus
+
+__all__ = ["Change", "Decision", "Membership"]
+
+_MS: Final = 1_000_000
+_PING_NS: Final = limits.GOSSIP_PING_MS * _MS
+_ACK_NS: Final = limits.GOSSIP_ACK_MS * _MS
+_SUSPECTED_NS: Final = limits.GOSSIP_SUSPECTED_MS * _MS
+_LATE_NS: Final = limits.GOSSIP_LATE_MS * _MS
+_DEAD_PING_NS: Final = limits.GOSSIP_DEAD_PING_MS * _MS
+_NEAR_NS: Final = limits.GOSSIP_NEAR_MS * _MS
+_TABLE_NS: Final = limits.GOSSIP_TABLE_MS * _MS
+
+
+class Decision(Struct):
+    """What to do after one call: send these in any order, and act on these changes in this order.
+
+    What goes to a node without a connection may be lost, but is a good reason to dial it. ``forgotten`` are
+    nodes that somebody removed, each told once; the own id among them says that this node was removed.
+    """
+
+    send: list[tuple[NodeId, GossipMessage]] = field(default_factory=list)
+    changed: list[Change] = field(default_factory=list)
+    forgotten: list[NodeId] = field(default_factory=list)
+
+
+class Membership:
+    """One node's view of the cluster.
+
+    ``entropy`` gives random bytes; ``forgotten`` are the nodes that were removed before. Times are
+    nanoseconds of one clock that never goes back; only its differences count, and no two nodes' clocks are
+    ever compared.
+    """
+
+    __slots__ = ("_dead_ns", "_next", "_probes", "_round_ns", "_table", "_table_ns")
+
+    def __init__(
+        self, own: Member, entropy: Callable[[int], bytes], forgotten: Iterable[NodeId] = ()
+    ) -> None:
+        self._table: Final = MemberTable(own, tuple(forgotten))
+        self._probes: Final = Probes(entropy)
+        self._next: int | None = None
+        self._round_ns = 0
+        self._dead_ns = 0
+        self._table_ns = 0
+
+    # -- looking ------------------------------------------------------------------------------------
+    @property
+    def own(self) -> Member:
+        """This node's own row."""
+        return self._table.own
+
+    @property
+    def members(self) -> Mapping[NodeId, Member]:
+        """The rows of all other nodes, dead ones too, at most NODES_MAX - 1; a live view."""
+        return MappingProxyType(self._table.rows)
+
+    @property
+    def forgotten(self) -> frozenset[NodeId]:
+        """Every node that was removed, as far as this one knows."""
+        return frozenset(self._table.forgotten)
+
+    def is_forgotten(self, node: NodeId) -> bool:
+        """Whether this node was removed, as far as this one knows. Cheap."""
+        return node in self._table.forgotten
+
+    @property
+    def next_tick(self) -> int | None:
+        """When ``tick`` wants to be called; None while there is nobody to ask."""
+        return self._next
+
+    def alive(self) -> tuple[Member, ...]:
+        """The others that live, suspects among them."""
+        good = (NodeStatus.ALIVE, NodeStatus.SUSPECT)
+        return tuple(row for row in self._table.rows.values() if row.status in good)
+
+    # -- what happens -------------------------------------------------------------------------------
+    def tick(self, now: int) -> Decision:
+        """Time has passed; harmless when it is early."""
+        decision, found = self._begin(now)
+        self._silences(now, decision, found)
+        self._table.expire(now, found)
+        if self.own.status is not NodeStatus.LEFT and now >= self._round_ns:
+            self._round(now, decision)
+        return self._end(now, decision, found)
+
+    def connected(self, now: int, member: Member) -> Decision:
+        """An authenticated connection to ``member`` stands, which said this of itself.
+
+        Where only some fields of the row are known the others may keep their defaults. A node that stays
+        out of ``members`` was removed, or has an epoch below one that it had, or finds the table full.
+        """
+        node = member.node
+        decision, found = self._begin(now)
+        if node == self.own.node or node in self._table.forgotten:
+            return self._end(now, decision, found)
+        self._table.merge(now, member, found, first_hand=True)
+        standing = self._table.standing(node)
+        if standing is not None and standing.proven == member.epoch:
+            # The table goes as it was before this connection: a node that was declared dead must know.
+            decision.send.append((node, self._whole(answer=False)))
+            self._table.connect(now, node, found)
+            self._probes.open.pop(node, None)
+        return self._end(now, decision, found)
+
+    def disconnected(self, now: int, node: NodeId) -> Decision:
+        """The connection broke, or a new one was refused: suspicion begins at once, and is a short one."""
+        decision, found = self._begin(now)
+        standing = self._table.standing(node)
+        if standing is not None:
+            standing.connected = False
+            before = self._table.status(node)
+            self._table.suspect(now, node, found, soon=True)
+            if before is NodeStatus.ALIVE:
+                self._ask_others(now, node, self._probes.number(), decision)
+        return self._end(now, decision, found)
+
+    def heard(self, now: int, node: NodeId) -> None:
+        """Any message at all came from the node over its own connection. Cheap."""
+        self._table.hear(now, node)
+        self._probes.open.pop(node, None)
+
+    def received(self, now: int, sender: NodeId, message: GossipMessage) -> Decision:
+        """A gossip message came over the connection of ``sender``; nonsense in it changes nothing."""
+        decision, found = self._begin(now)
+        if sender == self.own.node or sender in self._table.forgotten:
+            return self._end(now, decision, found)
+        if message.row.node == sender:
+            self._table.merge(now, message.row, found, first_hand=True)
+        self.heard(now, sender)
+        for node in message.forgotten:
+            self._table.forget(node, found)
+        for row in message.updates:
+            self._table.merge(now, row, found, first_hand=False)
+        self._answer(now, sender, message, decision)
+        self._set_right(sender, message, decision, found)
+        return self._end(now, decision, found)
+
+    # -- what this node says of itself --------------------------------------------------------------
+    def refresh(self, now: int, load: Load) -> Decision:
+        """The own load is now this; it travels with what is sent anyway."""
+        decision, found = self._begin(now)
+        if load != self.own.load:
+            self._table.own = replace(self.own, load=load, version=self.own.version + 1)
+        return self._end(now, decision, found)
+
+    def drain(self, now: int, *, on: bool) -> Decision:
+        """Whether new tasks shall be kept away from this node; told to everybody at once."""
+        decision, found = self._begin(now)
+        if on != self.own.draining:
+            self._table.own = replace(self.own, draining=on, version=self.own.version + 1)
+            self._tell_all(decision)
+        return self._end(now, decision, found)
+
+    def leave(self, now: int) -> Decision:
+        """This node stops, and says so; from now on it asks nobody."""
+        decision, found = self._begin(now)
+        self._table.own = replace(self.own, status=NodeStatus.LEFT)
+        self._tell_all(decision)
+        return self._end(now, decision, found)
+
+    def forget(self, now: int, node: NodeId) -> Decision:
+        """People removed the node: everybody drops it and hears nothing of it again."""
+        decision, found = self._begin(now)
+        self._table.forget(node, found)
+        if found.forgotten:
+            self._tell_all(decision)
+        return self._end(now, decision, found)
+
+    # -- one call -----------------------------------------------------------------------------------
+    def _begin(self, now: int) -> tuple[Decision, Findings]:
+        if self._next is not None and now - self._next > _LATE_NS:
+            # This node was frozen, or starved: the answers that it misses may stand in its own sockets.
+            self._probes.open.clear()
+            self._table.spare(now + _SUSPECTED_NS)
+            self._round_ns = now
+        return Decision(), Findings()
+
+    def _end(self, now: int, decision: Decision, found: Findings) -> Decision:
+        for node in dict.fromkeys(found.suspected):
+            if self._table.status(node) is NodeStatus.SUSPECT:
+                # The suspect hears of it from everyone who does: one answer is enough to deny it.
+                self._ping(node, self._probes.number(), decision)
+        if found.urgent:
+            # Life and death travel at the speed of messages, not of rounds: each who learns tells some.
+            for node in self._some(now):
+                decision.send.append((node, self._news(node, found.urgent)))
+        decision.changed = found.changed
+        decision.forgotten = found.forgotten
+        self._next = self._wanted(now)
+        return decision
+
+    def _wanted(self, now: int) -> int | None:
+        if self.own.status is NodeStatus.LEFT:
+            return None
+        statuses = {row.status for row in self._table.rows.values()}
+        moments = [until for until, _ in self._table.suspects()]
+        moments += [probe.until_ns for probe in self._probes.open.values()]
+        if statuses & {NodeStatus.ALIVE, NodeStatus.SUSPECT}:
+            moments.append(self._round_ns)
+        elif NodeStatus.DEAD in statuses:
+            moments.append(max(self._round_ns, self._dead_ns))
+        return max(now, min(moments)) if moments else None
+
+    # -- asking -------------------------------------------------------------------------------------
+    def _alive(self, besides: NodeId | None = None) -> list[NodeId]:
+        rows = self._table.rows.values()
+        return [row.node for row in rows if row.status is NodeStatus.ALIVE and row.node != besides]
+
+    def _some(self, now: int, besides: NodeId | None = None) -> list[NodeId]:
+        """A few live nodes at random, first those that answered lately."""
+        near: list[NodeId] = []
+        rest: list[NodeId] = []
+        for node in self._alive(besides):
+            standing = self._table.standing(node)
+            heard = standing is not None and now - standing.answered_ns < _NEAR_NS
+            (near if heard else rest).append(node)
+        chosen = self._probes.pick(near, limits.GOSSIP_RELAYS)
+        return chosen + self._probes.pick(rest, limits.GOSSIP_RELAYS - len(chosen))
+
+    def _round(self, now: int, decision: Decision) -> None:
+        self._round_ns = now + _PING_NS
+        alive = self._alive()
+        for node in self._probes.next(alive, limits.GOSSIP_PINGS):
+            probe = self._probes.open.get(node)
+            if probe is None:
+                probe = self._probes.open[node] = Probe(self._probes.number(), now + _ACK_NS)
+            self._ping(node, probe.number, decision)
+        for _, node in sorted(self._table.suspects())[: limits.GOSSIP_RELAYS]:
+            number = self._probes.number()
+            self._ping(node, number, decision)
+            self._ask_others(now, node, number, decision)
+        dead = [row.node for row in self._table.rows.values() if row.status is NodeStatus.DEAD]
+        if dead and now >= self._dead_ns:
+            # Both sides of a partition hold the other for dead: somebody has to ask again.
+            self._dead_ns = now + _DEAD_PING_NS
+            self._ping(self._probes.pick(dead, 1)[0], self._probes.number(), decision)
+        if alive and now >= self._table_ns:
+            self._table_ns = now + _TABLE_NS
+            decision.send.append((self._probes.pick(alive, 1)[0], self._whole(answer=True)))
+
+    def _silences(self, now: int, decision: Decision, found: Findings) -> None:
+        for node, probe in list(self._probes.open.items()):
+            if self._table.status(node) is not NodeStatus.ALIVE:
+                del self._probes.open[node]
+            elif probe.until_ns > now:
+                continue
+            elif not probe.relayed:
+                probe.relayed = True
+                probe.until_ns = now + _ACK_NS
+                self._ping(node, probe.number, decision)
+                self._ask_others(now, node, probe.number, decision)
+            else:
+                del self._probes.open[node]
+                self._table.suspect(now, node, found)
+                self._ask_others(now, node, self._probes.number(), decision)
+
+    def _ping(self, node: NodeId, number: int, decision: Decision) -> None:
+        updates, forgotten = self._riders(node)
+        decision.send.append((node, gossip.Ping(self.own, number, updates, forgotten)))
+
+    def _ask_others(self, now: int, target: NodeId, number: int, decision: Decision) -> None:
+        standing = self._table.standing(target)
+        if standing is None:
+            return
+        standing.asked = number
+        relays = self._some(now, target)
+        if standing.relay not in relays and self._table.status(standing.relay) is NodeStatus.ALIVE:
+            relays.append(standing.relay)
+        for relay in relays:
+            updates, forgotten = self._riders(relay, (target,))
+            message = gossip.PingRequest(self.own, number, target, updates, forgotten)
+            decision.send.append((relay, message))
+
+    # -- answering ----------------------------------------------------------------------------------
+    def _answer(self, now: int, sender: NodeId, message: GossipMessage, decision: Decision) -> None:
+        if isinstance(message, gossip.Ping):
+            self._vouch(sender, message.number, self.own.node, decision)
+        elif isinstance(message, gossip.PingRequest):
+            if message.target == self.own.node:
+                self._vouch(sender, message.number, self.own.node, decision)
+            elif message.target != sender and message.target in self._table.rows:
+                number = self._probes.take_errand(sender, message.number, message.target, now + _ACK_NS)
+                self._ping(message.target, number, decision)
+        elif isinstance(message, gossip.Ack):
+            self._acked(now, sender, message, decision)
+        elif isinstance(message, gossip.Table) and message.answer:
+            decision.send.append((sender, self._whole(answer=False)))
+
+    def _acked(self, now: int, sender: NodeId, message: gossip.Ack, decision: Decision) -> None:
+        standing = self._table.standing(message.subject)
+        if message.subject == sender:
+            if standing is not None:
+                standing.answered_ns = now
+            errand = self._probes.errand_done(message.number, sender, now)
+            if errand is not None:
+                self._vouch(errand.asker, errand.number, sender, decision)
+            return
+        if standing is not None and standing.asked == message.number:
+            standing.relay = sender
+            self.heard(now, message.subject)
+
+    def _set_right(self, sender: NodeId, message: GossipMessage, decision: Decision, found: Findings) -> None:
+        """Tell the sender what it has wrong of this node, or what is said of it here.
+
+        News is answered only where it has changed the own row: two nodes that cannot convince each other
+        must not talk for ever.
+        """
+        about_sender = self._table.status(sender) in {NodeStatus.DEAD, NodeStatus.SUSPECT}
+        if isinstance(message, gossip.News):
+            needed = self.own.node in found.urgent
+        else:
+            needed = found.denied or about_sender
+        if needed and all(to != sender for to, _ in decision.send):
+            decision.send.append((sender, self._news(sender)))
+
+    def _vouch(self, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
+        updates, forgotten = self._riders(asker, (subject,))
+        decision.send.append((asker, gossip.Ack(self.own, number, subject, updates, forgotten)))
+
+    # -- what rides on messages ---------------------------------------------------------------------
+    def _riders(
+        self, to: NodeId, about: Sequence[NodeId] = ()
+    ) -> tuple[tuple[Member, ...], tuple[NodeId, ...]]:
+        """The news for a message to ``to``: bad news of itself first, then what is known of ``about``."""
+        chosen: dict[NodeId, None] = {}
+        if self._table.status(to) not in {None, NodeStatus.ALIVE}:
+            chosen[to] = None
+        chosen.update(dict.fromkeys(about[: limits.GOSSIP_UPDATES_MAX - 1]))
+        room = limits.GOSSIP_UPDATES_MAX - len(chosen)
+        chosen.update(dict.fromkeys(self._table.spreading.take(room)))
+        rows = self._table.rows
+        updates = tuple(rows[node] for node in chosen if node in rows)
+        return updates, tuple(node for node in chosen if node in self._table.forgotten)
+
+    def _news(self, to: NodeId, about: Sequence[NodeId] = ()) -> gossip.News:
+        updates, forgotten = self._riders(to, about)
+        return gossip.News(self.own, updates, forgotten)
+
+    def _tell_all(self, decision: Decision) -> None:
+        for member in self.alive():
+            decision.send.append((member.node, self._news(member.node)))
+
+    def _whole(self, *, answer: bool) -> gossip.Table:
+        rows = tuple(self._table.rows.values())
+        return gossip.Table(self.own, rows, tuple(self._table.forgotten), answer)

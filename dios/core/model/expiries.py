@@ -1,0 +1,59 @@
+"""Which references go by themselves, and when.
+
+Not for: taking them away (``dios.core.calls.retirement``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, TypeAlias
+
+from dios import limits
+from dios.ids import RefId, TaskId
+
+if TYPE_CHECKING:
+    from dios.core.model.references import Reference
+
+_Key: TypeAlias = tuple[TaskId, RefId]
+
+
+def _key(reference: Reference) -> _Key:
+    # Another node chose the ids of references to its objects: alone they need not be unique here.
+    return reference.task.id, reference.id
+
+
+class ExpiryTable:
+    """References with an end, by the moment of it."""
+
+    __slots__ = ("_living", "_moments")
+
+    def __init__(self) -> None:
+        self._living: dict[_Key, Reference] = {}
+        self._moments: list[tuple[int, _Key]] = []
+
+    def add(self, reference: Reference) -> None:
+        """Note a reference's end."""
+        self._living[_key(reference)] = reference
+        heapq.heappush(self._moments, (reference.expires_ns, _key(reference)))
+        if len(self._moments) > 2 * len(self._living) + limits.STALE_MOMENTS_MAX:
+            self._moments = [entry for entry in self._moments if entry[1] in self._living]
+            heapq.heapify(self._moments)
+
+    def forget(self, reference: Reference) -> None:
+        """The reference is gone already."""
+        self._living.pop(_key(reference), None)
+
+    def next(self) -> int | None:
+        """When the next one goes."""
+        while self._moments and self._moments[0][1] not in self._living:
+            heapq.heappop(self._moments)
+        return self._moments[0][0] if self._moments else None
+
+    def due(self, now: int) -> list[Reference]:
+        """Those whose time has come, the earliest first; they stay in the table until they are gone."""
+        found: list[Reference] = []
+        while self._moments and self._moments[0][0] <= now:
+            reference = self._living.get(heapq.heappop(self._moments)[1])
+            if reference is not None:
+                found.append(reference)
+        return found

@@ -1,0 +1,190 @@
+"""What is always true between two steps; checked in tests and simulation, and on request in a node.
+
+Not for: refusing calls. A violation is a defect of the core and raises InvariantError.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from dios import limits
+from dios.core.model.accounts import Account, Version
+from dios.core.model.names import internal_name
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.references import Reference
+from dios.core.model.state import State
+from dios.core.model.tasks import Task
+from dios.errors import InvariantError
+from dios.wire.types import Deletion, Mode, ObjectType, Permission, Resource, TaskState
+
+
+def check(state: State) -> None:
+    """Raise InvariantError naming the first thing that is not as it must be."""
+    _check_references(state)
+    _check_counters(state)
+    _check_names(state)
+    _check_pending(state)
+    _check_delegations(state)
+    _check_accounts(state)
+    for task in state.everybody():
+        _check_task(task)
+
+
+def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise InvariantError(what)
+
+
+def _check_references(state: State) -> None:
+    """Reference counts are exact, no reference stands in two tables, ids and slots are unique."""
+    counted: dict[int, dict[int, Reference]] = {}
+    seen: set[int] = set()
+    for task in state.everybody():
+        slots: set[int] = set()
+        for reference in task.table:
+            _require(id(reference) not in seen, "a reference stands in two tables")
+            seen.add(id(reference))
+            _require(reference.task is task, "a reference stands in a foreign table")
+            _require(reference.slot not in slots, "two references share a slot")
+            slots.add(reference.slot)
+            _require(reference.permissions in Permission.ALL, "a reference has rights there are not")
+            if reference.object.home:
+                _check_stand_in(state, reference)
+                continue
+            if not reference.object.zombie:
+                counted.setdefault(reference.object.id, {})[reference.id] = reference
+                _require(
+                    state.objects.get(reference.object.id) is reference.object,
+                    "a reference leads to an object the node does not know",
+                )
+        _require(len(task.table) <= limits.REFERENCES_PER_TASK_MAX, "a reference table is over its bound")
+    for target in state.objects.values():
+        _require(target.references == counted.get(target.id, {}), "a reference count is not exact")
+        away = Counter(one.task.home for one in target.references.values() if one.task.home)
+        _require(target.watchers == away, "other nodes' references are not counted exactly")
+        _require(not target.zombie, "a zombie is still in the node's tables")
+        forgotten = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
+        # What the store brought back counts from its first reference on (§4.2, Persistence).
+        reinstated = target.recorded is not None and not target.ticket
+        _require(not forgotten or target.pinned > 0 or reinstated, "an unreferenced counted object lives on")
+
+
+def _check_stand_in(state: State, reference: Reference) -> None:
+    """A reference to an object of another node is to the one stand-in for it, and counts with it."""
+    target = reference.object
+    cluster = state.cluster
+    _require(cluster is not None and not reference.task.home, "a stand-in is for tasks of this node")
+    if cluster is not None:
+        found = cluster.peers[target.home].stand_ins.get(target.id)
+        _require(found is target, "a stand-in that nobody knows")
+        _require(target.references.get(reference.id) is reference, "a stand-in does not know its reference")
+
+
+def _check_counters(state: State) -> None:
+    """a_r and a_w are exactly the active requests."""
+    active: dict[int, list[int]] = {}
+    for task in state.everybody():
+        for buffer in task.buffers.values():
+            _require(buffer.reference.task is task, "a buffer is in a foreign table")
+            _require(buffer.id in buffer.reference.buffers, "a buffer its reference does not know")
+            if buffer.active:
+                _require(not buffer.object.zombie, "a request is active on a zombie")
+                pair = active.setdefault(buffer.object.id, [0, 0])
+                pair[0 if buffer.mode is Mode.READ else 1] += 1
+    for target in state.objects.values():
+        expected = active.get(target.id, [0, 0])
+        _require([target.a_r, target.a_w] == expected, "active counters are not exact")
+
+
+def _check_names(state: State) -> None:
+    """The name table maps exactly the living named objects, once for each of their groups."""
+    expected: dict[bytes, set[int]] = {}
+    for target in state.objects.values():
+        if target.name is not None:
+            for group in target.groups:
+                expected.setdefault(internal_name(target.name, group), set()).add(target.id)
+    found = {key: {target.id for target in entry} for key, entry in state.names.items()}
+    _require(found == expected, "the name table does not match the objects")
+    for owner, home in state.homes.items():
+        _require(_is_group(home) and home.owner == owner, "a principal's home is gone or another's")
+    for group_name, group_object in state.groups.items():
+        _require(
+            _is_group(group_object) and group_object.name == group_name,
+            "the group table holds what is no group",
+        )
+
+
+def _is_group(target: PhysicalObject) -> bool:
+    return target.type is ObjectType.GROUP and not target.zombie
+
+
+def _check_pending(state: State) -> None:
+    """Every waiting call belongs to a living task and waits on what it says."""
+    for row in state.pending:
+        _require(row.task.alive, "a call of an ended task waits")
+        _require(row.task.pending.get(row.seq) is row, "a waiting call its task does not know")
+        for target in row.watched:
+            _require(row.key in target.waiters or target.zombie, "a waiting call nobody would wake")
+
+
+def _check_delegations(state: State) -> None:
+    """Every line of delegations runs through living references, and none outlives what it came from."""
+    for task in state.everybody():
+        for reference in task.table:
+            origin = reference.origin
+            if origin is not None:
+                _require(origin.id in origin.task.table, "a delegation comes from a reference that is gone")
+                _require(origin.descendants.get(reference.id) is reference, "an unknown descendant")
+                limited = origin.expires_ns == 0 or 0 < reference.expires_ns <= origin.expires_ns
+                _require(limited, "a delegation lives longer than what it came from")
+            for other in reference.descendants.values():
+                _require(other.origin is reference, "a descendant of another reference")
+
+
+def _check_accounts(state: State) -> None:
+    """What the accounts say is used is what the tables hold."""
+    expected: dict[int, tuple[Account, list[int]]] = {}
+
+    def count(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
+        for account in accounts:
+            above: Account | None = account
+            while above is not None:
+                expected.setdefault(id(above), (above, [0] * len(Resource)))[1][resource] += amount
+                above = above.parent
+
+    versions: dict[int, Version] = {}
+    for target in state.objects.values():
+        count(target.accounts, Resource.OBJECTS, 1)
+        versions[id(target.version)] = target.version
+    for task in state.everybody():
+        count([task.account], Resource.REQUESTS, len(task.pending))
+        for reference in task.table:
+            count([task.account, *reference.object.sharing], Resource.REFERENCES, 1)
+        for buffer in task.buffers.values():
+            count(buffer.accounts, Resource.REQUESTS, 1)
+            if buffer.held is not None:
+                versions[id(buffer.held)] = buffer.held
+        count([task.account], Resource.REQUESTS, len(task.away))
+        for away in task.away.values():
+            versions[id(away.held)] = away.held
+        if task.alive and task.parent is not None:
+            count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
+            count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
+    for version in versions.values():
+        count(version.accounts, Resource.BYTES, version.bytes)
+        if version.volatile:
+            count(version.accounts, Resource.VOLATILE_BYTES, version.bytes)
+    for principal in state.principals.values():
+        count([principal], Resource.OBJECTS, 0)
+    for account, used in expected.values():
+        used[Resource.CPU_MS] = account.used[Resource.CPU_MS]  # what ended tasks used stays counted
+        _require(account.used == used, f"an account is not exact: {account.used} instead of {used}")
+
+
+def _check_task(task: Task) -> None:
+    if task.state is TaskState.ENDED:
+        _require(not len(task.table), "an ended task holds references")
+        _require(not task.buffers and not task.pending, "an ended task holds buffers or waits")
+        _require(not task.events and not task.lost_events, "an ended task keeps events that nobody can read")
+    _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")

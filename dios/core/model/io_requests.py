@@ -1,0 +1,211 @@
+"""I/O requests: admission, validity and the four counters (thesis §3.7, §4.7, Table 4.5).
+
+Not for: the system calls around them (``dios.core.calls.io_calls``). Everything here is arithmetic on one
+object and one buffer, so that the table of the semantics can be read off line by line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dios.core.model.accounts import Account, Version, charge_all
+from dios.core.model.objects import PhysicalObject
+from dios.ids import BufferId
+from dios.wire.types import Buffering, Mode, Resource, Semantics
+
+if TYPE_CHECKING:
+    from dios.core.model.references import Reference
+
+
+class Buffer:
+    """A buffer and the I/O request on it.
+
+    ``reference`` is who it is associated with now; while it is borrowed, ``owner`` is whose it is and
+    ``lent`` its mode and range there. ``bare`` marks a request acquired with IOV_NONE, which has no
+    bytes. The ``seen_`` fields are the object's counters as of the acquire, or of this request's own
+    last successful commit. ``held`` are the bytes that the buffer keeps from going, and ``accounts``
+    whom it is counted with.
+    """
+
+    __slots__ = (
+        "accounts",
+        "active",
+        "bare",
+        "committed",
+        "held",
+        "id",
+        "length",
+        "lent",
+        "mode",
+        "object",
+        "offset",
+        "owner",
+        "reference",
+        "seen_admissions",
+        "seen_dirty",
+        "seen_v_r",
+        "seen_v_w",
+        "semantics",
+    )
+
+    def __init__(self, buffer_id: BufferId, reference: Reference, mode: Mode, *, bare: bool = False) -> None:
+        self.id: Final = buffer_id
+        self.accounts: tuple[Account, ...] = (reference.task.account, *reference.object.sharing)
+        self.held: Version | None = None
+        self.reference = reference
+        self.owner: Reference | None = None
+        self.lent: tuple[Mode, int, int] | None = None
+        self.object: PhysicalObject = reference.object
+        self.mode = mode
+        self.bare = bare
+        self.offset = 0
+        self.length = 0
+        self.semantics = Semantics.ANY
+        self.active = False
+        self.committed = False
+        self.seen_v_r = 0
+        self.seen_v_w = 0
+        self.seen_admissions = 0
+        self.seen_dirty = 0
+
+    def stand_for(self, version: Version) -> None:
+        """The buffer has these bytes from now on, and no longer those that it had."""
+        former, self.held = self.held, version.hold()
+        if former is not None:
+            former.let_go()
+
+    def recount(self) -> None:
+        """It serves another object: count it with that one's groups, and with those of its owner."""
+        charge_all(self.accounts, Resource.REQUESTS, -1)
+        lender = () if self.owner is None else self.owner.object.sharing
+        counted = (self.reference.task.account, *self.reference.object.sharing, *lender)
+        self.accounts = tuple(dict.fromkeys(counted))
+        charge_all(self.accounts, Resource.REQUESTS, 1)
+
+    @property
+    def raw(self) -> bool:
+        """Whether the task writes the object's own bytes through this buffer."""
+        return self.mode is Mode.WRITE and self.object.buffering is Buffering.RAW and not self.bare
+
+
+def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool) -> None:
+    """Let an idle buffer serve another reference, for good or until it is given back."""
+    if borrow:
+        buffer.owner = buffer.reference
+        buffer.lent = (buffer.mode, buffer.offset, buffer.length)
+    else:
+        buffer.reference.buffers.pop(buffer.id, None)
+    buffer.reference = reference
+    buffer.object = reference.object
+    buffer.mode = mode
+    buffer.committed = False  # what was committed was another object's
+    reference.buffers[buffer.id] = buffer
+    buffer.recount()
+
+
+def give_back(buffer: Buffer) -> None:
+    """Return a borrowed buffer to its owner, as it was but without a request: what its last one had
+    seen says nothing about the owner's object any more.
+    """
+    owner = buffer.owner
+    if owner is None or buffer.lent is None:
+        return
+    abort(buffer)
+    buffer.reference.buffers.pop(buffer.id, None)
+    buffer.reference, buffer.object = owner, owner.object
+    buffer.mode, buffer.offset, buffer.length = buffer.lent
+    buffer.owner, buffer.lent = None, None
+    buffer.committed = False
+    buffer.recount()
+
+
+def admits(target: PhysicalObject, level: Semantics) -> bool:
+    """Whether an acquire at ``level``, to read or to write, is admitted beside the requests active now."""
+    if level is Semantics.ANY:
+        return True
+    if level is Semantics.EXCL:
+        return target.a_r == 0 and target.a_w == 0
+    if level is Semantics.MRSW:
+        return target.a_w == 0
+    return target.a_r == 0
+
+
+def begin(buffer: Buffer, level: Semantics) -> None:
+    """Count an admitted request as active and remember the versions it starts from."""
+    target = buffer.object
+    target.admissions += 1
+    if buffer.mode is Mode.READ:
+        target.a_r += 1
+    else:
+        target.a_w += 1
+    buffer.semantics = level
+    buffer.active = True
+    buffer.committed = False
+    _remember(buffer)
+
+
+def _remember(buffer: Buffer) -> None:
+    target = buffer.object
+    buffer.seen_v_r = target.v_r
+    buffer.seen_v_w = target.v_w
+    buffer.seen_admissions = target.admissions
+    buffer.seen_dirty = target.dirty
+
+
+def holds(buffer: Buffer) -> bool:
+    """Whether the semantics held from the acquire until now: the commit's answer."""
+    target = buffer.object
+    if buffer.seen_dirty != target.dirty:
+        return False
+    level = buffer.semantics
+    if level is Semantics.ANY:
+        return True
+    reading = buffer.mode is Mode.READ
+    other_readers = target.a_r - (1 if buffer.active and reading else 0)
+    other_writers = target.a_w - (1 if buffer.active and not reading else 0)
+    if level is Semantics.EXCL:
+        return (
+            other_readers == 0
+            and other_writers == 0
+            and buffer.seen_admissions == target.admissions
+            and buffer.seen_v_r == target.v_r
+            and buffer.seen_v_w == target.v_w
+        )
+    if level is Semantics.MRSW:
+        return buffer.seen_v_w == target.v_w and other_writers == 0
+    return buffer.seen_v_r == target.v_r and other_readers == 0
+
+
+def settle(buffer: Buffer, *, valid: bool) -> None:
+    """End the commit stage: exact counters, and versions only for a valid one."""
+    deactivate(buffer)
+    buffer.committed = True
+    target = buffer.object
+    if valid:
+        if buffer.mode is Mode.READ:
+            target.v_r += 1
+        else:
+            target.v_w += 1
+        _remember(buffer)
+    elif buffer.raw:
+        target.dirty += 1
+
+
+def abort(buffer: Buffer) -> None:
+    """End an active request that will not commit: released, its task dead, its object gone."""
+    if buffer.active:
+        deactivate(buffer)
+        if buffer.raw:
+            # The bytes may have been touched already: whoever is active now must not trust them.
+            buffer.object.dirty += 1
+
+
+def deactivate(buffer: Buffer) -> None:
+    """Take the request off the active counters, once."""
+    if not buffer.active:
+        return
+    buffer.active = False
+    if buffer.mode is Mode.READ:
+        buffer.object.a_r -= 1
+    else:
+        buffer.object.a_w -= 1

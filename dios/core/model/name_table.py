@@ -1,0 +1,47 @@
+"""The node's name table: internal name to physical objects (thesis §4.3.2).
+
+Not for: resolution with its rights (``dios.core.calls.resolution``). Never exposed to tasks.
+"""
+
+from __future__ import annotations
+
+from dios.core.model.names import internal_name
+from dios.core.model.objects import PhysicalObject
+from dios.ids import InternalName
+
+
+class NameTable:
+    """One hash table for the whole node; an entry is the local physical objects in creation order."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[InternalName, dict[int, PhysicalObject]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def insert(self, target: PhysicalObject) -> None:
+        """Map one internal name for each of the object's groups; an anonymous object has none."""
+        if target.name is None:
+            return
+        for group in target.groups:
+            self._entries.setdefault(internal_name(target.name, group), {})[target.id] = target
+
+    def remove(self, target: PhysicalObject) -> None:
+        """Unmap the object; the name goes with its last physical object."""
+        if target.name is None:
+            return
+        for group in target.groups:
+            key = internal_name(target.name, group)
+            entry = self._entries.get(key)
+            if entry is not None and entry.pop(target.id, None) is not None and not entry:
+                del self._entries[key]
+
+    def find(self, key: InternalName) -> tuple[PhysicalObject, ...]:
+        """The physical objects mapped under an internal name."""
+        return tuple(self._entries.get(key, {}).values())
+
+    def items(self) -> list[tuple[InternalName, tuple[PhysicalObject, ...]]]:
+        """Every entry, for the invariants."""
+        return [(key, tuple(entry.values())) for key, entry in self._entries.items()]

@@ -1,0 +1,85 @@
+"""External and internal names: how they are made (thesis §4.3.1).
+
+Not for: writing names as text (``dios.wire.nametext``) or looking them up (``dios.core.model.name_table``).
+"""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from typing import Final
+
+from blake3 import blake3
+
+from dios.ids import InternalName, Name
+from dios.limits import NAME_BYTES, SPECIAL_NAMES_MAX
+
+_DETERMINISTIC: Final = b"dios deterministic name\0"
+_TASK: Final = b"dios task name\0"
+_LOG: Final = b"dios task log\0"
+_LOGS: Final = b"dios logs of a principal\0"
+_HOME: Final = b"dios home group\0"
+_GROUP: Final = b"dios group name\0"
+_SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
+
+CONSOLE: Final = 1
+TIMER: Final = 2
+NETWORK: Final = 3
+
+
+def internal_name(name: Name, group: Name) -> InternalName:
+    """H(external name || external name of the group): what the name table is keyed by."""
+    return InternalName(blake3(name + group).digest())
+
+
+def deterministic_name(task: Name, counter: int) -> Name:
+    """The ``counter``-th deterministic creation of the task of that name."""
+    return Name(blake3(_DETERMINISTIC + task + counter.to_bytes(8, "big")).digest())
+
+
+def child_task_name(task: Name, counter: int) -> Name:
+    """The ``counter``-th task started by the task of that name."""
+    return Name(blake3(_TASK + task + counter.to_bytes(8, "big")).digest())
+
+
+def log_name(task: Name) -> Name:
+    """The name of what the task of that name wrote."""
+    return Name(blake3(_LOG + task).digest())
+
+
+def logs_group(home: Name) -> Name:
+    """The group of the logs of a principal, which whoever knows its home group knows."""
+    return Name(blake3(_LOGS + home).digest())
+
+
+def home_name(secret: bytes, principal: str) -> Name:
+    """The name of a principal's home group: the same on every node that knows the cluster's secret."""
+    return Name(blake3(_HOME + principal.encode(), key=secret).digest())
+
+
+def group_name(secret: bytes, random: bytes, owner: str) -> Name:
+    """A name that says, to who knows the secret, whose group it is: random bytes, and their seal."""
+    return Name(random + _seal(secret, random, owner))
+
+
+def is_signed(secret: bytes, name: bytes, owner: str) -> bool:
+    """Whether ``group_name`` made the name for this owner."""
+    half = NAME_BYTES // 2
+    return bool(secret) and compare_digest(name[half:], _seal(secret, name[:half], owner))
+
+
+def _seal(secret: bytes, random: bytes, owner: str) -> bytes:
+    return blake3(_GROUP + random + owner.encode(), key=secret).digest(NAME_BYTES // 2)
+
+
+def special_name(number: int) -> Name:
+    """The well-known name of a default resource: zero bytes and a 16-bit number."""
+    if not 0 < number < SPECIAL_NAMES_MAX:
+        raise ValueError(f"special names are numbered 1 to {SPECIAL_NAMES_MAX - 1}, not {number}")
+    return Name(_SPECIAL_PREFIX + number.to_bytes(2, "big"))
+
+
+def special_number(name: bytes) -> int:
+    """The number of a special name, 0 for every other name."""
+    if not name.startswith(_SPECIAL_PREFIX):
+        return 0
+    return int.from_bytes(name[-2:], "big")

@@ -1,0 +1,126 @@
+"""Blocked system calls: rows in a table, not waiting threads.
+
+Not for: deciding when they are done; whoever changes an object wakes its waiters.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from dios import limits
+from dios.core.model.objects import PhysicalObject
+from dios.errors import InvalidError, OutOfMemoryError
+from dios.wire.messages import AnyCall
+from dios.wire.types import Resource
+
+if TYPE_CHECKING:
+    from dios.core.model.tasks import Task
+    from dios.core.remote.peers import Question
+
+
+class Pending:
+    """One waiting call and the objects whose change may finish it.
+
+    ``deadline`` is when to look again at the latest, ``limit`` when the caller's patience ends.
+    """
+
+    __slots__ = ("call", "deadline", "limit", "questions", "seq", "task", "watched")
+
+    def __init__(
+        self,
+        task: Task,
+        seq: int,
+        call: AnyCall,
+        watched: tuple[PhysicalObject, ...],
+        deadline: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.task: Final = task
+        self.seq: Final = seq
+        self.call: Final = call
+        self.watched: Final = watched
+        self.deadline: Final = deadline
+        self.limit: Final = limit
+        self.questions: list[Question] = []  # to other nodes
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Unique among all waiting calls."""
+        return (self.task.id, self.seq)
+
+
+class PendingTable:
+    """All waiting calls of the node, and the deadlines of those that have one."""
+
+    __slots__ = ("_deadlines", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int], Pending] = {}
+        self._deadlines: list[tuple[int, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(list(self._rows.values()))
+
+    def has(self, row: Pending) -> bool:
+        """Whether this very call waits still."""
+        return self._rows.get(row.key) is row
+
+    def add(self, row: Pending) -> None:
+        """Let a call wait; bounded for each task."""
+        if row.key in self._rows:
+            raise InvalidError(f"sequence number {row.seq} is waiting already")
+        self.require_room(row.task)
+        self._rows[row.key] = row
+        row.task.pending[row.seq] = row
+        row.task.account.charge(Resource.REQUESTS, 1)
+        for target in row.watched:
+            target.waiters[row.key] = row
+        if row.deadline is not None:
+            heapq.heappush(self._deadlines, (row.deadline, *row.key))
+            # Most calls are answered long before their time, and leave their moment behind.
+            if len(self._deadlines) > 2 * len(self._rows) + limits.STALE_MOMENTS_MAX:
+                self._deadlines = [entry for entry in self._deadlines if self._live(entry)]
+                heapq.heapify(self._deadlines)
+
+    def require_room(self, task: Task) -> None:
+        """Refuse one more waiting call; for calls that change something before they wait."""
+        task.account.require(Resource.REQUESTS, 1)
+        if len(task.pending) >= limits.PENDING_PER_TASK_MAX:
+            raise OutOfMemoryError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
+
+    def remove(self, row: Pending) -> None:
+        """Forget a call that is answered or given up."""
+        del self._rows[row.key]
+        del row.task.pending[row.seq]
+        row.task.account.charge(Resource.REQUESTS, -1)
+        for target in row.watched:
+            target.waiters.pop(row.key, None)
+
+    def next_deadline(self) -> int | None:
+        """When the earliest time limit passes."""
+        heap = self._deadlines
+        while heap and not self._live(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def expired(self, now: int) -> list[Pending]:
+        """The calls whose time has passed, earliest first; they stay in the table."""
+        late: list[Pending] = []
+        heap = self._deadlines
+        while heap and heap[0][0] <= now:
+            entry = heapq.heappop(heap)
+            if self._live(entry):
+                late.append(self._rows[entry[1:]])
+        return late
+
+    def _live(self, entry: tuple[int, int, int]) -> bool:
+        row = self._rows.get(entry[1:])
+        return row is not None and row.deadline == entry[0]

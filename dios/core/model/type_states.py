@@ -1,0 +1,74 @@
+"""What single object types remember beside the common structure (Figure 4.2, type-specific data).
+
+Not for: bytes. A blob or group remembers nothing; a task's state is ``dios.core.model.tasks.Task``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, TypeAlias
+
+from dios.ids import TaskId
+from dios.wire.messages import Failure
+from dios.wire.types import Mode
+
+
+class StreamState:
+    """The two ends of a SHMEM_STREAM: who holds each, and whether it is gone for good."""
+
+    __slots__ = ("gone", "holder", "ring_bytes")
+
+    def __init__(self, ring_bytes: int) -> None:
+        self.ring_bytes: Final = ring_bytes
+        self.holder: dict[Mode, tuple[TaskId, int]] = {}  # mode -> task and reference
+        self.gone: set[Mode] = set()
+
+
+class TimerState:
+    """When the timer becomes ready; 0 is the clock itself, which always is."""
+
+    __slots__ = ("due_ns",)
+
+    def __init__(self, due_ns: int) -> None:
+        self.due_ns: Final = due_ns
+
+
+class ConsoleState:
+    """How many bytes ever arrived, and whether more can."""
+
+    __slots__ = ("arrived", "closed", "task")
+
+    def __init__(self, task: TaskId) -> None:
+        self.task: Final = task
+        self.arrived = 0
+        self.closed = False
+
+
+class SocketState(StreamState):
+    """A stream in both directions with a socket behind it: its two ends are the ends of two rings.
+
+    ``failure`` says why the socket could not be opened.
+    """
+
+    __slots__ = ("failure", "opened")
+
+    def __init__(self, ring_bytes: int, *, opened: bool = False) -> None:
+        super().__init__(ring_bytes)
+        self.opened = opened
+        self.failure: Failure | None = None
+
+
+class AcceptState:
+    """Connections that nobody took yet: the host's number of each and its peer's address."""
+
+    __slots__ = ("arrived", "failure", "opened", "ring_bytes")
+
+    def __init__(self, ring_bytes: int) -> None:
+        self.ring_bytes: Final = ring_bytes
+        self.arrived: deque[tuple[int, str]] = deque()
+        self.opened = False
+        self.failure: Failure | None = None
+
+
+NetworkState: TypeAlias = SocketState | AcceptState
+TypeState: TypeAlias = StreamState | TimerState | ConsoleState | AcceptState | None

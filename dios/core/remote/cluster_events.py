@@ -1,0 +1,236 @@
+"""What happens with other nodes: they come, go, die and return (thesis §4.6; semantics, Failure).
+
+Not for: what they ask (``dios.core.remote.serving``), or how one knows that they live
+(``dios.core.membership.swim``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios import limits
+from dios.core import effects
+from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received, UnderWay
+from dios.core.membership.swim import Change, Decision
+from dios.core.model.tasks import Task
+from dios.core.remote import reconciliation, requests, serving
+from dios.core.remote.forwarding import lost_row
+from dios.core.remote.peers import Cluster, Peer
+from dios.core.remote.watermark import Settled
+from dios.core.step import Step
+from dios.errors import ProtocolError
+from dios.ids import NodeId, ObjectId, TaskId
+from dios.wire import dcp, gossip, messages
+from dios.wire.types import NodeStatus
+
+_MS: Final = 1_000_000
+_GONE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
+
+
+def peer_up(step: Step, event: PeerUp) -> None:
+    """A connection stands: what was under way with an earlier start of that node is over."""
+    cluster = requests.cluster_of(step)
+    peer = cluster.peer(event.node)
+    if event.epoch < peer.epoch and peer.met:
+        step.emit(effects.HangUp(event.node, "an earlier start of this node was met before"))
+        return
+    if cluster.membership.is_forgotten(event.node):
+        step.emit(effects.HangUp(event.node, "it was removed from the cluster", revoked=True))
+        return
+    if event.epoch > peer.epoch and peer.epoch:
+        _started_anew(step, cluster, peer)
+    peer.epoch, peer.connected, peer.met = event.epoch, True, True
+    requests.heard(step, peer)
+    peer.name, peer.rack, peer.address = event.name, event.rack, event.address
+    row = gossip.Member(event.node, event.name, event.rack, event.address, event.epoch)
+    follow(step, cluster, cluster.membership.connected(step.now, row))
+    revive(cluster, peer)
+    requests.say_again(step, peer)
+    requests.tell_again(step, peer)
+    reconciliation.claim(step, cluster, peer)
+
+
+def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
+    """Its tasks are gone with its former start, and so is what it knew of ours."""
+    requests.fail_all(step, peer, "was started anew meanwhile")
+    peer.answers.clear()
+    peer.settled = Settled()
+    for target in peer.stand_ins.values():
+        target.order = 0
+    reconciliation.end_deputies(step, cluster, peer)
+    _lose_requests(step, peer)
+    _lose_children(step, peer)
+
+
+def peer_down(step: Step, event: PeerDown) -> None:
+    """The connection is gone; whether the node is, time and the others will tell."""
+    cluster = requests.cluster_of(step)
+    peer = cluster.peers.get(event.node)
+    if peer is None or event.epoch != peer.epoch:
+        return
+    peer.connected = False
+    follow(step, cluster, cluster.membership.disconnected(step.now, event.node))
+
+
+def received(step: Step, event: Received) -> None:
+    """A message came. What no node would say raises ProtocolError, and has changed nothing."""
+    cluster = requests.cluster_of(step)
+    peer = cluster.peers.get(event.node)
+    if peer is None or event.epoch != peer.epoch or cluster.membership.is_forgotten(event.node):
+        return
+    cluster.membership.heard(step.now, event.node)
+    requests.heard(step, peer)
+    step.payload, step.payload_size = event.payload, event.attached
+    message = event.message
+    match message:
+        case dcp.Ask():
+            serving.asked(step, peer, message)
+        case dcp.Reply():
+            requests.answered(step, peer, message)
+        case dcp.Published():
+            requests.published(step, peer, message)
+        case dcp.Gossip():
+            told = gossip.decode(message.message)
+            follow(step, cluster, cluster.membership.received(step.now, event.node, told))
+        case dcp.PeerHello():
+            raise ProtocolError("a second hello on one connection")
+
+
+def under_way(step: Step, event: UnderWay) -> None:
+    """Nobody repeats or gives up on what is on its way; a node that is silent is so all the same."""
+    cluster = step.state.cluster
+    peer = None if cluster is None else cluster.peers.get(event.node)
+    question = None if peer is None else peer.asked.get(event.number)
+    if cluster is not None and question is not None:
+        question.moving_since = step.now
+        cluster.repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
+
+
+def load_measured(step: Step, event: LoadMeasured) -> None:
+    """Tell the others how busy this node is."""
+    cluster = step.state.cluster
+    if cluster is None:
+        return
+    running = sum(1 for task in step.state.tasks.values() if task.alive and not task.is_session)
+    load = gossip.Load(running, cluster.here.cpus, event.memory_bytes)
+    follow(step, cluster, cluster.membership.refresh(step.now, load))
+
+
+def time_passed(step: Step, cluster: Cluster) -> None:
+    """Whatever was to be done by now."""
+    now = step.now
+    tick = cluster.membership.next_tick
+    if tick is not None and tick <= now:
+        follow(step, cluster, cluster.membership.tick(now))
+    requests.due(step)
+    if cluster.publish_at is not None and cluster.publish_at <= now:
+        requests.publish_due(step)
+    for node in [node for node, end in cluster.graces.items() if end <= now]:
+        del cluster.graces[node]
+        reconciliation.end_deputies(step, cluster, cluster.peer(node))
+    if cluster.claim_at is not None and cluster.claim_at <= now:
+        reconciliation.claim_all(step, cluster)
+
+
+def follow(step: Step, cluster: Cluster, decision: Decision) -> None:
+    """Do what the membership has decided."""
+    for change in decision.changed:
+        _changed(step, cluster, change)
+    for node in decision.forgotten:
+        _forgotten(step, cluster, node)
+    for node, message in decision.send:
+        step.emit(effects.Send(node, dcp.Gossip(gossip.encode(message))))
+
+
+def _changed(step: Step, cluster: Cluster, change: Change) -> None:
+    member = change.member
+    peer = cluster.peer(member.node)
+    peer.name, peer.rack, peer.address = member.name, member.rack, member.address
+    if member.status in _GONE:
+        _died(step, cluster, peer)
+    else:
+        if not peer.epoch:
+            peer.epoch = member.epoch
+        elif member.epoch == peer.epoch:
+            was_dead = peer.dead_since is not None
+            revive(cluster, peer)
+            if was_dead:
+                # Its connection may have stood all the time: no other event tells of this.
+                requests.tell_again(step, peer)
+        if member.address and not peer.connected:
+            step.emit(effects.Contact(member.node, member.name, member.address))
+    if change.former is None or change.former is not member.status:
+        cluster.since[member.node] = step.now
+        word = member.status.name.lower()
+        step.audit_node("node", word, member.name, f"{member.node:x}, epoch {member.epoch}")
+
+
+def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
+    """Nobody waits for it any more; what it holds here stays for a while, but no request of its (§4.7)."""
+    if peer.dead_since is not None:
+        return
+    peer.dead_since = step.now
+    requests.fail_all(step, peer)
+    _lose_requests(step, peer)
+    _lose_children(step, peer)
+    for deputy in peer.deputies.values():
+        for row in list(deputy.pending.values()):
+            step.state.pending.remove(row)
+        for buffer in list(deputy.buffers.values()):
+            step.close_buffer(buffer)
+    if peer.deputies:
+        cluster.graces[peer.node] = step.now + limits.GRACE_MS * _MS
+
+
+def revive(cluster: Cluster, peer: Peer) -> None:
+    """It lives after all."""
+    peer.dead_since = None
+    cluster.graces.pop(peer.node, None)
+
+
+def _lose_requests(step: Step, peer: Peer) -> None:
+    """Requests on its objects that were under way are over: their buffers go."""
+    for task in step.state.tasks.values():
+        for buffer in [one for one in task.away.values() if one.reference.object.home == peer.node]:
+            step.close_away(buffer)
+
+
+def _lose_children(step: Step, peer: Peer) -> None:
+    """Tell those who started tasks there that they are lost; should they live, they will be ended."""
+    for task in list(step.state.tasks.values()):
+        for child in [one for one, told in task.children_away.items() if told[0] == peer.node]:
+            _lose_child(step, peer, task, child)
+
+
+def _lose_child(step: Step, peer: Peer, task: Task, child: TaskId) -> None:
+    _, fingerprint, label = task.children_away.pop(child)
+    peer.lost.append(child)
+    target = peer.stand_ins.get(ObjectId(child))
+    if target is not None:
+        target.lost = True
+        step.changed(target)
+    if task.alive:
+        # Also who has dropped its reference hears of the end.
+        step.tell(task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
+
+
+def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
+    """Somebody removed a node for good: nothing of it is valid any more."""
+    if node == cluster.here.node:
+        step.audit_node("node", "forgotten", cluster.here.name, "this node was removed, and stops")
+        step.emit(effects.BeginShutdown())
+        return
+    peer = cluster.peers.get(node)
+    step.audit_node("node", "forgotten", "" if peer is None else peer.name, f"{node:x}")
+    if peer is not None:
+        _died(step, cluster, peer)
+        reconciliation.end_deputies(step, cluster, peer)
+        peer.connected = False
+    cluster.graces.pop(node, None)
+    cluster.since.pop(node, None)
+    step.emit(effects.HangUp(node, "it was removed from the cluster", revoked=True))
+
+
+def leave(step: Step, cluster: Cluster) -> None:
+    """Say good-bye: nobody need wait to find out."""
+    follow(step, cluster, cluster.membership.leave(step.now))

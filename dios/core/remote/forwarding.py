@@ -1,0 +1,375 @@
+"""Calls on objects of other nodes: the call travels, the answer is fitted to the task here (§4.8).
+
+Not for: calls whose place is not given by one reference (``away_calls``, ``away_run``, ``away_lookup``), or
+what is done over there (``dios.core.remote.serving``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias, cast
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core import effects
+from dios.core.effects import WriteSource
+from dios.core.model.accounts import require_bytes, shadow
+from dios.core.model.pending import Pending
+from dios.core.model.references import Provenance, Reference
+from dios.core.model.tasks import Task
+from dios.core.remote import proxies, requests
+from dios.core.remote.proxies import StandIn
+from dios.core.remote.remote_buffers import AwayBuffer
+from dios.core.step import Step
+from dios.errors import (
+    BadReferenceError,
+    Code,
+    DiosError,
+    InvalidError,
+    OutOfMemoryError,
+    ProtocolError,
+    StaleError,
+)
+from dios.ids import BufferId, NodeId
+from dios.wire import dcp, messages
+from dios.wire.codec import encode_status
+from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Resource, TaskState
+
+_REF: Final = "ref"
+_TASK: Final = "task"
+
+_PLACED_BY: Final[dict[type, str]] = {
+    messages.Copy: _REF,
+    messages.Delete: _REF,
+    messages.Pause: _TASK,
+    messages.Resume: _TASK,
+    messages.AcquireRead: _REF,
+    messages.CommitRead: _REF,
+    messages.ReleaseRead: _REF,
+    messages.AcquireWrite: _REF,
+    messages.CommitWrite: _REF,
+    messages.ReleaseWrite: _REF,
+    messages.ReadOnce: _REF,
+    messages.WriteOnce: _REF,
+    messages.CommitAcquireRead: _REF,
+    messages.CommitAcquireWrite: _REF,
+    messages.Attach: _REF,
+    messages.Retire: _REF,
+    messages.Stat: _REF,
+    messages.ConsoleOf: _TASK,
+    messages.Describe: _TASK,
+    messages.SetLimits: _REF,
+}
+"""The calls that go where the object behind one of their references is."""
+
+_ON_BUFFERS: Final = (
+    messages.AcquireRead,
+    messages.AcquireWrite,
+    messages.CommitRead,
+    messages.CommitWrite,
+    messages.ReleaseRead,
+    messages.ReleaseWrite,
+    messages.CommitAcquireRead,
+    messages.CommitAcquireWrite,
+)
+_WRITES: Final = (messages.AcquireWrite, messages.CommitAcquireWrite)
+_ON_WHAT_IS_GONE: Final = (messages.Stat, messages.ReleaseRead, messages.ReleaseWrite)
+_COMMITS: Final = (messages.CommitWrite, messages.CommitAcquireWrite)
+
+Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
+
+
+def place_of(task: Task, call: messages.PlainCall) -> StandIn | None:
+    """The stand-in that a call is about; None when it is for this node, or wrong in a way for it to say."""
+    field = _PLACED_BY.get(type(call))
+    if field is None:
+        return None
+    reference = task.table.find(getattr(call, field))
+    if reference is None or not reference.object.home:
+        return None
+    return cast("StandIn", reference.object)
+
+
+def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: StandIn) -> None:
+    """Let a call be made where its object is, in the task's name."""
+    if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
+        step.drop_reference(task.table.get(call.ref))
+        step.answer(task, seq, messages.Done(0 if target.zombie else 1))
+        return
+    if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
+        step.reply(_told_lost(step, task, seq, task.table.get(call.ref)))
+        return
+    if target.zombie and not isinstance(call, _ON_WHAT_IS_GONE):
+        raise StaleError("the object was deleted; drop the reference", fingerprint=target.fingerprint)
+    if isinstance(call, messages.Attach):
+        _forward_attach(step, task, seq, call, target)
+        return
+    there, source = translated(task, call)
+    send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), there), source)
+
+
+def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, target: StandIn) -> None:
+    """The other node takes the end over there for us; the bytes have a connection of their own."""
+    if step.parts is not None:
+        raise InvalidError("attach is not for vectors: its answer carries descriptors")
+    number = requests.cluster_of(step).peer(target.home).next_number
+
+    def then(later: Step, answer: dcp.Answer) -> None:
+        reference = task.table.find(call.ref)
+        if isinstance(answer, messages.Attached) and reference is not None:
+            target.ends[reference.id] = call.mode
+            later.emit(
+                effects.AnswerAttachAway(
+                    task.id, seq, target.id, call.mode, answer.ring_bytes, target.home, number
+                )
+            )
+        else:
+            later.reply(fitted(later, task, seq, call, answer))
+
+    send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), call), then=then)
+
+
+def send(
+    step: Step,
+    task: Task,
+    seq: int,
+    call: messages.AnyCall,
+    node: NodeId,
+    body: dcp.RequestBody,
+    source: WriteSource | None = None,
+    then: Callable[[Step, dcp.Answer], None] | None = None,
+) -> None:
+    """Ask, and let the task's call wait for the answer; ``then`` makes of it what the task is answered."""
+    row = Pending(task, seq, call, ())
+    step.wait(row)
+
+    def finish(later: Step, answer: dcp.Answer) -> None:
+        if not later.state.pending.has(row):
+            return  # the task is over; its deputy lets go of whatever this granted
+        later.state.pending.remove(row)
+        try:
+            if then is not None:
+                then(later, answer)
+            else:
+                later.reply(fitted(later, task, seq, cast("messages.PlainCall", call), answer))
+        except DiosError as error:
+            later.refuse(task, seq, error)
+
+    task.abroad.add(node)
+    question = requests.ask(step, node, body, finish, source=source)
+    if question is not None:
+        row.questions.append(question)
+
+
+def caller_of(task: Task) -> dcp.Caller:
+    """For whom a request is made."""
+    return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
+
+
+# -- out ----------------------------------------------------------------------------------------------
+def translated(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
+    """The call with the buffers that it has over there, and the bytes that go with it.
+
+    References need no translation; a buffer of this node makes no sense there.
+    """
+    if not isinstance(call, _ON_BUFFERS) or not call.buffer:
+        if isinstance(call, messages.AcquireRead | messages.AcquireWrite):
+            _require_room(task, call)
+        return call, None
+    buffer = away_buffer(task, call.buffer)
+    source = None
+    releases = isinstance(call, messages.ReleaseWrite) and call.flags & Flag.RELEASE_COMMIT
+    if releases or (isinstance(call, _COMMITS) and call.data is None):
+        asked = call.size if isinstance(call, messages.CommitWrite | messages.CommitAcquireWrite) else 0
+        length = asked or buffer.length
+        if length > buffer.length:
+            raise InvalidError(f"the buffer has {buffer.length} bytes, not {length}")
+        if length:
+            source = WriteSource(buffer=buffer.id, length=length)
+    return replace(call, buffer=buffer.remote), source
+
+
+def away_buffer(task: Task, buffer_id: int) -> AwayBuffer:
+    """A buffer of the caller for an object of another node; EBADF for everything else."""
+    buffer = task.away.get(BufferId(buffer_id))
+    if buffer is not None:
+        return buffer
+    if buffer_id in task.buffers:
+        raise InvalidError("a buffer does not move to an object of another node; copy its bytes")
+    raise BadReferenceError("no such buffer in this task; it was released, or is another task's")
+
+
+def _require_room(task: Task, call: messages.AcquireRead | messages.AcquireWrite) -> None:
+    if len(task.buffers) + len(task.away) >= limits.BUFFERS_PER_TASK_MAX:
+        raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+    task.account.require(Resource.REQUESTS, 2)  # the waiting call, and then the buffer
+    if call.size:
+        require_bytes((task.account,), call.size, volatile=True)
+
+
+# -- back ---------------------------------------------------------------------------------------------
+def fitted(
+    step: Step, task: Task, seq: int, call: messages.PlainCall, answer: dcp.Answer, offset: int = 0
+) -> Part:
+    """What the task is answered: the other node's answer with this node's buffers, slots and counters.
+
+    ``offset`` is where the bytes for it begin among those that came beside the message.
+    """
+    if isinstance(answer, messages.Failure):
+        return _lost_child(step, task, seq, call, answer) or effects.Answer(task.id, seq, answer)
+    field = _PLACED_BY.get(type(call))
+    reference = None if field is None else task.table.find(getattr(call, field))
+    if reference is None:
+        raise BadReferenceError("the reference was taken back, or deleted, while the call was made")
+    target = cast("StandIn", reference.object)
+    match answer:
+        case messages.Buffer():
+            return _fit_buffer(step, reference, seq, call, answer, offset)
+        case messages.Committed():
+            target.v_r, target.v_w = answer.v_r, answer.v_w
+            _fit_size(task, target, call)
+            step.changed(target)
+        case messages.Done():
+            _fit_done(step, task, reference, call)
+        case messages.References():
+            return _fit_references(step, task, seq, reference, call, answer)
+        case messages.TaskDetail() | messages.LimitRows() | messages.Info():
+            pass
+        case _:
+            raise ProtocolError(f"an answer of the wrong kind, {type(answer).__name__}")
+    return effects.Answer(task.id, seq, answer)
+
+
+def _lost_child(
+    step: Step, task: Task, seq: int, call: messages.PlainCall, failure: messages.Failure
+) -> Part | None:
+    """Of a task whose node is dead one can say how it ended: it was lost (§4.6)."""
+    if failure.code != Code.EHOSTUNREACH or not isinstance(call, messages.ReadOnce | messages.AcquireRead):
+        return None
+    reference = task.table.find(call.ref)
+    if reference is None or reference.object.type is not ObjectType.TASK:
+        return None
+    if requests.cluster_of(step).peer(reference.object.home).dead_since is None:
+        return None
+    return _told_lost(step, task, seq, reference)
+
+
+def _told_lost(step: Step, task: Task, seq: int, reference: Reference) -> Part:
+    peer = requests.cluster_of(step).peer(reference.object.home)
+    data = encode_status(lost_row(reference.object.fingerprint, peer.name, reference.label, task))
+    return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
+
+
+def lost_row(fingerprint: str, node: str, label: str, parent: Task) -> messages.TaskRow:
+    """How a task stands whose node is dead."""
+    return messages.TaskRow(
+        name=None,
+        fingerprint=fingerprint,
+        label=label,
+        state=TaskState.ENDED,
+        brand=Brand.PURE,
+        principal=parent.principal,
+        pid=0,
+        started_ns=0,
+        ended_ns=0,
+        cause=Cause.NODE_LOST,
+        exit_code=0,
+        signal=0,
+        detail=f"node {node}, which ran it, is dead or out of reach",
+        parent=parent.object.fingerprint,
+        node=node,
+    )
+
+
+def _fit_buffer(
+    step: Step, reference: Reference, seq: int, call: messages.PlainCall, answer: messages.Buffer, offset: int
+) -> Part:
+    task, target = reference.task, reference.object
+    if target.home and (answer.v_r, answer.v_w) != (target.v_r, target.v_w) and target.state is None:
+        target.v_r, target.v_w = answer.v_r, answer.v_w
+        step.changed(target)
+    writable = isinstance(call, _WRITES)
+    if not answer.buffer:
+        if answer.data is not None or not answer.size:
+            return effects.Answer(task.id, seq, answer)
+        return effects.AnswerReceived(task.id, seq, answer, step.payload, answer.size, offset=offset)
+    if isinstance(call, messages.AcquireWrite) and call.size > answer.size:
+        # Only the bytes that there are came; the buffer goes on behind them, for an object that grows.
+        answer = replace(answer, size=call.size)
+    # A call that names a buffer goes on with that one; the other node's numbers mean nothing here.
+    buffer = task.away.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
+    known = buffer is not None
+    if buffer is None:
+        mode = Mode.WRITE if writable else Mode.READ
+        start = call.offset if isinstance(call, messages.AcquireRead | messages.AcquireWrite) else 0
+        held = shadow(task.account, answer.size)
+        buffer = AwayBuffer(step.state.fresh_buffer(), answer.buffer, reference, mode, start, held)
+        task.away[buffer.id] = buffer
+        task.account.charge(Resource.REQUESTS, 1)
+    else:
+        buffer.reference, buffer.mode = reference, Mode.WRITE if writable else buffer.mode
+        if isinstance(call, messages.AcquireRead | messages.AcquireWrite) and not call.buffer:
+            buffer.offset = call.offset
+        writable = writable or buffer.mode is Mode.WRITE
+        if answer.size > buffer.length:
+            raise ProtocolError("a buffer that grew")
+    result = replace(answer, buffer=buffer.id)
+    length = buffer.length
+    return effects.AnswerReceived(
+        task.id, seq, result, step.payload, length, writable=writable, reuse=known, offset=offset
+    )
+
+
+def _fit_size(task: Task, target: StandIn, call: messages.PlainCall) -> None:
+    """After its own write a task finds the size as it made it; what others do is told a moment later."""
+    if isinstance(call, messages.WriteOnce):
+        end = call.offset + len(call.data)
+    elif isinstance(call, messages.CommitWrite):
+        buffer = task.away.get(BufferId(call.buffer))
+        if buffer is None:
+            return
+        length = len(call.data) if call.data is not None else call.size or buffer.length
+        end = buffer.offset + length
+    else:
+        return
+    target.size = end if call.flags & Flag.REPLACE else max(target.size, end)
+
+
+def _fit_done(step: Step, task: Task, reference: Reference, call: messages.PlainCall) -> None:
+    if isinstance(call, messages.ReleaseRead | messages.ReleaseWrite):
+        buffer = task.away.get(BufferId(call.buffer))
+        if buffer is not None:
+            step.close_away(buffer)
+    elif isinstance(call, messages.Delete):
+        ended = call.flags & Flag.DESTROY and reference.object.type is ObjectType.TASK
+        if not ended:
+            proxies.lose(step, reference)
+
+
+def _fit_references(
+    step: Step,
+    task: Task,
+    seq: int,
+    reference: Reference,
+    call: messages.PlainCall,
+    answer: messages.References,
+) -> Part:
+    node = reference.object.home
+    if isinstance(call, messages.Stat):
+        target = cast("StandIn", reference.object)
+        for told in answer.references:
+            target.learn(told)
+            step.changed(target)
+        return effects.Answer(task.id, seq, messages.References((reference.public(),)))
+    task.table.require_room(len(answer.references))
+    found = tuple(
+        proxies.adopt(step, task, node, told, Provenance.DELEGATED).public() for told in answer.references
+    )
+    return effects.Answer(task.id, seq, messages.References(found, answer.incomplete))
+
+
+# -- vectors ------------------------------------------------------------------------------------------
+def places_of(task: Task, vector: messages.Vector) -> list[StandIn | None]:
+    """The stand-in that each call of a vector is about."""
+    return [place_of(task, call) for call in vector.calls]

@@ -1,0 +1,270 @@
+"""The other nodes as this one knows them, and what is under way with each.
+
+Not for: who lives (``dios.core.membership.swim``), or what is said (``dios.core.remote.requests``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.effects import WriteSource
+from dios.core.remote.watermark import Settled
+from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
+from dios.wire import dcp
+from dios.wire.types import Proximity
+
+if TYPE_CHECKING:
+    from dios.core.membership.swim import Membership
+    from dios.core.model.objects import PhysicalObject
+    from dios.core.model.placement import Placement
+    from dios.core.model.tasks import Task
+    from dios.core.remote.proxies import StandIn
+    from dios.core.remote.requests import Remembered
+    from dios.core.step import Step
+    from dios.wire.gossip import Member
+
+Then: TypeAlias = "Callable[[Step, dcp.Answer], None]"
+"""What goes on with the answer to a request; a ``Failure`` where none came."""
+
+
+class Here(Struct, frozen=True):
+    """This node; a lone one has no id. ``secret`` is the cluster's, ``cpus`` and ``memory_bytes`` what it
+    has for tasks, of which ``slots`` may run; ``labels`` are what constraints look at;
+    ``coordinator`` says that one runs here, or soon will.
+    """
+
+    node: NodeId = NodeId(0)
+    epoch: int = 0
+    name: str = ""
+    rack: str = ""
+    address: str = ""
+    secret: bytes = b""
+    cpus: int = 1
+    memory_bytes: int = 0
+    slots: int = limits.TASKS_MAX
+    labels: tuple[tuple[str, str], ...] = ()
+    coordinator: bool = False
+
+
+class Question:
+    """A request that is not answered yet."""
+
+    __slots__ = (
+        "body",
+        "moving_since",
+        "number",
+        "peer",
+        "repeat_at",
+        "repeats",
+        "silent_since",
+        "source",
+        "then",
+        "version",
+    )
+
+    def __init__(
+        self, number: int, peer: Peer, body: dcp.RequestBody, then: Then, source: WriteSource | None, now: int
+    ) -> None:
+        self.number: Final = number
+        self.peer: Final = peer
+        self.body: Final = body
+        self.then: Final = then
+        self.source: Final = source
+        self.version = 0  # of the object whose content is the source
+        self.repeats = 0
+        self.silent_since = now
+        self.moving_since = now  # when its bytes, or the answer's, were last seen under way
+        self.repeat_at = now
+
+
+class Peer:
+    """Another node: what was asked of it and is not answered, and what it asked and may ask again.
+
+    ``epoch`` is 0 until it was met. ``claim_epoch`` is the epoch under which what is held there was granted.
+    """
+
+    __slots__ = (
+        "address",
+        "answers",
+        "asked",
+        "claim_epoch",
+        "claimed_ns",
+        "connected",
+        "cut_off",
+        "dead_since",
+        "deputies",
+        "epoch",
+        "heard_ns",
+        "lost",
+        "met",
+        "name",
+        "next_number",
+        "node",
+        "order_out",
+        "rack",
+        "settled",
+        "stand_ins",
+        "unsaid",
+        "untold",
+    )
+
+    def __init__(self, node: NodeId) -> None:
+        self.node: Final = node
+        self.name = ""
+        self.rack = ""
+        self.address = ""
+        self.epoch = 0
+        self.claim_epoch = 0
+        self.claimed_ns: int | None = None  # when it first told all that it holds here
+        self.connected = False
+        self.met = False  # whether its epoch is its own word, and not what others say of it
+        self.cut_off = False  # it may live, but nothing of it is heard here
+        self.heard_ns = 0
+        self.dead_since: int | None = None
+        self.lost: list[TaskId] = []  # tasks there that were taken for lost
+        self.asked: dict[int, Question] = {}
+        self.next_number = 1
+        self.answers: dict[int, Remembered | None] = {}
+        self.unsaid = 0  # requests since one that named those which wait
+        self.settled = Settled()
+        self.order_out = 0
+        self.deputies: dict[TaskId, Task] = {}
+        self.stand_ins: dict[ObjectId, StandIn] = {}
+        self.untold: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
+
+
+class Cluster:
+    """Everything that is known of other nodes."""
+
+    __slots__ = (
+        "_moments",
+        "cache",
+        "claim_at",
+        "disbanded",
+        "due_at",
+        "graces",
+        "here",
+        "membership",
+        "peers",
+        "place",
+        "placed",
+        "placement",
+        "publish_at",
+        "seen_ns",
+        "since",
+        "to_publish",
+        "to_release",
+    )
+
+    def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
+        self.here: Final = here
+        self.place: Final = (here.name, here.rack)
+        self.placement: Final = placement
+        self.membership: Final = membership
+        self.peers: Final[dict[NodeId, Peer]] = {}
+        self.to_publish: dict[ObjectId, PhysicalObject] = {}
+        self.publish_at: int | None = None
+        self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
+        self.cache: dict[bytes, tuple[NodeId, ...]] = {}
+        self.disbanded: dict[Name, None] = {}  # groups that were destroyed: no message makes them anew
+        self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
+        self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
+        self.since: dict[NodeId, int] = {}  # when each came to be in its status
+        self.due_at: int | None = None  # when something is to be done, as of the last step
+        self.seen_ns = 0  # of the last event
+        self.claim_at: int | None = None
+        self._moments: list[tuple[int, NodeId, int]] = []
+
+    def peer(self, node: NodeId) -> Peer:
+        """What is known of a node; a fresh one where nothing is."""
+        found = self.peers.get(node)
+        if found is None:
+            if len(self.peers) >= limits.PEERS_MAX:
+                self._clear_out()
+            found = self.peers[node] = Peer(node)
+            # An answer to an earlier start of this node may still be on its way: it must fit nothing.
+            found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
+            found.untold.update((name, dcp.Disband(name)) for name in self.disbanded)
+        return found
+
+    def _clear_out(self) -> None:
+        """Forget the nodes that have no row any more, and hold nothing here, nor anybody here of them."""
+        for node, peer in list(self.peers.items()):
+            busy = peer.connected or peer.deputies or peer.stand_ins or peer.asked
+            if not busy and node not in self.membership.members:
+                for table in (self.peers, self.since, self.placed, self.graces):
+                    table.pop(node, None)
+
+    def living(self) -> Iterator[Peer]:
+        """The nodes that are not known to be dead, by id."""
+        for member in self.membership.alive():
+            peer = self.peers.get(member.node)
+            if peer is not None:
+                yield peer
+
+    def proximity_of(self, node: NodeId) -> Proximity:
+        """How far away a node is: in the same rack, if both say which, or somewhere in the cluster."""
+        peer = self.peers.get(node)
+        near = peer is not None and peer.rack and peer.rack == self.here.rack
+        return Proximity.RACK if near else Proximity.CLUSTER
+
+    # -- placement ----------------------------------------------------------------------------------
+    def loaded(self, member: Member) -> Member:
+        """A node with the tasks that were sent there since it last told of its load."""
+        version, count = self.placed.get(member.node, (0, 0))
+        if version != member.version or not count:
+            return member
+        return replace(member, load=replace(member.load, tasks=member.load.tasks + count))
+
+    def note_placed(self, node: NodeId) -> None:
+        """A task was sent to a node."""
+        member = self.membership.members.get(node)
+        if member is not None:
+            version, count = self.placed.get(node, (0, 0))
+            self.placed[node] = (member.version, count + 1 if version == member.version else 1)
+
+    # -- moments ------------------------------------------------------------------------------------
+    def repeat_later(self, question: Question, at: int) -> None:
+        """Look at a question again at this time."""
+        question.repeat_at = at
+        heapq.heappush(self._moments, (at, question.peer.node, question.number))
+        if len(self._moments) > limits.STALE_MOMENTS_MAX:
+            open_questions = sum(len(peer.asked) for peer in self.peers.values())
+            if len(self._moments) > 2 * open_questions + limits.STALE_MOMENTS_MAX:
+                self._moments = [entry for entry in self._moments if self._live(entry) is not None]
+                heapq.heapify(self._moments)
+
+    def due(self, now: int) -> list[Question]:
+        """The questions whose time has come; they stay open."""
+        found: list[Question] = []
+        while self._moments and self._moments[0][0] <= now:
+            question = self._live(heapq.heappop(self._moments))
+            if question is not None:
+                found.append(question)
+        return found
+
+    def next_moment(self) -> int | None:
+        """When something is to be done next, whatever happens."""
+        while self._moments and self._live(self._moments[0]) is None:
+            heapq.heappop(self._moments)
+        found = [] if self.membership.next_tick is None else [self.membership.next_tick]
+        if self._moments:
+            found.append(self._moments[0][0])
+        if self.publish_at is not None:
+            found.append(self.publish_at)
+        if self.graces:
+            found.append(min(self.graces.values()))
+        if self.claim_at is not None:
+            found.append(self.claim_at)
+        return min(found, default=None)
+
+    def _live(self, entry: tuple[int, NodeId, int]) -> Question | None:
+        peer = self.peers.get(entry[1])
+        question = None if peer is None else peer.asked.get(entry[2])
+        return question if question is not None and question.repeat_at == entry[0] else None

@@ -1,0 +1,148 @@
+"""Deputies: what stands here for tasks of other nodes that refer to objects of this one (§4.5.3, §4.8).
+
+Not for: calls made in their names (``dios.core.remote.serving``). A deputy is a task without a process: its
+table holds the references that count, so that every check, counter, limit and retirement is as for any
+task here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dios import limits
+from dios.core import effects
+from dios.core.calls import lifecycle
+from dios.core.model.accounts import Account, charge_all, require_all
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.references import Provenance, Reference
+from dios.core.model.tasks import Task
+from dios.errors import DiosError, OutOfMemoryError, ProtocolError, UnreachableError
+from dios.ids import Name, NodeId, ObjectId, Principal, RefId
+from dios.wire import dcp
+from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
+
+if TYPE_CHECKING:
+    from dios.core.model.state import State
+    from dios.core.remote.peers import Cluster, Peer
+    from dios.core.step import Step
+
+
+def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> Task:
+    """The deputy of another node's task; made when it is needed first.
+
+    ``guessed``: whom the task acts for is not known yet; its own node will say it.
+    """
+    state = step.state
+    found = state.deputies.get(caller.task)
+    if found is not None:
+        if found.home != peer.node:
+            raise ProtocolError("a task is said to be on two nodes")
+        if found.guessed and not guessed:
+            _recognise(step, found, caller)
+        return found
+    if caller.task in state.tasks:
+        raise ProtocolError("a task of this node is said to be on another")
+    principal = Principal(caller.principal)
+    _require_room(state, peer, principal)
+    own = PhysicalObject(
+        ObjectId(caller.task),
+        ObjectType.TASK,
+        None,
+        (),
+        principal,
+        deletion=Deletion.REFERENCE_COUNTED,
+        shown=caller.fingerprint,
+    )
+    account = Account(Scope.TASK, caller.fingerprint, (), state.account_of(principal))
+    deputy = Task(
+        own,
+        own,
+        Name(b""),
+        principal,
+        caller.brand,
+        (),
+        account,
+        parent=None,
+        is_session=False,
+        label=caller.label,
+        now=step.now,
+    )
+    deputy.home = peer.node
+    deputy.guessed = guessed
+    deputy.state = TaskState.RUNNING
+    state.deputies[deputy.id] = deputy
+    peer.deputies[deputy.id] = deputy
+    if peer.dead_since is not None and state.cluster is not None:
+        # Should it never come back, this goes as what it had before does.
+        state.cluster.graces.setdefault(peer.node, step.now + limits.GRACE_MS * 1_000_000)
+    step.emit(effects.OpenDeputy(deputy.id, peer.node, principal))
+    return deputy
+
+
+def _recognise(step: Step, deputy: Task, caller: dcp.Caller) -> None:
+    """Its own node says for whom the task acts: what it holds is counted with that principal from now on."""
+    principal = Principal(caller.principal)
+    held = len(deputy.table)
+    account = Account(Scope.TASK, caller.fingerprint, (), step.state.account_of(principal))
+    account.require(Resource.REFERENCES, held)
+    charge_all((deputy.account,), Resource.REFERENCES, -held)
+    charge_all((account,), Resource.REFERENCES, held)
+    deputy.account, deputy.principal = account, principal
+    deputy.brand, deputy.label = caller.brand, caller.label
+    deputy.guessed = False
+    step.emit(effects.OpenDeputy(deputy.id, deputy.home, principal))
+
+
+def _require_room(state: State, peer: Peer, principal: Principal) -> None:
+    if len(peer.deputies) >= limits.DEPUTIES_PER_NODE_MAX:
+        raise OutOfMemoryError(
+            f"{len(peer.deputies)} tasks of node {peer.name} hold something here; end some"
+        )
+    if principal not in state.principals and len(state.principals) >= limits.PRINCIPALS_MAX:
+        raise OutOfMemoryError(f"this node knows {len(state.principals)} principals, and takes no more")
+
+
+def home_of(cluster: Cluster, node: NodeId) -> Peer:
+    """The node that another one says a task is on; EHOSTUNREACH for one that nobody has heard of."""
+    peer = cluster.peers.get(node)
+    if peer is None:
+        raise UnreachableError("no such node is known here; see `dios node ls`")
+    return peer
+
+
+def may_have_again(deputy: Task, target: PhysicalObject, ref: RefId) -> bool:
+    """Whether a reference of before a new start can be granted again, as it was, and counted."""
+    if target.persistence is not Persistence.DURABLE or not ref or ref in target.references:
+        return False
+    try:
+        deputy.table.require_room()
+        deputy.account.require(Resource.REFERENCES, 1)
+        require_all(target.sharing, Resource.REFERENCES, 1)
+    except DiosError:
+        return False
+    return True
+
+
+def end(step: Step, peer: Peer, deputy: Task) -> None:
+    """The task is over, or its node: all that it held here goes, and children that nobody else knows."""
+    deputy.state = TaskState.ENDED
+    deputy.ended_ns = step.now
+    lifecycle.release_everything(step, deputy)
+    if deputy.brand is not Brand.LEGACY:
+        # What a person's process has started lives on, wherever it is.
+        lifecycle.end_orphans(step, deputy)
+    peer.deputies.pop(deputy.id, None)
+    step.state.deputies.pop(deputy.id, None)
+    step.emit(effects.CloseDeputy(deputy.id))
+
+
+def grant_again(
+    step: Step, deputy: Task, target: PhysicalObject, ref: RefId, permissions: Permission
+) -> Reference:
+    """A reference that this node knew before it was started anew."""
+    reference = step.state.add_reference(
+        deputy, target, permissions, Provenance.RESOLVED, ref_id=ref, now=step.now
+    )
+    step.seen(target)
+    step.audit(deputy, "claim", "ok", target.fingerprint)
+    return reference

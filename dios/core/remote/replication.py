@@ -1,0 +1,114 @@
+"""Copies on other nodes: a new physical object of the same logical object (§4.5.3, B.1.3).
+
+Not for: copies on this node (``dios.core.calls.delegation``). The node that has the original sends its
+bytes, which the transport checks; the other makes the object and grants the caller a reference.
+"""
+
+from __future__ import annotations
+
+from dios.core import effects
+from dios.core.calls import delegation
+from dios.core.effects import WriteSource
+from dios.core.model import groups
+from dios.core.model.accounts import require_all, require_bytes
+from dios.core.model.objects import PhysicalObject
+from dios.core.model.references import Provenance
+from dios.core.model.tasks import Task
+from dios.core.model.type_rules import RULES, is_blob
+from dios.core.remote import proxies, remote_tasks, requests
+from dios.core.remote.peers import Peer, Then
+from dios.core.step import Step
+from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError
+from dios.ids import NodeId, ObjectId, PayloadId, Principal
+from dios.wire import dcp, messages
+from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
+
+
+def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, answer: Then) -> None:
+    """Have the object of one of the giver's references made on another node, too; answered by Planted."""
+    reference = delegation.delegable(giver, call.ref)
+    origin = reference.object
+    kind = origin.type
+    if not is_blob(kind):
+        raise InvalidError(f"a {kind.name} cannot be copied, only delegated", fingerprint=origin.fingerprint)
+    if call.persistence is not None:
+        durable = call.persistence is Persistence.DURABLE
+        kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
+    if call.proximity is Proximity.PROCESS or kind is ObjectType.PRIVMEM_BLOB:
+        kind = ObjectType.SHMEM_BLOB  # no node holds another's private memory
+    raw = call.buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB
+    body = dcp.Plant(
+        caller=caller_as_told(giver),
+        name=origin.name,
+        groups=groups.described(step, origin.groups),
+        owner=origin.owner,
+        kind=kind,
+        buffering=Buffering.RAW if raw else Buffering.DOUBLE,
+        v_r=origin.v_r,
+        v_w=origin.v_w,
+        size=origin.size,
+        home=giver.home or requests.cluster_of(step).here.node,
+    )
+    step.seen(origin)
+    step.audit(giver, "replicate", "ok", origin.fingerprint, f"to node {node:x}")
+    source = WriteSource(content_of=origin.id, length=origin.size) if origin.size else None
+    requests.ask(step, node, body, answer, source=source)
+
+
+def caller_as_told(task: Task) -> dcp.Caller:
+    """For whom: the task itself, also where this node knows it by its deputy."""
+    return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
+
+
+def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
+    """Make the object here, and grant the caller a reference, whosever task it is."""
+    if body.size != step.payload_size:
+        raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
+    rules = RULES[body.kind]
+    if not rules.bytes_in_host:
+        raise ProtocolError("a copy of something without bytes")
+    cluster = requests.cluster_of(step)
+    task = step.state.tasks.get(body.caller.task)
+    own = task is not None or body.home == cluster.here.node
+    if own and (task is None or not task.alive):
+        raise NoSuchTaskError("the task that the copy is for has ended")
+    if task is not None and not _is_asked_for(peer, task):
+        raise NotPermittedError("the task has asked for no copy; nothing is put into its table unasked")
+    if task is None:
+        home = remote_tasks.home_of(cluster, body.home or peer.node)
+        task = remote_tasks.deputy_of(step, home, body.caller)
+    names = groups.names_known(step, body.groups)
+    accounts = (task.account, *step.state.accounts_of_groups(names))
+    task.table.require_room()
+    require_all(accounts, Resource.OBJECTS, 1)
+    require_all(accounts, Resource.REFERENCES, 1)
+    require_bytes(accounts, body.size, volatile=body.kind is not ObjectType.DURABLE_BLOB)
+    made = PhysicalObject(
+        ObjectId(step.state.fresh_id()),
+        body.kind,
+        body.name,
+        names,
+        Principal(body.owner),
+        deletion=rules.deletion,
+        buffering=body.buffering,
+        proximity=rules.proximity,
+        accounts=accounts,
+    )
+    made.version.resize(body.size)
+    made.size, made.v_r, made.v_w = body.size, body.v_r, body.v_w
+    step.state.add_object(made)
+    source = WriteSource(payload=step.payload if body.size else PayloadId(0), length=body.size)
+    durable = rules.persistence is Persistence.DURABLE
+    if durable:
+        step.put(made, source)
+    step.emit(effects.ApplyWrite(made.id, source, durable=durable))
+    reference = step.grant(task, made, Permission.ALL, Provenance.DELEGATED)
+    step.audit(task, "replicate", "ok", made.fingerprint, f"from node {peer.name}")
+    held = dcp.Held(cluster.here.node, proxies.abroad(step, reference))
+    requests.reply(step, peer, number, dcp.Planted(held))
+
+
+def _is_asked_for(peer: Peer, task: Task) -> bool:
+    """Whether a task of this node waits for a copy of what that node has."""
+    asked = (question.body for question in peer.asked.values())
+    return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in asked)

@@ -1,0 +1,154 @@
+"""What requests and answers of other nodes must be to make sense: looked at before anything changes (§4.8).
+
+Not for: what is refused to somebody (each call's own checks), or malformed bytes (``dios.wire.codec``). What
+no node would say raises ProtocolError, and costs the peer its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from dios.core.remote.peers import Cluster, Peer, Question
+from dios.errors import ProtocolError
+from dios.ids import NodeId, TaskId
+from dios.wire import dcp, messages
+
+if TYPE_CHECKING:
+    from dios.core.model.state import State
+
+Kinds: TypeAlias = tuple[type, ...]
+
+_DONE: Final[Kinds] = (messages.Done,)
+_READ: Final[Kinds] = (messages.Buffer, messages.References)  # a connection is read as a reference
+_BUFFER: Final[Kinds] = (messages.Buffer,)
+_COMMITTED: Final[Kinds] = (messages.Committed,)
+
+_RESULTS: Final[dict[type, Kinds]] = {
+    messages.Create: (messages.Created,),
+    messages.Delete: _DONE,
+    messages.Pause: _DONE,
+    messages.Resume: _DONE,
+    messages.AcquireRead: _READ,
+    messages.CommitRead: _COMMITTED,
+    messages.ReleaseRead: _DONE,
+    messages.AcquireWrite: _BUFFER,
+    messages.CommitWrite: _COMMITTED,
+    messages.ReleaseWrite: _DONE,
+    messages.Select: (messages.Selected,),
+    messages.ReadOnce: _READ,
+    messages.WriteOnce: _COMMITTED,
+    messages.CommitAcquireRead: _BUFFER,
+    messages.CommitAcquireWrite: _BUFFER,
+    messages.Attach: (messages.Attached,),
+    messages.Retire: _DONE,
+    messages.Stat: (messages.References,),
+    messages.ConsoleOf: (messages.References,),
+    messages.Describe: (messages.TaskDetail,),
+    messages.SetLimits: (messages.LimitRows,),
+    messages.NodeInfo: (messages.Info,),
+    messages.SetNode: (messages.Nodes,),
+    messages.Board: (messages.BoardRows,),
+    messages.Place: (messages.Placed,),
+    messages.Advise: _DONE,
+    messages.Govern: (messages.Metered,),
+    messages.Cancel: _DONE,
+}
+"""The calls that travel to another node, and what they are answered with when they are not refused."""
+
+_ANSWERS: Final[dict[type, Kinds]] = {
+    dcp.Resolve: (dcp.Found,),
+    dcp.Offer: (dcp.Offered,),
+    dcp.Delegate: (dcp.Offered, dcp.Planted, messages.Done),
+    dcp.Give: _DONE,
+    dcp.Start: (messages.Created,),
+    dcp.Plant: (dcp.Planted,),
+    dcp.Release: _DONE,
+    dcp.Gone: _DONE,
+    dcp.Tell: _DONE,
+    dcp.Claim: (dcp.Unknown,),
+    dcp.Disband: _DONE,
+    dcp.Rows: (messages.Tasks,),
+    dcp.Keep: _DONE,
+}
+
+
+# -- requests -----------------------------------------------------------------------------------------
+def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.RequestBody) -> None:
+    """A request that a node could make; ProtocolError otherwise."""
+    here = cluster.here.node
+    if isinstance(body, dcp.Plant):
+        home = body.home or peer.node
+        if home != here:  # one of here may be over already
+            _require_on(state, home, here, body.caller.task)
+    elif (caller := getattr(body, "caller", None)) is not None:
+        _require_on(state, peer.node, here, caller.task)
+    match body:
+        case dcp.Forward():
+            for call in _calls(body):
+                if type(call) not in _RESULTS:
+                    raise ProtocolError(f"a {type(call).__name__} is not for another node")
+        case dcp.Offer():
+            _require_on(state, body.node, here, body.receiver.task)
+        case dcp.Delegate() if body.node != here:
+            _require_on(state, body.node, here, body.receiver.task)
+        case dcp.Claim():
+            for holding in body.holdings:
+                _require_on(state, peer.node, here, holding.caller.task)
+
+
+def _require_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> None:
+    """The task can be one of this other node's."""
+    known = state.deputies.get(task)
+    if node == here or task in state.tasks or (known is not None and known.home != node):
+        raise ProtocolError("a task is said to be where it is not")
+
+
+def _calls(body: dcp.Forward) -> tuple[messages.PlainCall, ...]:
+    return body.call.calls if isinstance(body.call, messages.Vector) else (body.call,)
+
+
+# -- answers ------------------------------------------------------------------------------------------
+def require_answer(state: State, cluster: Cluster, question: Question, answer: dcp.Answer) -> None:
+    """An answer that a node could give to this; ProtocolError otherwise, and it still is not answered."""
+    body = question.body
+    if isinstance(body, dcp.Forward) and isinstance(body.call, messages.Vector):
+        if isinstance(answer, messages.Failure):
+            return
+        if not isinstance(answer, messages.Results) or len(answer.results) != len(body.call.calls):
+            raise ProtocolError("a vector of which not each call is answered")
+        for call, result in zip(body.call.calls, answer.results, strict=True):
+            _require_result(call, result)
+    elif isinstance(body, dcp.Forward):
+        _require_result(body.call, answer)
+    elif not isinstance(answer, (messages.Failure, *_ANSWERS[type(body)])):
+        raise ProtocolError(f"a {type(answer).__name__} in answer to a {type(body).__name__}")
+    if isinstance(answer, dcp.Planted):
+        if answer.held.node == cluster.here.node:
+            return  # granted here already, for the node that has the original
+        if answer.held.node not in cluster.peers:
+            raise ProtocolError("a copy on a node that nobody has heard of")
+    if any(told.object in state.objects for told in _references(answer)):
+        raise ProtocolError("an object of another node has the id of one that is here")
+
+
+def _require_result(call: messages.AnyCall, result: dcp.Answer) -> None:
+    if not isinstance(result, (messages.Failure, *_RESULTS[type(call)])):
+        raise ProtocolError(f"a {type(result).__name__} in answer to a {type(call).__name__}")
+    if isinstance(call, messages.Select) and isinstance(result, messages.Selected):
+        waits = call.timeout_ns is None
+        if not (0 if waits else -1) <= result.index < len(call.refs):
+            raise ProtocolError(f"of {len(call.refs)} references number {result.index} was selected")
+
+
+def _references(answer: dcp.Answer) -> Iterator[messages.Reference]:
+    match answer:
+        case messages.Created():
+            yield answer.reference
+        case messages.References() | dcp.Found() | dcp.Offered():
+            yield from answer.references
+        case dcp.Planted():
+            yield answer.held.reference
+        case messages.Results():
+            for one in answer.results:
+                yield from _references(one)

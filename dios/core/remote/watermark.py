@@ -1,0 +1,60 @@
+"""Which requests between two nodes need no answer any more: how it is said, and how it is remembered (§4.8).
+
+Not for: the answers themselves (``dios.core.remote.requests``). A request is *settled* once its asker has its
+answer, or does not want it any more. It never becomes unsettled, so whatever was once said of it stays true:
+what is said may be lost, doubled, late and out of order, and nobody confirms it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dios import limits
+
+if TYPE_CHECKING:
+    from dios.core.remote.peers import Peer
+    from dios.wire import dcp
+
+
+class Settled:
+    """What an asker has said: all below ``below`` are settled, and below ``until`` all but ``waiting``."""
+
+    __slots__ = ("below", "until", "waiting")
+
+    def __init__(self) -> None:
+        self.below = 0
+        self.until = 0
+        self.waiting: frozenset[int] = frozenset()
+
+    def has(self, number: int) -> bool:
+        """Whether the request with this number is known to be settled."""
+        return number < self.below or (number < self.until and number not in self.waiting)
+
+    def learn(self, said: dcp.Ask) -> bool:
+        """Take in what a request says; whether it may have told of something new."""
+        news = bool(said.waiting) or said.settled > self.below
+        self.below = max(self.below, said.settled)
+        if said.waiting:
+            told, until = frozenset(said.waiting), max(said.waiting)
+            # Whatever one of the two could have named and did not is settled.
+            if until < self.until:
+                self.waiting = frozenset(one for one in self.waiting if one >= until or one in told)
+            else:
+                self.waiting = frozenset(one for one in told if one >= self.until or one in self.waiting)
+                self.until = until
+        return news
+
+
+def waiting_of(peer: Peer) -> tuple[int, ...]:
+    """The numbers to name in a request to a node: all that wait for its answers, or none.
+
+    None where ``settled`` says it all. Long lists go with few requests, so that on average a request names
+    about ``DCP_WAITING_TOLD``.
+    """
+    peer.unsaid += 1
+    if peer.next_number - next(iter(peer.asked)) == len(peer.asked):
+        return ()
+    if peer.unsaid <= len(peer.asked) // limits.DCP_WAITING_TOLD:
+        return ()
+    peer.unsaid = 0
+    return tuple(peer.asked)

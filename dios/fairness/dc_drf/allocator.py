@@ -1,0 +1,260 @@
+"""DC-DRF: nearly exact extended DRF before a deadline, one control interval after the other.
+
+Not for: exact shares (`edrf.py`), measuring demands or enforcing amounts.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dios.fairness.allocation import Allocation, array_of
+from dios.fairness.dc_drf.columns import TILED_MIN, Table, Workers, table_of, tiles_of
+from dios.fairness.dc_drf.epsilon import EPSILON_MAX, EpsilonSearch
+from dios.fairness.dc_drf.kernels import (
+    BEFORE,
+    BLOCK,
+    COUNT,
+    MU,
+    allocate_rows,
+    gather_rows,
+    mend_sums,
+    some_rounds,
+    subtract_tiles,
+)
+from dios.fairness.sparse_demands import Demands, Reals
+
+LOOK_AGAIN: Final = 50_000
+"""Entries of rows touched between two looks at the clock: below a millisecond."""
+
+
+class DcDrf:
+    """Algorithm 2 of the DC-DRF paper: an allocation each control interval, before its deadline.
+
+    ``demands``: (n, m) dense, or CSR ``(indptr, indices, values, m)``: what tenant i asks of resource r as a
+    fraction of r. Only their proportions within a tenant count. ``deadline_s``: seconds after which the
+    rounds of an interval end. ``weights``: (n,) or (n, m), positive. ``threads``: at most so many tiles at a
+    time, default the CPUs of this process; the allocation does not depend on it. ``dtype``: the precision
+    of the rows, "float32" or "float64"; sums over tenants, residuals, amounts and shares are always double.
+    ``epsilon``: where the search begins (0: exact; a value that was kept, after a restart). ``clock``:
+    seconds, never running back.
+
+    ``ValueError`` names the index at fault; nothing has changed then. One call at a time.
+    """
+
+    def __init__(
+        self,
+        demands: Demands,
+        *,
+        deadline_s: float,
+        weights: ArrayLike | None = None,
+        threads: int | None = None,
+        dtype: str = "float32",
+        epsilon: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not (math.isfinite(deadline_s) and deadline_s > 0):
+            raise ValueError(f"deadline_s is {deadline_s}; it must be a finite number of seconds above 0")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads is {threads}; at least 1 is needed")
+        if not 0.0 <= epsilon <= EPSILON_MAX:
+            raise ValueError(f"epsilon is {epsilon}; it must lie between 0 and {EPSILON_MAX}")
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self._dtype = _precision(dtype)
+        self._deadline_s = float(deadline_s)
+        self._weights = None if weights is None else array_of("weights", weights).copy()
+        self._clock = clock
+        self._search = EpsilonSearch(float(epsilon))
+        with Workers(self._threads) as workers:
+            self._table = table_of(demands, self._weights, self._dtype, workers, None)
+            self._spare: Reals | None = None
+            _compile(self._dtype, workers)
+
+    @property
+    def epsilon(self) -> float:
+        """What the next interval will throw away of a resource at most, as a fraction of it."""
+        return self._search.epsilon
+
+    def interval(self, demands: Demands | None = None) -> Allocation:
+        """The allocation of one control interval; ``demands`` replace the last ones, None keeps them.
+
+        ``amounts`` are fractions of the resources in the demands' shape (CSR: one for each value), ``share``
+        is z (the dominant share where weights are 1), ``bottleneck`` the resource that ended a tenant's rise.
+        ``epsilon`` is the one that was used. When completed, every tenant with demands wants some resource
+        of which at least 1 - epsilon is allocated, and epsilon 0 is EDRF. When the deadline comes first
+        (``completed`` is False), the last complete round counts: those still rising keep the level they have
+        reached (line 21), and nothing is over capacity. At least one round is always made.
+
+        The time for taking in new demands counts towards the deadline; the one pass that writes the amounts
+        comes after it. Paper: section 3, Algorithm 2; tiles of Table 2.
+        """
+        began = self._clock()
+        with Workers(self._threads) as workers:
+            table = self._table
+            if demands is not None:
+                spare, self._spare = self._spare, None
+                table = table_of(demands, self._weights, self._dtype, workers, self._table, spare)
+            rounds = _Rounds(table, self._search.epsilon, workers)
+            used = 0.0
+            while rounds.active and used <= self._deadline_s:
+                rounds.advance()
+                used = self._clock() - began
+            allocation = rounds.allocation()
+        if table is not self._table:
+            # What is written once more need not be asked of the system, which takes longer than the writing.
+            self._table, self._spare = table, self._table.rows.values
+        self._search.ended(late=used > self._deadline_s, used=used / self._deadline_s)
+        return allocation
+
+
+def _precision(dtype: str) -> type[np.float32 | np.float64]:
+    for kind in (np.float32, np.float64):
+        if dtype in (kind, kind.__name__):
+            return kind
+    raise ValueError(f"dtype is {dtype!r}; it must be float32 or float64")
+
+
+def _compile(dtype: type[np.float32 | np.float64], workers: Workers) -> None:
+    """Run every kernel once on next to nothing: an interval that waits for the compiler would be late."""
+    rounds = _Rounds(table_of([[1.0]], None, dtype, workers, None), 0.0, workers)
+    rounds.advance()
+    rounds.subtract(np.zeros(0, np.int32))
+    rounds.allocation()
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What a round writes down: who left and why, and lists that are used anew in every round."""
+
+    active: NDArray[np.uint8]
+    reached: NDArray[np.float64]
+    bottleneck: NDArray[np.int32]
+    dry: NDArray[np.int32]
+    leaving: NDArray[np.int32]
+    worn: NDArray[np.int32]
+
+
+class _Rounds:
+    """The inner loop of one interval: lines 5 to 23 of Algorithm 2."""
+
+    def __init__(self, table: Table, epsilon: float, workers: Workers) -> None:
+        tenants, resources = table.rows.shape
+        self._table = table
+        self._epsilon = epsilon
+        self._workers = workers
+        self._level = 0.0
+        self._count = 0
+        self._state = np.zeros((resources, 4))
+        self._state[:, MU] = self._state[:, BEFORE] = table.sums
+        self._state[:, COUNT] = table.counts
+        self._taken = np.empty((0, resources, 2))
+        self._soonest = np.zeros(-(-resources // BLOCK))
+        self._marks = _Marks(
+            active=np.ones(tenants, np.uint8),
+            reached=np.zeros(tenants),
+            bottleneck=np.full(tenants, -1, np.int32),
+            dry=np.empty(resources, np.int32),
+            leaving=np.empty(tenants, np.int32),
+            worn=np.empty(resources, np.int32),
+        )
+        self.active = table.active
+        """Tenants that still rise."""
+
+    def advance(self) -> None:
+        """Some rounds, at least one: lines 13 to 18."""
+        table, marks = self._table, self._marks
+        rounds, self._level, self.active, pending = some_rounds(
+            self._level,
+            self._epsilon,
+            self.active,
+            table.rows.offsets,
+            table.rows.resources,
+            table.rows.values,
+            table.column_offsets,
+            table.column_tenants,
+            self._state,
+            self._soonest,
+            marks.active,
+            marks.reached,
+            marks.bottleneck,
+            marks.dry,
+            marks.leaving,
+            marks.worn,
+            LOOK_AGAIN,
+            # Less is not worth the tiles' own sums; which of the two it is depends on the case alone.
+            max(TILED_MIN, 4 * table.rows.shape[1]),
+        )
+        if rounds < 0:
+            raise AssertionError(f"{self.active} tenants rise and no resource has a demand")
+        self._count += rounds
+        if pending and self.active:
+            self.subtract(np.sort(marks.leaving[:pending]))
+
+    def subtract(self, leaving: NDArray[np.int32]) -> None:
+        """Line 17 in tiles, where much leaves at once."""
+        table, marks = self._table, self._marks
+        ends = np.zeros(leaving.size + 1, np.int64)
+        np.cumsum(table.rows.offsets[leaving + 1] - table.rows.offsets[leaving], out=ends[1:])
+        tiles = tiles_of(ends)
+        if len(self._taken) < len(tiles):
+            self._taken = np.empty((len(tiles), table.rows.shape[1], 2))
+        taken = self._taken[: len(tiles)]
+        self._workers.run(
+            [
+                partial(
+                    gather_rows,
+                    *(
+                        table.rows.offsets,
+                        table.rows.resources,
+                        table.rows.values,
+                        leaving[first:last],
+                        taken[tile],
+                    ),
+                )
+                for tile, (first, last) in enumerate(tiles)
+            ]
+        )
+        worn = subtract_tiles(self._level, taken, self._state, marks.worn)
+        if worn:
+            mend_sums(
+                *(
+                    table.rows.offsets,
+                    table.rows.resources,
+                    table.rows.values,
+                    table.column_offsets,
+                    table.column_tenants,
+                ),
+                *(marks.active, marks.worn[:worn], self._state),
+            )
+
+    def allocation(self) -> Allocation:
+        """Lines 20 to 23: who still rises keeps the level of the last round."""
+        table, marks = self._table, self._marks
+        rows = table.rows
+        amounts = np.empty(rows.values.size)
+        self._workers.run(
+            [
+                partial(
+                    allocate_rows,
+                    *(self._level, rows.offsets, rows.values, marks.active),
+                    *(marks.reached, first, last, amounts),
+                )
+                for first, last in table.tiles
+            ]
+        )
+        return Allocation(
+            amounts=rows.spread(amounts),
+            share=marks.reached,
+            bottleneck=marks.bottleneck.astype(np.int64),
+            rounds=self._count,
+            epsilon=self._epsilon,
+            completed=self.active == 0,
+        )

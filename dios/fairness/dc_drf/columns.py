@@ -1,0 +1,173 @@
+"""Demands as DC-DRF works on them: checked, scaled to v = rho d, and indexed by resource too.
+
+Not for: allocating. What is made here is never changed; the rounds of an interval work on copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Final, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dios.fairness.allocation import Floats, Ints
+from dios.fairness.dc_drf.kernels import scale_rows
+from dios.fairness.sparse_demands import (
+    Demands,
+    Places,
+    Reals,
+    Rows,
+    check_entries,
+    place_columns,
+    rows_of,
+    weights_of,
+)
+
+_T = TypeVar("_T")
+
+TILES: Final = 16
+"""Tiles of tenants in a large case. The number of threads does not change it, nor any sum's order."""
+
+TILED_MIN: Final = 1 << 16
+"""Non-zero demands from which tiles pay for the hand-over to a thread, some 50 microseconds each."""
+
+
+class Workers:
+    """Runs the tiles of a step, on ``threads`` threads; use it as a context, it leaves no thread behind."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, "dc-drf") if threads > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def run(self, tiles: Sequence[Callable[[], _T]]) -> list[_T]:
+        """The answers of all tiles, in order."""
+        if self._pool is None or len(tiles) == 1:
+            return [tile() for tile in tiles]
+        return [future.result() for future in [self._pool.submit(tile) for tile in tiles]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Demands of n tenants for m resources: rows of v, columns of tenants, and mu and counts at the start."""
+
+    rows: Rows
+    """Whose values are the v."""
+    column_offsets: Ints
+    column_tenants: Places
+    sums: Floats
+    counts: Ints
+    active: int
+    tiles: tuple[tuple[int, int], ...]
+    zeros: bool
+    """Whether some v may be 0."""
+
+
+def tiles_of(offsets: Ints) -> tuple[tuple[int, int], ...]:
+    """Stripes of tenants with about equally many entries; one for a small case."""
+    tenants, entries = offsets.size - 1, int(offsets[-1])
+    if entries < TILED_MIN:
+        return ((0, tenants),)
+    cuts = np.searchsorted(offsets, np.linspace(0, entries, TILES + 1)[1:-1])
+    bounds = [0, *(min(tenants, int(cut)) for cut in cuts), tenants]
+    return tuple((a, b) for a, b in pairwise(bounds) if a < b)
+
+
+def table_of(
+    demands: Demands,
+    weights: ArrayLike | None,
+    dtype: type[np.float32 | np.float64],
+    workers: Workers,
+    last: Table | None,
+    spare: Reals | None = None,
+) -> Table:
+    """The checked, scaled and indexed demands; columns of ``last`` are kept where the same are demanded.
+
+    ``spare`` is memory that the v may be written to, if it has the right size. No other memory is anybody
+    else's: demands are copied.
+    """
+    rows = rows_of(demands, single=True)
+    least = float(rows.values.min(initial=np.inf))
+    sound = least >= 0.0 and bool(rows.values.max(initial=0.0) < np.inf)
+    tiles = tiles_of(rows.offsets)
+    same = last is not None and sound and _same_columns(rows, last, zeros=least == 0.0)
+    if last is not None and same:
+        rows = replace(rows, offsets=last.rows.offsets, resources=last.rows.resources)
+    else:
+        workers.run([partial(check_entries, rows, first, end) for first, end in tiles])
+        rows = replace(rows, offsets=rows.offsets.copy(), resources=rows.resources.copy())
+    shares, per_entry = weights_of(weights, rows, dtype)
+    fits = spare is not None and spare.size == rows.values.size and spare.dtype == dtype
+    scaled = spare if spare is not None and fits else np.empty(rows.values.size, dtype)
+    sums = [np.zeros(rows.shape[1]) for _ in tiles]
+    counts = [np.zeros(rows.shape[1], np.int64) for _ in tiles]
+    active = workers.run(
+        [
+            partial(
+                scale_rows,
+                *(rows.offsets, rows.resources, rows.values, shares, per_entry),
+                *(first, end, scaled, sums[tile], counts[tile]),
+            )
+            for tile, (first, end) in enumerate(tiles)
+        ]
+    )
+    rows = replace(rows, values=scaled)
+    if last is not None and same:
+        column_offsets, column_tenants = last.column_offsets, last.column_tenants
+    else:
+        column_offsets, column_tenants = _columns(rows, tiles, counts, workers)
+    return Table(
+        rows=rows,
+        column_offsets=column_offsets,
+        column_tenants=column_tenants,
+        sums=np.sum(sums, axis=0),
+        counts=np.sum(counts, axis=0),
+        active=sum(active),
+        tiles=tiles,
+        zeros=least == 0.0,
+    )
+
+
+def _same_columns(rows: Rows, last: Table, *, zeros: bool) -> bool:
+    """Whether the same tenants demand the same resources; ``zeros``: some of the new values are 0."""
+    return (
+        rows.shape == last.rows.shape
+        and np.array_equal(rows.offsets, last.rows.offsets)
+        and np.array_equal(rows.resources, last.rows.resources)
+        and (not (zeros or last.zeros) or np.array_equal(rows.values > 0, last.rows.values > 0))
+    )
+
+
+def _columns(
+    rows: Rows, tiles: tuple[tuple[int, int], ...], counts: list[Ints], workers: Workers
+) -> tuple[Ints, Places]:
+    """Tenants by resource, in order. Each tile knows its places beforehand, and writes there alone."""
+    total = np.sum(counts, axis=0)
+    offsets = np.zeros(rows.shape[1] + 1, np.int64)
+    np.cumsum(total, out=offsets[1:])
+    tenants = np.empty(int(offsets[-1]), np.int32)
+    places, at = [], offsets[:-1]
+    for count in counts:
+        places.append(at.copy())
+        at = at + count
+    workers.run(
+        [
+            partial(
+                place_columns,
+                *(rows.offsets, rows.resources, rows.values, True),
+                *(first, end, places[tile], tenants),
+            )
+            for tile, (first, end) in enumerate(tiles)
+        ]
+    )
+    return offsets, tenants

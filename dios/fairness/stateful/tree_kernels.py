@@ -1,0 +1,218 @@
+"""The live tree of SDRF's users, compiled: kept in order by watching neighbours cross.
+
+Not for: any other priority (``dios.fairness.live_tree``), nor the books it reads (``sdrf_books``).
+
+SDRF paper, section VI-C, over the lines of the books: time runs as ``g`` falls. A treap whose nodes know
+their neighbours, and a heap of the pairs that will meet, the next one on top. When a user's line changes,
+:func:`replay` follows before anything else happens to the tree.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios.compiled import borrowing, inlined
+from dios.fairness.stateful.user_table import (
+    ABOVE,
+    AFTER,
+    BEFORE,
+    EVENTS,
+    FIRST,
+    LEFT,
+    RIGHT,
+    ROOT,
+    SIZE,
+    Books,
+    Tree,
+    crossing,
+    standing,
+)
+
+SCATTER: Final = 2654435761
+"""Times this, modulo 2^32, no two users have one rank, and ranks have no order: that balances the treap."""
+
+
+@inlined
+def precedes(books: Books, a: int, b: int, g: float) -> bool:
+    """Whether user ``a`` is before ``b``: by priority, by its derivative, by index."""
+    first, falls = standing(books, a, g)
+    second, falling = standing(books, b, g)
+    if first != second:
+        return bool(first < second)
+    return bool(falls > falling) if falls != falling else a < b
+
+
+@borrowing
+def seated(tree: Tree, user: int, seat: int) -> None:
+    """Put a user on a seat of the heap, or as far up or down from it as its meeting belongs."""
+    heap, meets = tree.heap, tree.meets
+    while seat > 0 and meets[heap[(seat - 1) >> 1]] < meets[user]:
+        heap[seat] = heap[(seat - 1) >> 1]
+        tree.seat[heap[seat]] = seat
+        seat = (seat - 1) >> 1
+    while 2 * seat + 1 < tree.state[SIZE]:
+        below = 2 * seat + 1
+        if below + 1 < tree.state[SIZE] and meets[heap[below + 1]] > meets[heap[below]]:
+            below += 1
+        if meets[heap[below]] <= meets[user]:
+            break
+        heap[seat] = heap[below]
+        tree.seat[heap[seat]] = seat
+        seat = below
+    heap[seat] = user
+    tree.seat[user] = seat
+
+
+@inlined
+def unwatch(tree: Tree, user: int) -> None:
+    """Forget the meeting of a user with the one after it."""
+    seat = tree.seat[user]
+    if seat >= 0:
+        tree.seat[user] = -1
+        tree.state[SIZE] -= 1
+        last = tree.heap[tree.state[SIZE]]
+        if last != user:
+            seated(tree, last, seat)
+
+
+@inlined
+def watch(books: Books, user: int) -> None:
+    """UPDATEEVENT: note when a user may meet the one after it."""
+    tree = books.tree
+    unwatch(tree, user)
+    after = tree.link[user, AFTER]
+    if after >= 0:
+        met = crossing(books, user, after, tree.since[0])
+        if met > 0.0:
+            tree.meets[user] = met
+            tree.state[SIZE] += 1
+            seated(tree, user, tree.state[SIZE] - 1)
+
+
+@inlined
+def hang(tree: Tree, above: int, old: int, new: int) -> None:
+    """Put ``new`` where ``old`` hung."""
+    if above < 0:
+        tree.state[ROOT] = new
+    elif tree.link[above, LEFT] == old:
+        tree.link[above, LEFT] = new
+    else:
+        tree.link[above, RIGHT] = new
+    if new >= 0:
+        tree.link[new, ABOVE] = above
+
+
+@borrowing
+def lift(tree: Tree, user: int) -> None:
+    """Rotate a user over the one above."""
+    link = tree.link
+    above = link[user, ABOVE]
+    side, other = (LEFT, RIGHT) if link[above, LEFT] == user else (RIGHT, LEFT)
+    inner = link[user, other]
+    link[above, side] = inner
+    if inner >= 0:
+        link[inner, ABOVE] = above
+    hang(tree, link[above, ABOVE], above, user)
+    link[user, other] = above
+    link[above, ABOVE] = user
+
+
+@inlined
+def rank(user: int) -> int:
+    """What balances the treap: the lower ones are nearer to the root."""
+    return (user * SCATTER) & 0xFFFFFFFF
+
+
+@borrowing
+def put(books: Books, user: int, g: float) -> None:
+    """INSERT: a user comes in where it belongs at ``g``, which is that of the whole tree."""
+    tree, link = books.tree, books.tree.link
+    above, below, first = -1, tree.state[ROOT], True
+    while below >= 0:
+        above, first = below, precedes(books, user, below, g)
+        below = link[below, LEFT if first else RIGHT]
+    before = above if above >= 0 and not first else (link[above, BEFORE] if above >= 0 else -1)
+    after = above if above >= 0 and first else (link[above, AFTER] if above >= 0 else -1)
+    link[user, LEFT] = link[user, RIGHT] = -1
+    link[user, ABOVE], link[user, BEFORE], link[user, AFTER] = above, before, after
+    tree.inside[user] = 1
+    if above < 0:
+        tree.state[ROOT] = user
+    else:
+        link[above, LEFT if first else RIGHT] = user
+    while link[user, ABOVE] >= 0 and rank(link[user, ABOVE]) > rank(user):
+        lift(tree, user)
+    if after >= 0:
+        link[after, BEFORE] = user
+    if before >= 0:
+        link[before, AFTER] = user
+        watch(books, before)
+    else:
+        tree.state[FIRST] = user
+    watch(books, user)
+
+
+@borrowing
+def take(books: Books, user: int) -> None:
+    """DELETE: a user goes; those who become neighbours are watched from when the order was true last."""
+    tree, link = books.tree, books.tree.link
+    unwatch(tree, user)
+    while link[user, LEFT] >= 0 or link[user, RIGHT] >= 0:
+        left, right = link[user, LEFT], link[user, RIGHT]
+        lift(tree, left if right < 0 or (left >= 0 and rank(left) < rank(right)) else right)
+    hang(tree, link[user, ABOVE], user, -1)
+    before, after = link[user, BEFORE], link[user, AFTER]
+    tree.inside[user] = 0
+    if after >= 0:
+        link[after, BEFORE] = before
+    if before >= 0:
+        link[before, AFTER] = after
+        watch(books, before)
+    else:
+        tree.state[FIRST] = after
+
+
+@borrowing
+def advance(books: Books, g: float) -> None:
+    """UPDATE: bring the order to ``g``. Those who may have met come out, and in again at their places."""
+    tree, loose = books.tree, -1
+    while tree.state[SIZE] > 0 and tree.meets[tree.heap[0]] >= g:
+        user = tree.heap[0]
+        tree.state[EVENTS] += 1
+        after = tree.link[user, AFTER]
+        take(books, user)
+        take(books, after)
+        # Outside of the tree a link above is free: it chains those who wait to be put in.
+        tree.link[user, ABOVE], tree.link[after, ABOVE] = loose, user
+        loose = after
+    tree.since[0] = g
+    while loose >= 0:
+        following = tree.link[loose, ABOVE]
+        put(books, loose, g)
+        loose = following
+
+
+@inlined
+def replay(books: Books, user: int, g: float) -> None:
+    """Put a user whose line has changed, or who became active or inactive, where it belongs."""
+    if books.tree.inside.size:
+        if books.tree.inside[user]:
+            take(books, user)
+        advance(books, g)
+        if books.place[user] >= 0:
+            put(books, user, g)
+
+
+@borrowing
+def replay_all(books: Books, seen: int, g: float) -> None:
+    """Make the tree anew: every line has changed."""
+    tree = books.tree
+    if tree.inside.size:
+        tree.inside[:] = 0
+        tree.seat[:] = -1
+        tree.state[ROOT] = tree.state[FIRST] = -1
+        tree.state[SIZE] = 0
+        tree.since[0] = g
+        for user in range(seen):
+            if books.place[user] >= 0:
+                put(books, user, g)

@@ -1,0 +1,195 @@
+"""Changes to the cluster's tables: tasks come, start, stop and go, with every sum kept right.
+
+For: the scheduler alone. Not for: deciding anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dios.firmament.cluster.columns import ABSENT, Floats, Ints
+from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
+from dios.firmament.descriptors import COUNT_MAX, JobDescriptor, TaskDescriptor
+
+
+def add_job(state: ClusterState, job: JobDescriptor) -> int:
+    """A row for a job that has no task yet."""
+    jobs = state.jobs
+    row = jobs.add(job.job)
+    jobs.principal[row] = state.principal(job.principal)
+    jobs.kind[row], jobs.affinity[row], jobs.gang[row] = job.kind, job.affinity, job.gang
+    jobs.tasks[row] = jobs.running[row] = jobs.finished[row] = 0
+    jobs.minimum[row] = job.minimum_running
+    jobs.maximum[row] = COUNT_MAX if job.maximum_running is None else job.maximum_running
+    jobs.submitted[row] = state.now
+    jobs.descriptors[row] = job
+    return row
+
+
+def remove_job(state: ClusterState, row: int) -> None:
+    """A job without tasks goes."""
+    del state.jobs.descriptors[row]
+    state.jobs.remove(int(state.jobs.id[row]))
+
+
+def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) -> Ints:
+    """Rows for tasks that wait from now on; ``job`` is the job's row."""
+    table, name = state.tasks, state.jobs.descriptors[job].name
+    rows = table.add_many([each.task for each in tasks])
+    table.job[rows], table.status[rows] = job, WAITING
+    table.machine[rows] = table.leaf[rows] = ABSENT
+    table.submitted[rows] = table.since[rows] = state.now
+    table.waited[rows] = table.ran[rows] = 0
+    table.usage[rows] = 0
+    table.demand[rows] = [each.demand for each in tasks]
+    table.priority[rows] = [each.priority for each in tasks]
+    table.deadline[rows] = [np.inf if each.deadline is None else each.deadline for each in tasks]
+    named = [state.equivalences.number(each.equivalence or name) for each in tasks]
+    table.equivalence[rows] = named
+    table.interference[rows] = [each.interference for each in tasks]
+    table.restartable[rows] = [each.restartable for each in tasks]
+    table.descriptors.update(zip(rows.tolist(), tasks, strict=True))
+    state.jobs.tasks[job] += len(rows)
+    return rows
+
+
+def remove_task(state: ClusterState, row: int, *, completed: bool) -> None:
+    """A waiting task goes; a running one has to stop before."""
+    table = state.tasks
+    job = int(table.job[row])
+    state.jobs.tasks[job] -= 1
+    state.jobs.finished[job] += completed
+    del table.descriptors[row]
+    table.remove(int(table.id[row]))
+
+
+def start(state: ClusterState, rows: Ints, leaves: Ints) -> None:
+    """Waiting tasks run from now on, each at its leaf."""
+    table = state.tasks
+    table.waited[rows] += state.now - table.since[rows]
+    table.status[rows], table.since[rows] = RUNNING, state.now
+    table.leaf[rows], table.machine[rows] = leaves, state.resources.machine[leaves]
+    np.add.at(state.jobs.running, table.job[rows], 1)
+    _hold(state, rows, 1)
+    _count(state, rows, leaves, 1)
+
+
+def stop(state: ClusterState, rows: Ints) -> None:
+    """Running tasks wait from now on."""
+    table = state.tasks
+    leaves = table.leaf[rows].copy()
+    table.ran[rows] += state.now - table.since[rows]
+    table.status[rows], table.since[rows] = WAITING, state.now
+    table.leaf[rows] = table.machine[rows] = ABSENT
+    table.usage[rows] = 0
+    np.add.at(state.jobs.running, table.job[rows], -1)
+    _hold(state, rows, -1)
+    _count(state, rows, leaves, -1)
+
+
+def stop_one(state: ClusterState, row: int) -> None:
+    """The same for one running task: events come one by one, and columns of one entry are slow."""
+    table, tree = state.tasks, state.resources
+    table.ran[row] += state.now - table.since[row]
+    table.status[row], table.since[row] = WAITING, state.now
+    at = int(table.leaf[row])
+    table.leaf[row] = table.machine[row] = ABSENT
+    table.usage[row] = 0
+    state.jobs.running[table.job[row]] -= 1
+    demand = table.demand[row]
+    owner = state.jobs.principal[table.job[row]]
+    held, promised = state.held[owner], state.promised[owner]
+    held[0] -= 1
+    held[1:] -= demand
+    if held[0] == promised[0]:
+        held[:] = promised
+    while at != ABSENT:
+        tree.running[at] -= 1
+        tree.reserved[at] -= demand
+        if tree.running[at] == 0:
+            tree.reserved[at] = tree.withheld[at]
+        at = int(tree.parent[at])
+
+
+def shift(state: ClusterState, rows: Ints, leaves: Ints) -> None:
+    """Running tasks go to other leaves of their machines, without being stopped."""
+    _count(state, rows, state.tasks.leaf[rows], -1)
+    state.tasks.leaf[rows] = leaves
+    _count(state, rows, leaves, 1)
+
+
+def settle(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
+    """Leaves for tasks that are to run on machines (n,): the wanted ones where there is room.
+
+    What was held back needs its old leaf again, which the solution may have given to another task.
+    """
+    tree = state.resources
+    found = leaf.copy()
+    inside = np.flatnonzero((leaf != ABSENT) & (leaf != machine))
+    crowded = np.bincount(leaf[inside], minlength=len(tree.alive)) > tree.slots
+    for place in np.unique(tree.machine[np.flatnonzero(crowded)]).tolist():
+        leaves = np.flatnonzero(tree.alive & tree.is_leaf & (tree.machine == place))
+        left = dict(zip(leaves.tolist(), tree.slots[leaves].tolist(), strict=True))
+        waiting = []
+        for at in inside[machine[inside] == place].tolist():
+            if left[int(leaf[at])] > 0:
+                left[int(leaf[at])] -= 1
+            else:
+                waiting.append(at)
+        for at in waiting:
+            roomiest = max(left, key=left.__getitem__)
+            left[roomiest] -= 1
+            found[at] = roomiest
+    return found
+
+
+def _hold(state: ClusterState, rows: Ints, sign: int) -> None:
+    """Count what principals hold."""
+    owner = state.jobs.principal[state.tasks.job[rows]]
+    np.add.at(state.held[:, 0], owner, sign)
+    np.add.at(state.held[:, 1:], owner, sign * state.tasks.demand[rows])
+    # As below.
+    idle = owner[state.held[owner, 0] == state.promised[owner, 0]]
+    state.held[idle] = state.promised[idle]
+
+
+def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:
+    tree = state.resources
+    demand = state.tasks.demand[rows]
+    at = leaves
+    while len(at):
+        np.add.at(tree.running, at, sign)
+        np.add.at(tree.reserved, at, sign * demand)
+        # Sums of floating-point numbers drift; where nothing runs, nothing is reserved but what is withheld.
+        idle = at[tree.running[at] == 0]
+        tree.reserved[idle] = tree.withheld[idle]
+        above = tree.parent[at]
+        demand, at = demand[above != ABSENT], above[above != ABSENT]
+
+
+def withhold(state: ClusterState, machine: int, amounts: Floats) -> None:
+    """Keep so much of a machine (DIMENSIONS,) from tasks, instead of what was kept before."""
+    tree = state.resources
+    more = amounts - tree.withheld[machine]
+    at = machine
+    while at != ABSENT:
+        tree.withheld[at] += more
+        tree.reserved[at] += more
+        at = int(tree.parent[at])
+    tree.withheld[machine] = amounts
+
+
+def promise(state: ClusterState, principal: int, amounts: Floats) -> None:
+    """Count so much (1 + DIMENSIONS,) as held by a principal beside its tasks, instead of what was before."""
+    state.held[principal] += amounts - state.promised[principal]
+    state.promised[principal] = amounts
+
+
+def emptiest_leaf(state: ClusterState, machine: int) -> int:
+    """The leaf of a machine with the most free slots, for a task that runs there already."""
+    tree = state.resources
+    leaves = np.flatnonzero(tree.alive & tree.is_leaf & (tree.machine == machine))
+    free = tree.slots[leaves] - tree.running[leaves]
+    return int(leaves[np.argmax(free)])

@@ -1,0 +1,280 @@
+"""The cluster as a cost model and the flow network see it: tables of tasks, jobs and resources.
+
+For: reading in vectors. Changing it is the scheduler's part alone (``scheduler``); a cost model reads.
+Not for: what a solver works on, which is the flow network made from this (``network``).
+
+All row numbers are those of the tables here; ABSENT (-1) stands for none. Times are the scheduler's
+clock in seconds. See ``descriptors`` for the units of resources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dios.firmament.cluster.columns import ABSENT, FIRST_ROWS, Flags, Floats, Ints, Names, Rows
+from dios.firmament.descriptors import (
+    DIMENSIONS,
+    Inner,
+    JobDescriptor,
+    Level,
+    MachineDescriptor,
+    TaskDescriptor,
+)
+
+if TYPE_CHECKING:
+    from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+
+WAITING = 0
+RUNNING = 1
+
+
+class TaskTable(Rows):
+    """All tasks that wait or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        """Row in the table of jobs."""
+        self.status: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.machine: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        """Row of the machine where it runs, in the table of resources; ABSENT while it waits."""
+        self.leaf: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        """Row of the leaf (a core, a thread, or the machine itself) through which its flow goes."""
+        self.submitted: Floats = np.zeros(FIRST_ROWS)
+        self.waited: Floats = np.zeros(FIRST_ROWS)
+        """Seconds spent waiting before the present time of waiting began."""
+        self.since: Floats = np.zeros(FIRST_ROWS)
+        """When the present status began."""
+        self.ran: Floats = np.zeros(FIRST_ROWS)
+        """Seconds run before the present run: the work of earlier placements."""
+        self.demand: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
+        self.usage: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
+        """What was measured last; 0 when nothing was."""
+        self.priority: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.deadline: Floats = np.zeros(FIRST_ROWS)
+        """Infinity when there is none."""
+        self.equivalence: Ints = np.zeros(FIRST_ROWS, np.int64)
+        """Number in ``ClusterState.equivalences``."""
+        self.interference: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.restartable: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        self.descriptors: dict[int, TaskDescriptor] = {}
+        """By row: what does not fit into a column (blocks, constraints)."""
+
+    def waiting_time(self, rows: Ints, now: float) -> Floats:
+        """Seconds spent waiting in all, the present time included; shape (len(rows),)."""
+        present = np.where(self.status[rows] == WAITING, now - self.since[rows], 0.0)
+        return self.waited[rows] + present
+
+    def running_time(self, rows: Ints, now: float) -> Floats:
+        """Seconds run in all, earlier placements included; shape (len(rows),)."""
+        present = np.where(self.status[rows] == RUNNING, now - self.since[rows], 0.0)
+        return self.ran[rows] + present
+
+
+class JobTable(Rows):
+    """All jobs that have a task, or may get more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.principal: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.kind: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.tasks: Ints = np.zeros(FIRST_ROWS, np.int64)
+        """N_j: how many wait or run."""
+        self.running: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.finished: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.minimum: Ints = np.zeros(FIRST_ROWS, np.int64)
+        """E_j as given; the network takes no more than N_j."""
+        self.maximum: Ints = np.zeros(FIRST_ROWS, np.int64)
+        """F_j as given; ``COUNT_MAX`` when there is no limit."""
+        self.gang: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.affinity: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.submitted: Floats = np.zeros(FIRST_ROWS)
+        self.descriptors: dict[int, JobDescriptor] = {}
+
+
+class ResourceTable(Rows):
+    """The tree of resources: cluster, racks, machines and what is inside of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parent: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        self.level: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.is_leaf: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        self.machine: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        """Row of the machine to which it belongs (itself for a machine); ABSENT above machines."""
+        self.rack: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        """Row of the rack above; ABSENT for the cluster."""
+        self.slots: Ints = np.zeros(FIRST_ROWS, np.int64)
+        """K at machines; its share of K at leaves; the sum below at racks and the cluster."""
+        self.running: Ints = np.zeros(FIRST_ROWS, np.int64)
+        """Tasks that run at or below it."""
+        self.capacity: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
+        """At machines, and summed at racks and the cluster; a share at leaves. 0: not known."""
+        self.reserved: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
+        """The sum of the demands of the tasks that run there, and what is withheld."""
+        self.withheld: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
+        """At machines, and summed above: kept for jobs that were admitted over time (Packer)."""
+        self.machine_type: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        self.usable: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        """False while a machine is drained: what runs stays, nothing comes."""
+        self.names: dict[int, str] = {}
+        self.labels: dict[int, dict[str, str]] = {}
+        """By a machine's row."""
+        self.children: dict[int, list[int]] = {}
+
+    def at(self, level: Level) -> Ints:
+        """The rows of one level, ascending."""
+        return np.flatnonzero(self.alive & (self.level == level))
+
+    def leaves(self) -> Ints:
+        """The rows through which flow leaves for the sink."""
+        return np.flatnonzero(self.alive & self.is_leaf)
+
+
+@dataclass
+class ClusterState:
+    """Everything that a cost model may look at."""
+
+    now: float = 0.0
+    tasks: TaskTable = field(default_factory=TaskTable)
+    jobs: JobTable = field(default_factory=JobTable)
+    resources: ResourceTable = field(default_factory=ResourceTable)
+    equivalences: Names = field(default_factory=Names)
+    principals: Names = field(default_factory=Names)
+    held: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
+    """By principal, at least as many rows as there are: its running tasks, the sum of their demands, and both
+    of its jobs that were admitted over time."""
+    promised: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
+    """The same of those jobs alone."""
+    machine_types: Names = field(default_factory=Names)
+    knowledge: KnowledgeBase | None = None
+    """Profiles measured so far; None where nobody measures."""
+    cluster: int = field(init=False)
+    """Row of the cluster vertex X."""
+    machine_ids: dict[int, int] = field(default_factory=dict)
+    """The identifier of the machine at a row."""
+    _machine_rows: dict[int, int] = field(default_factory=dict)
+    _rack_rows: dict[str, int] = field(default_factory=dict)
+    _next_resource: int = 0
+
+    def __post_init__(self) -> None:
+        self.cluster = self._resource(ABSENT, Level.CLUSTER, "cluster")
+
+    # The tree -------------------------------------------------------------------------------------
+
+    def add_machine(self, machine: MachineDescriptor) -> int:
+        """Put a machine, its inner tree and if need be its rack into the tree; returns its row.
+
+        Raises:
+            ValueError: a machine of this identifier is there.
+        """
+        if machine.machine in self._machine_rows:
+            raise ValueError(f"machine {machine.name} ({machine.machine}) is there already")
+        rack = self._rack_rows.get(machine.rack)
+        if rack is None:
+            rack = self._resource(self.cluster, Level.RACK, machine.rack or "rack")
+            self._rack_rows[machine.rack] = rack
+            self.resources.rack[rack] = rack
+        row = self._resource(rack, Level.MACHINE, machine.name)
+        table = self.resources
+        self._machine_rows[machine.machine] = row
+        self.machine_ids[row] = machine.machine
+        table.rack[row], table.machine[row], table.usable[row] = rack, row, True
+        table.machine_type[row] = self.machine_types.number(machine.machine_type)
+        table.labels[row] = dict(machine.labels)
+        leaves: list[int] = []
+        self._add_inner(row, row, machine.inner, leaves)
+        _share_out(table, row, leaves or [row], machine)
+        for above in (rack, self.cluster):
+            table.slots[above] += machine.slots
+            table.capacity[above] += machine.capacity
+        return row
+
+    def remove_machine(self, machine: int) -> list[int]:
+        """Take a machine out; returns the rows that were freed, its own last.
+
+        No task may run there any more. A rack that is empty stays until the cluster is gone.
+        """
+        row = self._machine_rows.pop(machine)
+        del self.machine_ids[row]
+        table = self.resources
+        for above in (int(table.parent[row]), self.cluster):
+            table.slots[above] -= table.slots[row]
+            table.capacity[above] -= table.capacity[row]
+        table.children[int(table.parent[row])].remove(row)
+        freed = self.below(row)
+        for each in freed:
+            table.children.pop(each, None)
+            table.names.pop(each, None)
+            table.labels.pop(each, None)
+            table.remove(int(table.id[each]))
+        return freed
+
+    def principal(self, name: str) -> int:
+        """The number of a principal, given at its first use."""
+        number = self.principals.number(name)
+        if number >= len(self.held):
+            self.held = np.concatenate([self.held, np.zeros_like(self.held)])
+            self.promised = np.concatenate([self.promised, np.zeros_like(self.promised)])
+        return number
+
+    def machine_row(self, machine: int) -> int:
+        """The row of a machine by its identifier, or ABSENT."""
+        return self._machine_rows.get(machine, ABSENT)
+
+    def below(self, row: int) -> list[int]:
+        """The rows of the subtree, children before their parents, ``row`` itself last."""
+        found = [each for child in self.resources.children.get(row, ()) for each in self.below(child)]
+        return [*found, row]
+
+    def _add_inner(self, parent: int, machine: int, inner: tuple[Inner, ...], leaves: list[int]) -> None:
+        for part in inner:
+            row = self._resource(parent, part.level, part.name)
+            self.resources.machine[row] = machine
+            self.resources.rack[row] = self.resources.rack[machine]
+            self.resources.machine_type[row] = self.resources.machine_type[machine]
+            if part.children:
+                self._add_inner(row, machine, part.children, leaves)
+            else:
+                leaves.append(row)
+
+    def _resource(self, parent: int, level: Level, name: str) -> int:
+        table = self.resources
+        row = table.add(self._next_resource)
+        self._next_resource += 1
+        for column in (table.slots, table.running, table.capacity, table.reserved, table.withheld):
+            column[row] = 0
+        table.parent[row], table.level[row], table.is_leaf[row] = parent, level, False
+        table.machine[row] = table.rack[row] = table.machine_type[row] = ABSENT
+        table.usable[row] = True
+        table.names[row] = name
+        table.children[row] = []
+        if parent != ABSENT:
+            table.children[parent].append(row)
+        return row
+
+    def available(self, rows: Ints) -> Floats:
+        """What is not reserved there, shape (n, DIMENSIONS); infinity where nothing is known."""
+        table = self.resources
+        capacity = table.capacity[rows]
+        return np.where(capacity > 0, capacity - table.reserved[rows], np.inf)
+
+
+def _share_out(table: ResourceTable, machine: int, leaves: list[int], given: MachineDescriptor) -> None:
+    """Divide a machine's slots and resources evenly between its leaves, and sum up in between."""
+    table.slots[machine] = given.slots
+    table.capacity[machine] = given.capacity
+    for number, leaf in enumerate(leaves):
+        table.is_leaf[leaf] = True
+        if leaf == machine:
+            continue
+        slots = given.slots // len(leaves) + (number < given.slots % len(leaves))
+        share = np.array(given.capacity) / len(leaves)
+        above = leaf
+        while above != machine:
+            table.slots[above] += slots
+            table.capacity[above] += share
+            above = int(table.parent[above])

@@ -1,0 +1,111 @@
+"""How shares outlive a coordinator: they are told to all nodes, and kept in a durable object of each.
+
+For: ``coordinator.loop``. Not for: what they say (``policies.ledger``), nor rates (``coordinator.rates``).
+
+Each node holds the newest that it was told. Its own coordinator, which need not be the one that schedules,
+stores that, and tells it to the node again after a restart; so whoever schedules next finds it at home.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from dios.errors import DiosError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dios.client.trio.node import AsyncNode, AsyncReference
+    from dios.wire.messages import Guarantee, Metered, Rate
+
+SHARES: Final = "shares"
+"""The label of the durable object in which a node keeps them."""
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    shares: bytes
+
+
+class Sharing:
+    """The newest shares that this coordinator knows of."""
+
+    def __init__(self, node: AsyncNode) -> None:
+        self._node = node
+        self._told: dict[str, int] = {}
+        """Which version each node has, as far as this one knows."""
+        self._storing = trio.Lock()
+        self._stored = 0
+        self.version = 0
+        self.shares = b""
+
+    async def begin(self) -> None:
+        """Find what was kept in earlier lives, and tell the own node."""
+        kept = self._object()
+        data = await kept.read_bytes() if kept is not None else b""
+        if data:
+            try:
+                found = msgspec.msgpack.decode(data, type=_Stored)
+            except msgspec.DecodeError as error:
+                sys.stderr.write(f"coordinator: beginning with no shares known: {error}\n")
+            else:
+                self.version, self.shares, self._stored = found.version, found.shares, found.version
+        try:
+            told = await self._node.govern(shares_version=self.version, shares=self.shares)
+            await self.learn(told.shares_version, told.shares)
+        except DiosError as error:
+            sys.stderr.write(f"coordinator: shares are not told to the node, or not kept: {error}\n")
+
+    async def learn(self, version: int, shares: bytes) -> bool:
+        """Keep these where they are newer; whether they are. They are known also where storing them fails."""
+        if version <= self.version or not shares:
+            return False
+        self.version, self.shares = version, shares
+        await self._store()
+        return True
+
+    async def hand_on(self, shares: bytes) -> None:
+        """Keep new ones, for the own node and, with the next rates, for all; returns once they are stored."""
+        await self.learn(max(self.version + 1, time.time_ns() // 1_000_000), shares)
+        await self._node.govern(shares_version=self.version, shares=self.shares)
+
+    async def govern(
+        self,
+        name: str,
+        host: str,
+        rates: Iterable[Rate],
+        guarantees: Iterable[Guarantee],
+        *,
+        lease_ms: int,
+    ) -> Metered:
+        """Tell a node its rates and guarantees, and shares that it does not have; what it has moved.
+
+        ``host`` is the node as a call names it.
+        """
+        fresh = self._told.get(name) != self.version
+        metered = await self._node.govern(
+            host,
+            rates,
+            lease_ms=lease_ms,
+            shares_version=self.version,
+            shares=self.shares if fresh else b"",
+            guarantees=guarantees,
+        )
+        self._told[name] = metered.shares_version
+        return metered
+
+    def _object(self) -> AsyncReference | None:
+        return next((one for one in self._node.inputs if one.label == SHARES), None)
+
+    async def _store(self) -> None:
+        kept = self._object()
+        async with self._storing:
+            if kept is not None and self._stored < self.version:
+                data = _Stored(self.version, self.shares)
+                await kept.write_bytes(msgspec.msgpack.encode(data))
+                self._stored = data.version

@@ -1,0 +1,330 @@
+"""A coordinator follows the tasks of admitted jobs on its own node: what each takes, second by second.
+
+For: ``coordinator.loop``, which asks it to look once a second while there is any. Not for: all other tasks,
+which the observer samples now and then, and not for what is made of courses (``courses``).
+
+Of processors, memory and disks it sees what the task's processes do. What a task stores durably is written
+by its node, and what it moves to and from others is moved by its node: that stands on the node's meters. They
+have an account for a task while it is at an end of a guarantee, and one for all else of its principal. So of
+a task that was the only one of its principal on the node at each look all is known that it stored and
+received; of others what is on their own account, and no more is told of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError, InvalidError
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
+from dios.firmament.monitor.task_probe import TaskProbe, TaskReading
+from dios.wire.messages import BoardRows, Meter, Occupant
+from dios.wire.types import TaskState, Traffic
+
+if TYPE_CHECKING:
+    from dios.client.trio.node import AsyncNode
+
+_LOOK_S: Final = 1.0
+_MS: Final = 1_000_000
+_SPAN_MS: Final = 500
+"""What was taken in less is averaged over this: moments tell nothing about a second."""
+_LETTER_BYTES_MAX: Final = 4
+_UNREAD: Final = "bytes read and written"
+"""How a reading's complaint begins where the system does not tell."""
+
+
+def job_of(row: Occupant) -> str:
+    """The name of the job whose member a task is: its class is the job's name and the member's.
+
+    Both together may have been too long for that: then the end is not there, nor what it has of the job's.
+    """
+    named = row.work.equivalence or row.label
+    ends = [f"/{row.work.member}"]
+    if len(named.encode()) > limits.NODE_NAME_BYTES_MAX - _LETTER_BYTES_MAX:
+        ends += [f"/{row.work.member[:letters]}" for letters in range(len(row.work.member) - 1, -1, -1)]
+    return next((named.removesuffix(end) for end in ends if named.endswith(end)), "") or named
+
+
+def known_as(job: str) -> str:
+    """A job's name as its tasks have it, if it is as long as can be told alone, or longer."""
+    return job.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore")
+
+
+def is_followed(row: Occupant) -> bool:
+    """Whether a task is one of an admitted job."""
+    return bool(row.work.reservation and row.work.member)
+
+
+def _counts(row: Occupant) -> bool:
+    """Whether a task may be behind what its principal's account moves; the coordinator itself is not."""
+    return row.state is not TaskState.ENDED and row.pid != os.getpid()
+
+
+class _Meters:
+    """A node's meters at one moment."""
+
+    def __init__(self, meters: Iterable[Meter]) -> None:
+        self.tasks: dict[int, dict[Traffic, int]] = {}
+        self.others: dict[str, dict[Traffic, int]] = {}
+        """By principal: what is on no task's account."""
+        for meter in meters:
+            kept = self.tasks.setdefault(meter.task, {}) if meter.task else None
+            if kept is None:
+                kept = self.others.setdefault(meter.principal, {})
+            kept[meter.traffic] = meter.moved
+
+
+class _Task:
+    """One task, and how it was at the last look."""
+
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
+        """By the clock of looks; what is known of it until it is known to run."""
+        self.runs = False
+        self.recording = Recording()
+        self.alone: Recording | None = Recording()
+        """What it moved if its principal's account is its own; None once another task may be behind that."""
+        self.probe = TaskProbe()
+        self.looked_ms = 0
+        self.reading: TaskReading | None = None
+        self.peak = 0
+        self._own: dict[Traffic, int] = {}
+        self._others: dict[Traffic, int] | None = None
+
+    def span_to(self, age_ms: int) -> tuple[int, int]:
+        """From the last look to now; and as what it counts."""
+        begin, self.looked_ms = self.looked_ms, max(self.looked_ms, age_ms)
+        return begin, max(_SPAN_MS, self.looked_ms - begin)
+
+    @property
+    def followed(self) -> bool:
+        """Whether its node's meters were read before it ended."""
+        return self._others is not None
+
+    def moved(self, own: dict[Traffic, int], others: dict[Traffic, int]) -> tuple[dict[Traffic, int], ...]:
+        """Since the last look: on its own account, and on the one of all else of its principal."""
+        mine: dict[Traffic, int] = {}
+        for traffic, now in own.items():
+            before = self._own.get(traffic, 0)
+            # One that runs back is of an account that was closed meanwhile, and opened again.
+            mine[traffic] = now - before if now >= before else now
+        theirs = {
+            traffic: max(0, now - self._others.get(traffic, 0)) if self._others is not None else 0
+            for traffic, now in others.items()
+        }
+        # An account that is not there now may come again.
+        self._own |= own
+        self._others = {**(self._others or {}), **others}
+        return mine, theirs
+
+
+class Tracer:
+    """Makes courses of the tasks of admitted jobs on one node, for its coordinator's knowledge."""
+
+    def __init__(self, knowledge: KnowledgeBase) -> None:
+        self._knowledge = knowledge
+        self._rows: dict[int, Occupant] = {}
+        self._cpus = 1
+        self._crowded: set[str] = set()
+        """Principals of which more than one task runs here, or ran at the last board."""
+        self._tasks: dict[int, _Task] = {}
+        self._done: set[int] = set()
+        self._problem = ""
+        self.fresh = False
+        """Whether there are courses that nobody has stored yet; whoever stores them says no."""
+        self._news = trio.Event()
+
+    async def run(self, node: AsyncNode, lock: trio.Lock) -> None:
+        """Look each second while there is anything to look at; until cancelled.
+
+        Args:
+            node: this one, which is asked for its meters.
+            lock: held while the knowledge is changed.
+        """
+        while True:
+            # What was on the meters before a task began is known the better the sooner it is looked at.
+            with trio.move_on_after(_LOOK_S):
+                await self._news.wait()
+            self._news = trio.Event()
+            if not self.busy:
+                continue
+            meters: tuple[Meter, ...] | None = None
+            try:
+                meters = (await node.govern()).meters
+            except DiosError as error:
+                self._tell(f"what tasks move is not known: {error}")
+            look = partial(self.look, meters, time.monotonic_ns(), time.time_ns())
+            courses = await trio.to_thread.run_sync(look)
+            async with lock:
+                self.take_in(courses)
+
+    def take_in(self, courses: Iterable[Course]) -> None:
+        """Add courses to the knowledge; one that makes no sense is left out, and told."""
+        for course in courses:
+            try:
+                self._knowledge.add_course(course)
+                self.fresh = True
+            except InvalidError as error:
+                self._tell(f"the course of a task makes no sense: {error}")
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            sys.stderr.write(f"coordinator: {problem}\n")
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to look at."""
+        return any(task not in self._done for task in self._rows)
+
+    def heard(self, board: BoardRows, now_ns: int) -> None:
+        """Take in the node's own board, as soon as it is there: ages on it are of that moment."""
+        rows = [row for row in board.tasks if is_followed(row)]
+        self._rows = {row.id: row for row in rows}
+        self._cpus = max(1, board.cpus)
+        running = Counter(row.principal for row in board.tasks if _counts(row))
+        self._crowded = {principal for principal, count in running.items() if count > 1}
+        self._done &= self._rows.keys()
+        self._tasks = {task: one for task, one in self._tasks.items() if task in self._rows}
+        for row in rows:
+            if row.state is TaskState.ENDED:
+                continue
+            task = self._tasks.get(row.id)
+            if task is None and len(self._tasks) < limits.COURSES_FOLLOWED_MAX:
+                task = self._tasks[row.id] = _Task(now_ns)
+                self._news.set()
+            if task is not None and not task.runs and row.state is not TaskState.STARTING:
+                task.runs, task.began_ns = True, now_ns - row.age_ms * _MS
+
+    def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[Course]:
+        """Look at each task that runs; the courses of those that have ended.
+
+        Args:
+            meters: the node's own, of this moment; None where it did not tell.
+            now_ns: by the same clock as ``heard``.
+            wall_ns: the same moment in nanoseconds since 1970.
+        """
+        moved = None if meters is None else _Meters(meters)
+        found: list[Course] = []
+        for number, row in self._rows.items():
+            if number in self._done:
+                continue
+            if row.state is TaskState.ENDED:
+                self._done.add(number)
+                # An earlier coordinator of this node may have seen it end.
+                if not self._is_known(row):
+                    # Of one that nobody saw run, the board alone tells: it has ended just now.
+                    task = self._tasks.pop(number, None) or _Task(now_ns - row.age_ms * _MS)
+                    began_ns = max(0, wall_ns - (now_ns - task.began_ns))
+                    found.append(self._end(row, task, moved, began_ns))
+            elif (running := self._tasks.get(number)) is not None:
+                if row.pid:
+                    self._sample(running, row, moved, now_ns)
+                elif moved is not None:
+                    # What is on its principal's account now is not its own.
+                    running.moved({}, moved.others.get(row.principal, {}))
+        return found
+
+    def _is_known(self, row: Occupant) -> bool:
+        return self._knowledge.courses.knows(row.principal, job_of(row), row.work.member, row.id)
+
+    def _sample(self, task: _Task, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
+        reading = task.probe.look(now_ns, (row.pid,))
+        if not reading.processes:
+            return
+        begin, span = task.span_to((now_ns - task.began_ns) // _MS)
+        before, task.reading = task.reading, reading
+        memory = reading.resident if before is None else max(reading.resident, before.resident)
+        values = {
+            Channel.CPU_MILLI: self._cpu(_wanted_ns(reading) - _wanted_ns(before), span),
+            # Between two looks it may have had more than at any of them: the kernel keeps the most.
+            Channel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
+        }
+        task.peak = max(task.peak, reading.peak)
+        written = 0
+        if not any(why.startswith(_UNREAD) for why in reading.missing):
+            values[Channel.DISK_READ] = _rate(reading.read - (before.read if before else 0), span)
+            written = max(0, reading.written - (before.written if before else 0))
+        self._record(task, row, moved, written, (begin, task.looked_ms, span), values)
+
+    def _end(self, row: Occupant, task: _Task, moved: _Meters | None, began_ns: int) -> Course:
+        if not task.followed:
+            # Nobody looked: what its principal moved meanwhile is not known.
+            task.alone = None
+        begin, span = task.span_to(row.age_ms)
+        cpu_ns = task.reading.cpu_ns if task.reading else 0
+        memory = task.reading.resident if task.reading else 0
+        values = {
+            Channel.CPU_MILLI: self._cpu(row.cpu_ms * _MS - cpu_ns, span),
+            Channel.MEMORY: max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0),
+        }
+        self._record(task, row, moved, 0, (min(begin, row.age_ms), row.age_ms, span), values)
+        instant_s, told = task.recording.values(row.age_ms)
+        if task.alone is not None:
+            told |= task.alone.values(row.age_ms)[1]
+        return Course(
+            row.principal,
+            job_of(row),
+            row.work.member,
+            self._knowledge.node,
+            row.work.reservation,
+            row.id,
+            began_ns,
+            row.age_ms,
+            instant_s,
+            told,
+            row.completed,
+        )
+
+    def _record(
+        self,
+        task: _Task,
+        row: Occupant,
+        moved: _Meters | None,
+        written: int,
+        span: tuple[int, int, int],
+        values: dict[Channel, int],
+    ) -> None:
+        """Take in a span: begin, end, and how long it counts; ``written`` by the task's processes."""
+        begin, end, length = span
+        if moved is None or row.principal in self._crowded:
+            task.alone = None
+        own = moved.tasks.get(row.id, {}) if moved else {}
+        mine, others = task.moved(own, moved.others.get(row.principal, {}) if moved else {})
+        stored, received = mine.get(Traffic.STORE, 0), mine.get(Traffic.IN, 0)
+        if own:
+            values[Channel.SENT] = _rate(mine.get(Traffic.OUT, 0), length)
+            values[Channel.RECEIVED] = _rate(received, length)
+        # That nothing was written by a pure task itself says nothing: its node writes for it.
+        if written or Traffic.STORE in own:
+            values[Channel.DISK_WRITE] = _rate(written + stored, length)
+        task.recording.span(begin, end, values)
+        if task.alone is not None:
+            alone = {
+                Channel.DISK_WRITE: _rate(written + stored + others.get(Traffic.STORE, 0), length),
+                Channel.RECEIVED: _rate(received + others.get(Traffic.IN, 0), length),
+            }
+            task.alone.span(begin, end, alone)
+
+    def _cpu(self, ran_ns: int, span_ms: int) -> int:
+        """Thousandths of a processor; never more than there are."""
+        return min(max(0, ran_ns) * 1000 // (span_ms * _MS), self._cpus * 1000)
+
+
+def _wanted_ns(reading: TaskReading | None) -> int:
+    """For how long it was on a processor or waited for one."""
+    return 0 if reading is None else reading.cpu_ns + reading.wait_ns
+
+
+def _rate(amount: int, span_ms: int) -> int:
+    """In a second; rounded up, as a little is not nothing."""
+    return -(-max(0, amount) * 1000 // span_ms)

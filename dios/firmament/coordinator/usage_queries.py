@@ -1,0 +1,108 @@
+"""What the desk answers to `dios pack learn`: the courses of a job's tasks, as the knowledge base has them.
+
+For: ``coordinator.desk``. Not for: measuring (``coordinator.tracing``), or the job that is made of the answer
+(``dios.packer.job.learned``).
+
+An answer holds as many members as fit; ``next`` says where the following question has to begin, and is None
+when there are no more. Values stand as steps: instant, and what holds from there on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from dios import limits
+from dios.errors import InvalidError, NotPermittedError
+from dios.firmament.coordinator.task_tracer import known_as
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.usage_profile import Channel
+from dios.firmament.knowledge.usage_profiles import Member
+from dios.wire.messages import Asked
+
+_NAMED: Final = 20
+"""Jobs that an error names."""
+_ROOM: Final = limits.ADVICE_BYTES_MAX - limits.KIB
+"""Of an answer, for members."""
+
+
+class _Wanted(msgspec.Struct):
+    """What `dios pack learn` asks for."""
+
+    job: str
+    principal: str = ""
+    begin: int = 0
+
+
+def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, object]) -> dict[str, object]:
+    """The courses of a job's tasks in its last runs.
+
+    Raises:
+        InvalidError: no run of such a job is known; the message names those that are.
+        NotPermittedError: the asker may not see another's jobs.
+    """
+    try:
+        wanted = msgspec.convert(question, type=_Wanted)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"a question about a job that makes no sense: {error}") from None
+    whose = wanted.principal or asked.principal
+    if whose != asked.principal and not asked.ruler:
+        raise NotPermittedError("only the nodes' own user and root see what jobs of others took")
+    courses = None if knowledge is None else knowledge.courses
+    name = wanted.job
+    names = [] if courses is None else courses.names(whose, name)
+    if courses is not None and not names:
+        name = known_as(name)
+        names = courses.names(whose, name)
+    if courses is None or not names:
+        raise InvalidError(_unknown(wanted.job, [] if courses is None else courses.jobs(whose)))
+    shown: list[dict[str, object]] = []
+    room = _ROOM
+    for member in courses.each(whose, name, names[max(0, wanted.begin) :]):
+        told = _told(member)
+        room -= len(json.dumps(told))
+        if room < 0 and shown:
+            break
+        shown.append(told)
+    end = max(0, wanted.begin) + len(shown)
+    return {
+        "ok": True,
+        "job": wanted.job,
+        "principal": whose,
+        "runs": courses.runs(whose, name),
+        "members": shown,
+        "next": end if end < len(names) else None,
+    }
+
+
+def _told(member: Member) -> dict[str, object]:
+    channels = member.highest.values
+    return {
+        "member": member.name,
+        "runs": member.runs,
+        "completed": member.completed,
+        "start_s": member.start_s,
+        "length_s": member.length_s,
+        "instant_s": member.highest.instant_s,
+        "machines": list(member.machines),
+        "values": {channel.name.lower(): steps_of(values) for channel, values in sorted(channels.items())},
+        "unmeasured": [channel.name.lower() for channel in Channel if channel not in channels],
+    }
+
+
+def steps_of(values: Sequence[int]) -> list[tuple[int, int]]:
+    """Where values change, and to what."""
+    return [(at, value) for at, value in enumerate(values) if at == 0 or value != values[at - 1]]
+
+
+def _unknown(job: str, known: list[str]) -> str:
+    if not known:
+        return (
+            f"nothing is known of {job!r}, nor of any other job of yours: `dios run JOB.toml` runs one, and "
+            "what its tasks take is measured"
+        )
+    others = f" and {len(known) - _NAMED} others" if len(known) > _NAMED else ""
+    return f"nothing is known of {job!r}; known are {', '.join(known[:_NAMED])}{others}"

@@ -1,0 +1,93 @@
+"""Which machines a task cannot use, and for what reason; each machine counts for the first that holds.
+
+Not for: machines that it could use and that are full (``explain_task``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.descriptors import Constraint, Level, Resources
+from dios.firmament.explain.explanation import Excluded
+from dios.firmament.policies.restrictions import Restrictions, allowed_by_affinity
+from dios.wire.types import Affinity, Operator
+
+_APART = {
+    Affinity.SPREAD_NODES: "the job runs there already, and its tasks have to be on different machines",
+    Affinity.SPREAD_RACKS: "the job runs in that rack already, and its tasks have to be in different ones",
+    Affinity.SAME_NODE: "not the machine on which the job's tasks come together",
+    Affinity.SAME_RACK: "not in the rack in which the job's tasks come together",
+}
+
+
+def excluded_machines(
+    state: ClusterState, restrictions: Restrictions, task: int, reachable: Flags
+) -> tuple[list[Excluded], Flags]:
+    """Reasons with counts, and by resource row the machines that remain.
+
+    ``task`` is the task's row, ``reachable`` by resource row where any way leads at all.
+    """
+    tree, tasks = state.resources, state.tasks
+    left = np.zeros(len(tree.alive), np.bool_)
+    left[tree.at(Level.MACHINE)] = True
+    found: list[Excluded] = []
+
+    def out(which: Flags, reason: str) -> None:
+        nonlocal left
+        count = int(np.count_nonzero(left & which))
+        if count:
+            found.append(Excluded(count, reason))
+            left = left & ~which
+
+    described = tasks.descriptors[task]
+    rows = np.arange(len(tree.alive))
+    if described.pinned is not None:
+        out(rows != state.machine_row(described.pinned), f"the task is pinned to machine {described.pinned}")
+    for constraint in described.constraints:
+        if constraint.hard:
+            out(~restrictions.labels.matches(constraint, len(rows)), _unmet(constraint))
+    demand, known = tasks.demand[task], tree.capacity > 0
+    for at, name in enumerate(Resources._fields):
+        out(
+            known[:, at] & (tree.capacity[:, at] < demand[at]), f"too small: {_want(name, float(demand[at]))}"
+        )
+    out(tree.slots == 0, "without slots")
+    out(~tree.usable, "drained: what runs there stays, nothing comes")
+    job = int(tasks.job[task])
+    affinity = Affinity(int(state.jobs.affinity[job]))
+    if affinity != Affinity.NONE:
+        out(~allowed_by_affinity(state, job, left), _APART[affinity])
+    refused = np.isin(rows, _rows(state, restrictions.refusals(task, state.now)))
+    out(refused, "refused the task a short while ago")
+    free = state.available(rows)
+    for at, name in enumerate(Resources._fields):
+        out(free[:, at] < demand[at], f"not enough free: {_want(name, float(demand[at]))}")
+    out(~reachable, "the cost model offers no way there")
+    return found, left
+
+
+def _rows(state: ClusterState, machines: list[int]) -> Ints:
+    rows = np.array([state.machine_row(machine) for machine in machines], np.int64)
+    known: Ints = rows[rows != ABSENT]
+    return known
+
+
+def _want(name: str, amount: float) -> str:
+    if name == "cpus":
+        return f"{amount:g} CPUs are wanted"
+    unit = "B" if name == "memory" else "B/s"
+    power = min(int(np.log2(max(amount, 1))) // 10, 4)
+    prefix = ["", "Ki", "Mi", "Gi", "Ti"][power]
+    return f"{amount / 1024**power:.3g} {prefix}{unit} of {name.replace('_', ' ')} are wanted"
+
+
+def _unmet(constraint: Constraint) -> str:
+    key, value = constraint.key, constraint.value
+    return {
+        Operator.EQUAL: f"lack {key}={value}",
+        Operator.UNEQUAL: f"have {key}={value}",
+        Operator.PRESENT: f"have no label {key}",
+        Operator.ABSENT: f"have the label {key}",
+    }[constraint.operator]

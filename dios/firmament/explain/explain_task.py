@@ -1,0 +1,377 @@
+"""Makes an explanation: rehearses a round, follows the task's flow, and tries what would be enough.
+
+For: ``FlowScheduler.explain``. Not for: the words' layout (``explain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
+from dios.firmament.descriptors import Level
+from dios.firmament.explain.excluded import excluded_machines
+from dios.firmament.explain.explanation import Enough, Excluded, Explanation, Place, Step
+from dios.firmament.explain.network_paths import FAR, WhatIf, ways_from
+from dios.firmament.network.export import VertexNames
+from dios.firmament.network.flow_trace import trace
+from dios.firmament.network.task_rows import CONTINUE, UNSCHEDULED
+from dios.firmament.network.vertices import SINK, VertexKind, Vertices
+from dios.firmament.policies.gangs import GangBook, needed
+from dios.firmament.policies.restrictions import Restrictions
+from dios.firmament.rounds.round_maker import Outcome
+
+PLACES = 4
+"""How many of the best machines are told."""
+
+TRIED = 3
+"""How many of them are tried with one more slot."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What an explanation is about."""
+
+    state: ClusterState
+    restrictions: Restrictions
+    outcome: Outcome
+    vertices: Vertices
+    names: VertexNames
+    task: int
+    """Row."""
+    round: int
+    model: str
+    remark: Callable[[int], str]
+    """The model's words about a resource row."""
+    growth: Callable[[], float]
+    """By how much the cost of waiting grows each second."""
+    algorithm: str
+
+
+def explain_task(subject: Subject) -> Explanation:
+    """Everything about one task that takes part in the rehearsed round."""
+    found = _Explainer(subject)
+    return found.running() if found.runs else found.waiting()
+
+
+def _spelled(seconds: float) -> str:
+    """A time for people."""
+    for unit, length, most in (("s", 1, 120), ("min", 60, 120), ("hours", 3600, 48), ("days", 86400, 1000)):
+        if seconds < most * length:
+            return f"about {seconds / length:.3g} {unit}"
+    return "years"
+
+
+def left_out(
+    state: ClusterState, gangs: GangBook, task: int, number: int, model: str, turn: str
+) -> Explanation:
+    """About a task that does not take part: of a gang without room, or with too many other misfits.
+
+    ``turn`` says why it is not its principal's turn; empty where it is.
+    """
+    job = int(state.tasks.job[task])
+    need = int(needed(state, np.array([job]))[0])
+    if turn:
+        reason = turn
+    elif need:
+        slots = int(state.resources.slots[state.cluster])
+        reason = f"its gang needs {need} places at once, and the cluster has {slots} slots in all"
+        pause = gangs.paused_until(job)
+        if need <= slots and pause > state.now:
+            reason = f"no room was found for its gang of {need}; the next try is in {pause - state.now:.3g} s"
+        elif need <= slots:
+            reason = f"the {need} tasks of its gang come after gangs that are more urgent"
+    else:
+        reason = "tasks of many kinds did not fit where they were placed; it takes part when some of them run"
+    machines = len(state.resources.at(Level.MACHINE))
+    ids = int(state.tasks.id[task]), int(state.jobs.id[job])
+    return Explanation(*ids, "waits", reason, None, number, model, 0, total_machines=machines)
+
+
+class _Explainer:
+    def __init__(self, subject: Subject) -> None:
+        outcome = subject.outcome
+        self.subject, self.outcome = subject, outcome
+        self.state, self.network = subject.state, outcome.network
+        self.index = int(np.searchsorted(outcome.plan.tasks, subject.task))
+        self.runs = bool(self.state.tasks.status[subject.task] == RUNNING)
+        self.taken = self._taken()
+        self.chosen = int(self.taken[self.index])
+        rows = self.network.rows
+        mine = np.arange(rows.start[self.index], rows.start[self.index + 1])
+        self.options = mine[rows.kind[mine] != UNSCHEDULED]
+        limited = [number for number, one in outcome.plan.filters.items() if one.limit is not None]
+        self.try_out = WhatIf(self.network, subject.names, subject.algorithm, limited)
+        self.ways = ways_from(
+            rows.target[self.options],
+            rows.cost[self.options],
+            self.network.upper,
+            self.network.vertices,
+            self.network.upper.capacity > 0,
+        )
+        self.leaf, self.length = self._leaves()
+        self.ahead: dict[int, str] = {}
+        self.cost = self._cost()
+
+    def _taken(self) -> Ints:
+        """The arc that each task uses, (n,): of those to the vertex where its unit goes, the cheapest."""
+        rows = self.network.rows
+        owner = rows.owner()
+        fits = rows.target == self.outcome.solved.target[owner]
+        order = np.lexsort((rows.cost, ~fits, owner))
+        found: Ints = order[rows.start[:-1]]
+        return found
+
+    # Places -----------------------------------------------------------------------------------------
+
+    def _leaves(self) -> tuple[Ints, Ints]:
+        """By resource row: the best leaf vertex of each machine, and what it costs to run there."""
+        upper, names = self.network.upper, self.subject.names
+        tree = self.state.resources
+        leaf = np.full(len(tree.alive), ABSENT, np.int64)
+        length = np.full(len(tree.alive), FAR, np.int64)
+        ends = np.flatnonzero((upper.head == SINK) & (upper.capacity > 0))
+        ends = ends[self.ways.length[upper.tail[ends]] < FAR]
+        total = self.ways.length[upper.tail[ends]] + upper.cost[ends]
+        machine = tree.machine[names.row[upper.tail[ends]]]
+        for at in np.argsort(-total, kind="stable").tolist():
+            leaf[machine[at]], length[machine[at]] = upper.tail[ends[at]], total[at]
+        return leaf, length
+
+    def _cost(self) -> int:
+        return sum(step.cost for step in self.path())
+
+    def path(self) -> list[Step]:
+        """The arcs of the task's unit in the rehearsed solution."""
+        rows, upper, name = self.network.rows, self.network.upper, self.subject.names
+        task = f"task {self.state.tasks.id[self.subject.task]}"
+        first = int(rows.target[self.chosen])
+        steps = [Step(task, name(first), int(rows.cost[self.chosen]))]
+        used = self.outcome.solved.flow > 0
+        ways = ways_from(np.array([first]), np.zeros(1, np.int64), upper, self.network.vertices, used)
+        leaf = int(self.outcome.leaf[self.index])
+        end = SINK
+        if leaf != ABSENT:
+            end = int(np.flatnonzero((name.row == leaf) & (name.kind == VertexKind.RESOURCE))[0])
+        arcs = ways.arcs(end, upper.tail)
+        if end != SINK:
+            arcs.append(int(np.flatnonzero((upper.tail == end) & (upper.head == SINK))[0]))
+        steps.extend(
+            Step(name(int(upper.tail[arc])), name(int(upper.head[arc])), int(upper.cost[arc])) for arc in arcs
+        )
+        return steps
+
+    def places(self, open_machines: Flags, other_than: int) -> list[Place]:
+        """The cheapest machines."""
+        tree = self.state.resources
+        rows = np.flatnonzero(open_machines & (self.length < FAR))
+        rows = rows[rows != other_than]
+        rows = rows[np.argsort(self.length[rows], kind="stable")][:PLACES]
+        return [
+            Place(
+                self.state.machine_ids[row],
+                tree.names[row],
+                int(self.length[row]),
+                int(self.length[row]) - self.cost,
+                int(tree.slots[row] - tree.running[row]),
+                self.full_arc(row),
+                self.subject.remark(row),
+            )
+            for row in rows.tolist()
+        ]
+
+    def full_arc(self, machine: int) -> str:
+        """The first arc without room on the way to a machine, or nothing."""
+        upper, name = self.network.upper, self.subject.names
+        leaf = int(self.leaf[machine])
+        arcs = self.ways.arcs(leaf, upper.tail)
+        arcs.append(int(np.flatnonzero((upper.tail == leaf) & (upper.head == SINK))[0]))
+        for arc in arcs:
+            if self.outcome.solved.flow[arc] >= upper.capacity[arc]:
+                there = f"{name(int(upper.tail[arc]))} -> {name(int(upper.head[arc]))}"
+                return f"no room on {there} ({upper.capacity[arc]} of {upper.capacity[arc]})"
+        return ""
+
+    # Answers ----------------------------------------------------------------------------------------
+
+    def waiting(self) -> Explanation:
+        """It waits: what it would take to run."""
+        excluded, open_machines = self._excluded()
+        places = self.places(open_machines, ABSENT)
+        target = int(self.outcome.leaf[self.index])
+        enough: list[Enough] = []
+        if not places:
+            reason = "no machine is left that it may use"
+        elif self.outcome.held[self.index]:
+            reason = "the cheapest place was given to tasks before it, or lacks resources other than slots"
+        elif target != ABSENT:
+            reason = (
+                f"room has appeared since the last round; the next one places it on {self._machine(target)}"
+            )
+        else:
+            enough = self._enough(places)
+            reason = self._reason(places, enough)
+        return self._explanation(reason, None, places, excluded, enough)
+
+    def running(self) -> Explanation:
+        """It runs: what it would take to move or stop it."""
+        excluded, open_machines = self._excluded()
+        here = int(self.state.tasks.machine[self.subject.task])
+        places = self.places(open_machines, here)
+        name = self.state.resources.names[here]
+        target = int(self.outcome.leaf[self.index])
+        moves = target == ABSENT or self.state.resources.machine[target] != here
+        if moves and not self.outcome.held[self.index]:
+            where = "stops it" if target == ABSENT else f"moves it to {self._machine(target)}"
+            reason = f"on {name}; the next round {where}"
+            enough = []
+        else:
+            enough = self._leaving(name)
+            reason = f"on {name}, which costs {self.cost}"
+            if places:
+                reason += f"; the best other place is {places[0].name} at {places[0].cost}"
+        return self._explanation(reason, self.state.machine_ids[here], places, excluded, enough)
+
+    def _excluded(self) -> tuple[list[Excluded], Flags]:
+        reachable = self.length < FAR
+        return excluded_machines(self.state, self.subject.restrictions, self.subject.task, reachable)
+
+    def _machine(self, leaf: int) -> str:
+        tree = self.state.resources
+        return tree.names[int(tree.machine[leaf])]
+
+    def _reason(self, places: list[Place], enough: list[Enough]) -> str:
+        best = places[0]
+        if best.cost > self.cost:
+            return f"waiting costs {self.cost}, and the best place, {best.name}, costs {best.cost}"
+        if best.full:
+            return (
+                f"the best place, {best.name}, would save {self.cost - best.cost}, but there is {best.full}"
+            )
+        if enough or self.outcome.plan.bounds.most[self.state.tasks.job[self.subject.task]] == 0:
+            return "others of its job come first"
+        return "its job runs as many tasks as it may at once"
+
+    def _explanation(
+        self,
+        reason: str,
+        machine: int | None,
+        places: list[Place],
+        excluded: list[Excluded],
+        enough: list[Enough],
+    ) -> Explanation:
+        subject, tasks = self.subject, self.state.tasks
+        return Explanation(
+            int(tasks.id[subject.task]),
+            int(self.state.jobs.id[tasks.job[subject.task]]),
+            "runs" if self.runs else "waits",
+            reason,
+            machine,
+            subject.round,
+            subject.model,
+            self.cost,
+            self.path(),
+            places,
+            len(self.state.resources.at(Level.MACHINE)),
+            excluded,
+            self._binding(places, enough),
+            enough,
+        )
+
+    def _binding(self, places: list[Place], enough: list[Enough]) -> str:
+        if self.runs or not places or not places[0].full:
+            return ""
+        best = places[0]
+        worth = next((one.worth for one in enough if one.machine == best.machine), None)
+        if worth is not None:
+            return f"{best.full}; one more slot there is worth {worth}"
+        first = self.ahead.get(best.machine)
+        return best.full if first is None else f"{best.full}; one more slot there may go to {first} first"
+
+    # What would be enough ---------------------------------------------------------------------------
+
+    def _enough(self, places: list[Place]) -> list[Enough]:
+        found = [one for place in places[:TRIED] if (one := self._slot(place)) is not None]
+        raised = self._raised()
+        return found if raised is None else [*found, raised]
+
+    def _slot(self, place: Place) -> Enough | None:
+        """One more slot at a machine, if that alone places the task in every best solution."""
+        arc = self.try_out.waiting_arc(self.index)
+        row = self.state.machine_row(place.machine)
+        if arc == ABSENT or place.cost >= self.cost:
+            return None
+        tree, names = self.state.resources, self.subject.names
+        leaf = int(self.leaf[row])
+        chain, above = {leaf}, int(names.row[leaf])
+        while above != ABSENT:
+            chain.add(int(np.flatnonzero((names.row == above) & (names.kind == VertexKind.RESOURCE))[0]))
+            above = int(tree.parent[above])
+        solution = self.try_out.with_slot(leaf, chain, arc)
+        if solution.status != "optimal":
+            return None
+        if solution.flow[arc]:
+            self._note_who_is_ahead(place.machine, solution.flow)
+            return None
+        worth = self.outcome.solved.cost - solution.cost
+        text = f"enough: one more slot on {place.name} (worth {worth})"
+        return Enough("slot", place.machine, None, worth, None, text)
+
+    def _note_who_is_ahead(self, machine: int, flow: Ints) -> None:
+        """The task that runs with the slot and waits without it, if there is one."""
+        rows = self.network.rows
+        waits = rows.kind == UNSCHEDULED
+        before = np.zeros(len(rows.target), np.bool_)
+        before[self.taken] = True
+        freed = np.flatnonzero(waits & before & (flow[: len(before)] == 0))
+        if len(freed):
+            task = rows.tasks[int(np.searchsorted(rows.start, freed[0], side="right")) - 1]
+            self.ahead[machine] = f"task {self.state.tasks.id[task]}"
+
+    def _raised(self) -> Enough | None:
+        """The cost of waiting that is as much as being placed costs everybody together."""
+        arc = self.try_out.waiting_arc(self.index)
+        if arc == ABSENT:
+            return None
+        solution = self.try_out.without(arc)
+        if solution.status != "optimal":
+            return None
+        gap = solution.cost - self.outcome.solved.cost
+        bound = int(self.network.rows.cost[arc]) + gap
+        growth = self.subject.growth()
+        seconds = gap / growth if growth > 0 else None
+        when = "" if seconds is None else f", in {_spelled(seconds)} as it grows now"
+        text = f"enough: that its waiting costs more than {bound} (now {bound - gap}){when}"
+        return Enough("waiting cost", None, bound, gap, seconds, text)
+
+    def _returns(self, flow: Ints) -> bool:
+        """Whether the task comes back to its machine by way of an aggregate."""
+        rows, tasks = self.network.rows, self.outcome.plan.tasks
+        arcs = len(rows.target)
+        leaf = trace(
+            self.state.resources,
+            self.subject.vertices,
+            self.network.upper,
+            flow[arcs:],
+            rows.target[np.flatnonzero(flow[:arcs])],
+            self.state.tasks.leaf[tasks],
+        )
+        place = int(leaf[self.index])
+        tree = self.state.resources
+        return place != ABSENT and tree.machine[place] == self.state.tasks.machine[self.subject.task]
+
+    def _leaving(self, name: str) -> list[Enough]:
+        rows = self.network.rows
+        stay = self.options[rows.kind[self.options] == CONTINUE]
+        if not len(stay) or self.chosen != stay[0]:
+            return []
+        solution = self.try_out.without(int(stay[0]))
+        if solution.status != "optimal" or self._returns(solution.flow):
+            return []
+        gap = solution.cost - self.outcome.solved.cost
+        bound = int(rows.cost[stay[0]]) + gap
+        text = f"it leaves {name} when staying costs more than {bound} (now {bound - gap})"
+        return [Enough("staying cost", None, bound, gap, None, text)]

@@ -1,0 +1,378 @@
+"""The knowledge base: what coordinators have learned about classes of tasks on types of machines (§6.5.3).
+
+For: cost models, which ask how a class runs somewhere or beside somebody, and coordinators, which add
+what they measured, forward it to their parents in batches, and keep all in a durable object.
+Not for: measuring (``profiling``), or for the object itself, which the coordinator writes.
+
+It is a pure value: no threads, no clock, no files. Everything is bounded, and what was used least lately
+falls out. While nothing has fallen out, two knowledge bases that took in the same entries, in whatever
+order and however often, answer alike to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from dios import limits
+from dios.errors import InvalidError
+from dios.firmament.cluster.block_locations import Places
+from dios.firmament.knowledge.aggregates import Aggregate, Moments
+from dios.firmament.knowledge.profiles import (
+    Heard,
+    Profile,
+    Profiles,
+    Recent,
+    by_identity,
+    by_time,
+    keep_newest,
+)
+from dios.firmament.knowledge.samples import (
+    BATCH_HEAD_BYTES,
+    METRICS,
+    SCORES,
+    BadKnowledgeError,
+    Batch,
+    Entry,
+    Mark,
+    Metric,
+    Placing,
+    Sample,
+    check_entry,
+    encoded_bytes,
+)
+from dios.firmament.knowledge.storage import STORED_VERSION, Stored, Table, decode, encode, pack_profile
+from dios.firmament.knowledge.usage_profile import Course
+from dios.firmament.knowledge.usage_profiles import Courses
+
+ALONE: Final = ""
+"""In place of a co-runner's class: nobody else was on the machine."""
+
+_BEST_SHARE: Final = 0.1
+"""Of a class's scores on a type of machine the best tenth counts as undisturbed: profiling alone is a
+luxury (§7.2.1), and the very best may be a mistake of measuring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """How disturbed a class is on one machine, as its latest samples there say."""
+
+    metric: Metric
+    slow_down: float
+    """Times its best profile on that type of machine; 1 is undisturbed."""
+    against_best: float
+    """Times its best profile on any type of machine; the difference is the machine's own slowness."""
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a batch brought."""
+
+    new: int
+    known: int
+    """Entries that had come before."""
+
+
+class KnowledgeBase:
+    """Profiles, co-runners, final reports, courses, places of blocks: of one coordinator and all below it.
+
+    Args:
+        node: the coordinator's name.
+        incarnation: larger at every start of it than at any before, such as the node's epoch. What an
+            earlier start forwarded after its last saving would be taken for something else otherwise.
+    """
+
+    def __init__(self, node: str, incarnation: int) -> None:
+        check_entry(Entry(node, incarnation, 0, Placing(b"-", node, 0)))
+        self.node = node
+        self.incarnation = incarnation
+        self.sequence = 0
+        self.profiles = Profiles()
+        self.pairs: Recent[tuple[str, str, str], dict[Metric, Moments]] = Recent(limits.KNOWLEDGE_PAIRS_MAX)
+        self.latest: Recent[tuple[str, str], list[Entry]] = Recent(limits.KNOWLEDGE_MACHINES_MAX)
+        self.reports: Recent[int, Entry] = Recent(limits.KNOWLEDGE_REPORTS_MAX)
+        self.places = Places()
+        self.courses = Courses()
+        self.heard: Recent[tuple[str, int], Heard] = Recent(limits.KNOWLEDGE_ORIGINS_MAX)
+        self.journal: deque[Entry] = deque(maxlen=limits.KNOWLEDGE_JOURNAL_MAX)
+        self.position = 0
+        """How many entries the journal has had in all."""
+
+    # Taking in ----------------------------------------------------------------------------------------
+
+    def add(self, sample: Sample) -> None:
+        """Take in what this coordinator measured.
+
+        Raises:
+            BadKnowledgeError: a field of the sample is not possible; nothing is changed.
+        """
+        self._own(sample)
+
+    def add_course(self, course: Course) -> None:
+        """Take in what a task took from its start to its end, as this coordinator measured it.
+
+        Raises:
+            BadKnowledgeError: a field is not possible; nothing is changed.
+        """
+        self._own(course)
+
+    def place(self, block: bytes, machine: str, size: int) -> None:
+        """A machine has ``size`` bytes of a block (the fingerprint of an object's name); -1: none any more.
+
+        Raises:
+            BadKnowledgeError: a value is not possible; nothing is changed.
+        """
+        self._own(Placing(block, machine, size))
+
+    def merge(self, data: bytes) -> Merged:
+        """Take in a batch of another coordinator; what is known already changes nothing.
+
+        Raises:
+            BadKnowledgeError: the bytes are no batch; nothing is changed.
+        """
+        batch = Batch.from_bytes(data)
+        new = sum(self.take(entry) for entry in batch.entries)
+        return Merged(new, len(batch.entries) - new)
+
+    def take(self, entry: Entry) -> bool:
+        """Take in one checked entry; False when it is known."""
+        fresh = self.heard.touch((entry.node, entry.incarnation), Heard()).add(entry.sequence)
+        if isinstance(entry.what, Course):
+            # These are told again and again: whether one is known is seen by itself, not by its number.
+            fresh = self.courses.take(entry, entry.what)
+        if not fresh:
+            return False
+        self.journal.append(entry)
+        self.position += 1
+        if isinstance(entry.what, Placing):
+            self.places.take(entry, entry.what)
+        elif isinstance(entry.what, Sample):
+            self._take_sample(entry, entry.what)
+        return True
+
+    def _own(self, what: Sample | Placing | Course) -> None:
+        entry = Entry(self.node, self.incarnation, self.sequence, what)
+        check_entry(entry)
+        self.sequence += 1
+        self.take(entry)
+
+    def _take_sample(self, entry: Entry, sample: Sample) -> None:
+        self.profiles.at(sample.task_class, sample.machine_type).add(entry, sample)
+        latest = self.latest.touch((sample.task_class, sample.machine), [])
+        keep_newest(latest, entry, limits.KNOWLEDGE_LATEST_MAX, by_identity)
+        metrics = sample.metrics
+        scores = {m: metrics[m] for m in SCORES if m in metrics and sample.completed}
+        for beside in sorted(set(sample.beside)) or [ALONE]:
+            moments = self.pairs.touch((sample.task_class, beside, sample.machine_type), {})
+            for metric, value in scores.items():
+                moments.setdefault(metric, Moments()).add(value)
+        if sample.final:
+            known = self.reports.get(sample.task)
+            # Of two reports of one task, which a race of coordinators may make, the later one stays.
+            if known is None or by_time(known) < by_time(entry):
+                self.reports[sample.task] = entry
+            self.reports.touch(sample.task, entry)
+
+    # Asking ---------------------------------------------------------------------------------------------
+
+    def classes(self) -> list[str]:
+        """The classes that have a profile, sorted."""
+        return sorted(self.profiles.by_class)
+
+    def profile(self, task_class: str, machine_type: str | None = None) -> Profile | None:
+        """A class's profile on a type of machine, or (None) on all types together; None: nothing is known."""
+        if machine_type is not None:
+            return self.profiles.get((task_class, machine_type))
+        every = Profile(task_class, "")
+        for profile in self.profiles_of(task_class):
+            every.merge(profile)
+        return every if every.samples else None
+
+    def profiles_of(self, task_class: str) -> Iterable[Profile]:
+        """A class's profiles, one for each type of machine."""
+        return self.profiles.by_class.get(task_class, {}).values()
+
+    def report(self, task: int) -> Sample | None:
+        """What was known of a task when it ended (Table 6.4); None while it runs, or when too long ago."""
+        found = self.reports.get(task)
+        return found.what if found is not None and isinstance(found.what, Sample) else None
+
+    def score_beside(self, task_class: str, beside: tuple[str, ...], machine_type: str) -> float | None:
+        """Whare-MCs' Xi(c_t, L_m, c_m) (§7.2.2): the score among co-runners, in the metric of ``score``.
+
+        Sets of co-runners seldom recur, so what each class does to this one is added: alone it takes s,
+        beside a it takes s + x, beside b s + y; beside both s + x + y is expected. Where it was never
+        alone, the best that is known of it here stands for that. Nobody known beside it: Psi.
+
+        Returns:
+            The expected mean in the metric of the profile's ``score``; None when nothing is known.
+        """
+        profile = self.profiles.get((task_class, machine_type))
+        scored = profile.score() if profile else None
+        if profile is None or scored is None:
+            return None
+        metric, mean = scored
+        known = [self._pair(task_class, each, machine_type, metric) for each in sorted(set(beside))]
+        found = [each for each in known if each is not None]
+        alone = self._pair(task_class, ALONE, machine_type, metric)
+        if beside and not found:
+            return mean
+        if alone is None:
+            alone = min(float(profile.aggregates[metric].quantile(_BEST_SHARE)), *found, mean)
+        return alone + sum(max(each - alone, 0.0) for each in found)
+
+    def slow_down(self, task_class: str, beside: str, machine_type: str) -> float | None:
+        """How many times longer a class takes beside another than without; None when nothing is known."""
+        together = self.score_beside(task_class, (beside,), machine_type)
+        alone = self.score_beside(task_class, (), machine_type)
+        return together / alone if together is not None and alone else None
+
+    def interference(self, task_class: str, machine: str, window_ns: int) -> Interference | None:
+        """How disturbed a class is on a machine: its latest samples there against its best profile.
+
+        Args:
+            task_class: the class.
+            machine: the machine's name.
+            window_ns: samples older than the newest there by more than this do not count.
+
+        Returns:
+            None when nothing was measured there, or nothing that scores.
+        """
+        entries = [entry.what for entry in self.latest.get((task_class, machine), ())]
+        samples = [what for what in entries if isinstance(what, Sample)]
+        samples = [each for each in samples if each.at_ns >= samples[-1].at_ns - window_ns]
+        for metric in SCORES:
+            values = [value for each in samples if (value := each.metrics.get(metric))]
+            here = self._best(task_class, metric, samples[-1].machine_type) if values else 0
+            anywhere = self._best(task_class, metric, None) if here else 0
+            if here and anywhere:
+                mean = sum(values) / len(values)
+                return Interference(metric, max(mean / here, 1.0), max(mean / anywhere, 1.0), len(values))
+        return None
+
+    def _pair(self, task_class: str, beside: str, machine_type: str, metric: Metric) -> float | None:
+        moments = self.pairs.get((task_class, beside, machine_type), {}).get(metric)
+        return moments.mean if moments else None
+
+    def _best(self, task_class: str, metric: Metric, machine_type: str | None) -> int:
+        """The best tenth's bound on one type or on the best; 0: nothing."""
+        profiles = [p for p in self.profiles_of(task_class) if machine_type in {None, p.machine_type}]
+        return min((q for p in profiles if (q := p.quantile(metric, _BEST_SHARE))), default=0)
+
+    # Forwarding -----------------------------------------------------------------------------------------
+
+    def batch(self, since: Mark | None = None, bytes_max: int = limits.KNOWLEDGE_BATCH_BYTES) -> Batch:
+        """What came after a mark, this coordinator's own and what its children sent: for its parent.
+
+        Args:
+            since: the ``upto`` of the last batch that the parent has taken; None, or a mark of an earlier
+                start: everything that is still there.
+
+            bytes_max: how large it may be once encoded; one entry it has at least, which may have 32 KiB.
+
+        Returns:
+            At most ``KNOWLEDGE_BATCH_MAX`` entries; when nothing is new it has none.
+
+        Raises:
+            BadKnowledgeError: the mark is of this start, and beyond all that it ever had.
+        """
+        first = self.position - len(self.journal)
+        begin = since.position if since is not None and since.incarnation == self.incarnation else 0
+        if not 0 <= begin <= self.position:
+            raise BadKnowledgeError(f"mark {begin} is beyond {self.position}, the last that was forwarded")
+        start = max(begin, first)
+        room = bytes_max - BATCH_HEAD_BYTES
+        entries: list[Entry] = []
+        for entry in islice(self.journal, start - first, start - first + limits.KNOWLEDGE_BATCH_MAX):
+            room -= encoded_bytes(entry)
+            if room < 0 and entries:
+                break
+            entries.append(entry)
+        end = start + len(entries)
+        return Batch(Mark(self.incarnation, end), start - begin, end < self.position, tuple(entries))
+
+    # Keeping --------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """All of it, for a durable object; see docs/profiling.md for the format."""
+        table = Table()
+        stored = Stored(
+            version=STORED_VERSION,
+            node=self.node,
+            incarnation=self.incarnation,
+            position=self.position,
+            profiles=[pack_profile(profile, table) for profile in self.profiles.values()],
+            pairs=[
+                (*key, {int(metric): moments.pack() for metric, moments in found.items()})
+                for key, found in self.pairs.items()
+            ],
+            latest=[(*key, [table.index(entry) for entry in found]) for key, found in self.latest.items()],
+            reports=[table.index(entry) for entry in self.reports.values()],
+            places=[table.index(entry) for entry in self.places.entries()],
+            heard=[(*key, each.below, sorted(each.above)) for key, each in self.heard.items()],
+            journal=[table.index(entry) for entry in self.journal],
+            courses=[table.index(entry) for entry in self.courses.entries()],
+            entries=table.entries,
+        )
+        return encode(stored)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, node: str, incarnation: int) -> KnowledgeBase:
+        """What was stored, in the hands of a new start.
+
+        Args:
+            data: from ``to_bytes``.
+            node: the coordinator's name.
+            incarnation: larger than the one that stored it, when it is the same coordinator.
+
+        Raises:
+            BadKnowledgeError: the bytes are damaged or of another version, or the incarnation is too small.
+        """
+        stored = decode(data)
+        if stored.node == node and incarnation <= stored.incarnation:
+            raise BadKnowledgeError(
+                f"incarnation {incarnation} must be over {stored.incarnation}, the one stored"
+            )
+        found = cls(node, incarnation)
+        try:
+            found._restore(stored)
+        except (IndexError, InvalidError) as error:
+            raise BadKnowledgeError(f"damaged knowledge: {error}; begin with an empty one") from None
+        return found
+
+    def _restore(self, stored: Stored) -> None:
+        table = Table(stored.entries)
+        for packed in stored.profiles:
+            profile = self.profiles.at(packed.task_class, packed.machine_type)
+            profile.samples, profile.finished = packed.samples, packed.finished
+            profile.aggregates = {
+                Metric(number): Aggregate.unpack(each)
+                for number, each in packed.aggregates.items()
+                if number in METRICS
+            }
+            profile.recent = table.at(packed.recent)[-limits.PROFILE_SAMPLES_MAX :]
+        for task_class, beside, machine_type, packed_moments in stored.pairs:
+            moments = self.pairs.touch((task_class, beside, machine_type), {})
+            for number, each in packed_moments.items():
+                if number in METRICS:
+                    moments[Metric(number)] = Moments.unpack(each)
+        for task_class, machine, indexes in stored.latest:
+            kept = self.latest.touch((task_class, machine), [])
+            kept += table.at(indexes)[-limits.KNOWLEDGE_LATEST_MAX :]
+        for entry in table.at(stored.reports):
+            if isinstance(entry.what, Sample):
+                self.reports.touch(entry.what.task, entry)
+        for entry in table.at(stored.places):
+            if isinstance(entry.what, Placing):
+                self.places.take(entry, entry.what)
+        for entry in table.at(stored.courses):
+            if isinstance(entry.what, Course):
+                self.courses.take(entry, entry.what)
+        for node, incarnation, below, above in stored.heard:
+            self.heard.touch((node, incarnation), Heard(below, tuple(above)))
+        self.journal.extend(table.at(stored.journal))
+        self.position = max(stored.position, len(self.journal))

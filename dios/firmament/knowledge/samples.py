@@ -1,0 +1,331 @@
+"""What is measured of tasks and told about blocks, and in which form coordinators hand it on (§6.5.3).
+
+For: who measures, and for the knowledge base. Not for: measuring (``profiling``, ``counters``) or what is
+made of it (``knowledge``).
+
+Every entry has an identity: the coordinator that made it, the start of that coordinator, and a
+number. An entry that comes twice, in another order or over several parents is known by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from dios import limits
+from dios.errors import InvalidError
+from dios.firmament.descriptors import FinalReport
+from dios.firmament.knowledge.aggregates import VALUE_MAX
+from dios.firmament.knowledge.usage_profile import Course, fault_of
+
+VERSION: Final = 1
+"""Of batches. One with a course is refused as a whole by who does not know courses yet."""
+
+BATCH_HEAD_BYTES: Final = 64
+"""At most so much of a batch is not entries."""
+
+_NS: Final = 1_000_000_000
+_PS: Final = 1_000_000_000_000
+
+
+class BadKnowledgeError(InvalidError):
+    """A sample, a batch or a stored knowledge base cannot be meant; the message says why."""
+
+
+class Metric(IntEnum):
+    """What a sample may hold; the unit stands in the name, bytes where none does. Numbers never change."""
+
+    RUNTIME_NS = 1
+    """From start to end; in final samples alone."""
+    CPU_NS = 2
+    CPU_MILLI = 3
+    """Thousandths of a hardware thread in use, over the sample's time."""
+    RESIDENT = 4
+    """Real memory; in a final sample its peak."""
+    VIRTUAL = 5
+    PROPORTIONAL = 6
+    """Real memory where shared pages count in part."""
+    WAIT_NS = 7
+    """Runnable, and waiting for a processor."""
+    READ_S = 8
+    """Bytes per second read from disks."""
+    WRITTEN_S = 9
+    NETWORK_S = 10
+    MINOR_FAULTS = 11
+    MAJOR_FAULTS = 12
+    YIELDS = 13
+    """Voluntary context switches."""
+    PREEMPTIONS = 14
+    """Involuntary context switches."""
+    MIGRATIONS = 15
+    """Changes of processor."""
+    CYCLES = 16
+    INSTRUCTIONS = 17
+    LLC_REFERENCES = 18
+    LLC_MISSES = 19
+    CPI_MILLI = 20
+    """Thousandths of a cycle per instruction."""
+    MAI_MICRO = 21
+    """Memory accesses per million instructions."""
+    IPMA = 22
+    """Instructions per memory access (Whare-Map)."""
+    PS_PER_INSTRUCTION = 23
+    """Picoseconds per instruction, the cost of Whare-Map (§7.2.2)."""
+    INSTRUCTIONS_S = 24
+    STRETCH_MILLI = 25
+    """Thousandths of: time runnable, waiting included, over time that really ran; 1000 is undisturbed."""
+
+
+SCORES: Final = (Metric.PS_PER_INSTRUCTION, Metric.RUNTIME_NS, Metric.STRETCH_MILLI)
+"""How well a task ran, less is better; the first that was measured counts. The second supposes that
+tasks of one class have about the same work; the last sees waiting for processors alone."""
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """What one task did, over some time or, when final, from its start to its end."""
+
+    task_class: str
+    """The task's equivalence class."""
+    machine_type: str
+    machine: str
+    """The machine's name; its clock is ``at_ns``."""
+    at_ns: int
+    """When the time measured ended: nanoseconds since 1970 by the machine's clock, however wrong that is.
+
+    A clock that begins anew with the machine would make new samples older than stored ones.
+    """
+    values: dict[int, int]
+    """By ``Metric``; what was not measured is not there."""
+    beside: tuple[str, ...] = ()
+    """The classes of the tasks that ran on the machine at the same time, without itself."""
+    task: int = -1
+    """Its identifier; needed in a final sample."""
+    final: bool = False
+    completed: bool = True
+    """In a final sample: False when it failed or was stopped."""
+
+    @classmethod
+    def of(
+        cls,
+        task_class: str,
+        machine_type: str,
+        machine: str,
+        at_ns: int,
+        values: Mapping[Metric, int],
+        *,
+        beside: tuple[str, ...] = (),
+    ) -> Sample:
+        """A sample of a task that runs on."""
+        return cls(task_class, machine_type, machine, at_ns, _plain(values), beside)
+
+    @classmethod
+    def at_end(
+        cls,
+        task_class: str,
+        machine_type: str,
+        machine: str,
+        at_ns: int,
+        report: FinalReport,
+        task: int,
+        *,
+        beside: tuple[str, ...] = (),
+        also: Mapping[Metric, int] | None = None,
+    ) -> Sample:
+        """The sample of a task that has ended: its report, and what else was measured."""
+        values = _plain({**of_report(report), **(also or {})})
+        return cls(
+            task_class,
+            machine_type,
+            machine,
+            at_ns,
+            values,
+            beside,
+            task,
+            final=True,
+            completed=report.completed,
+        )
+
+    @property
+    def metrics(self) -> dict[Metric, int]:
+        """The values that this version knows."""
+        return {Metric(number): value for number, value in self.values.items() if number in METRICS}
+
+
+class Placing(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A node has a block, or has it no longer (``size`` -1)."""
+
+    block: bytes
+    """The fingerprint of the object's name."""
+    machine: str
+    size: int
+    """Bytes of it that are there."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """A sample, placing or course with its identity."""
+
+    node: str
+    incarnation: int
+    sequence: int
+    what: Sample | Placing | Course
+
+    @property
+    def identity(self) -> tuple[int, int, str]:
+        """Unique, and ascending in time for one node."""
+        return self.incarnation, self.sequence, self.node
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """How far a knowledge base has been forwarded: the parent's answer to a batch."""
+
+    incarnation: int = -1
+    position: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """What one coordinator forwards to another at once."""
+
+    upto: Mark
+    """What to ask for next time."""
+    lost: int
+    """Entries since the mark asked about that are gone: they were too many."""
+    more: bool
+    """Whether there is more now."""
+    entries: tuple[Entry, ...]
+    version: int = VERSION
+
+    def to_bytes(self) -> bytes:
+        """As MessagePack."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Batch:
+        """A batch from another coordinator.
+
+        Raises:
+            BadKnowledgeError: the bytes are no batch of this version, or an entry is not possible.
+        """
+        try:
+            found = msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise BadKnowledgeError(f"not a batch of samples: {error}") from None
+        if found.version != VERSION:
+            raise BadKnowledgeError(f"a batch of version {found.version}; this is version {VERSION}")
+        if len(found.entries) > limits.KNOWLEDGE_BATCH_MAX:
+            raise BadKnowledgeError(f"a batch of {len(found.entries)}, over {limits.KNOWLEDGE_BATCH_MAX}")
+        for entry in found.entries:
+            check_entry(entry)
+        return found
+
+
+def encoded_bytes(entry: Entry) -> int:
+    """How large an entry is in a batch."""
+    return len(msgspec.msgpack.encode(entry))
+
+
+def check_entry(entry: Entry) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        BadKnowledgeError: it names the field and the value.
+    """
+    _check_text("node", entry.node)
+    for name, value in (("incarnation", entry.incarnation), ("sequence", entry.sequence)):
+        if not 0 <= value <= VALUE_MAX:
+            raise BadKnowledgeError(f"{name} is {value}; it must be 0 or more, and fit 63 bits")
+    if isinstance(entry.what, Sample):
+        check_sample(entry.what)
+    elif isinstance(entry.what, Course):
+        fault = fault_of(entry.what)
+        if fault:
+            raise BadKnowledgeError(fault)
+    else:
+        _check_text("machine", entry.what.machine)
+        if not 1 <= len(entry.what.block) <= limits.NAME_BYTES:
+            raise BadKnowledgeError(f"a block's fingerprint has {len(entry.what.block)} bytes")
+        if not -1 <= entry.what.size <= VALUE_MAX:
+            raise BadKnowledgeError(f"size of a block is {entry.what.size}")
+
+
+def check_sample(sample: Sample) -> None:
+    """Refuse a sample that cannot be meant.
+
+    Raises:
+        BadKnowledgeError: it names the field and the value.
+    """
+    for name in ("task_class", "machine_type", "machine"):
+        _check_text(name, getattr(sample, name))
+    if not 0 <= sample.at_ns <= VALUE_MAX:
+        raise BadKnowledgeError(f"at_ns is {sample.at_ns}; it must be 0 or more")
+    if len(sample.beside) > limits.PROFILE_BESIDE_MAX:
+        raise BadKnowledgeError(f"{len(sample.beside)} classes beside it, over {limits.PROFILE_BESIDE_MAX}")
+    for each in sample.beside:
+        _check_text("beside", each)
+    if len(sample.values) > 2 * len(Metric):
+        raise BadKnowledgeError(f"a sample of {len(sample.values)} values")
+    for number, value in sample.values.items():
+        if not 0 <= value <= VALUE_MAX:
+            name = Metric(number).name if number in METRICS else str(number)
+            raise BadKnowledgeError(f"{name} is {value}; it must be 0 or more, and fit 63 bits")
+    if sample.final and sample.task < 0:
+        raise BadKnowledgeError("a final sample needs the identifier of its task")
+
+
+def derived(values: Mapping[Metric, int], elapsed_ns: int) -> dict[Metric, int]:
+    """The values, and what Table 6.4 calculates from them, where it can be.
+
+    CPI, MAI and IPMA; the time per instruction and instructions per second; and the stretch. Time is the
+    clock's and not the processor's, as the thesis divides the run time (§7.2.2): a task that waits for
+    memory, disks or processors is slow, whatever it waits for.
+
+    Args:
+        values: totals over ``elapsed_ns`` among them.
+        elapsed_ns: nanoseconds; 0 when not known.
+    """
+    found = dict(values)
+    instructions, misses = values.get(Metric.INSTRUCTIONS, 0), values.get(Metric.LLC_MISSES)
+    ran = values.get(Metric.CPU_NS, 0)
+    if instructions:
+        if Metric.CYCLES in values:
+            found[Metric.CPI_MILLI] = values[Metric.CYCLES] * 1000 // instructions
+        if misses is not None:
+            found[Metric.MAI_MICRO] = misses * 1_000_000 // instructions
+            # Without one miss all that can be said is: more than so many.
+            found[Metric.IPMA] = instructions // max(misses, 1)
+        if elapsed_ns > 0:
+            found[Metric.PS_PER_INSTRUCTION] = elapsed_ns * (_PS // _NS) // instructions
+            found[Metric.INSTRUCTIONS_S] = instructions * _NS // elapsed_ns
+    if ran and Metric.WAIT_NS in values:
+        found[Metric.STRETCH_MILLI] = (ran + values[Metric.WAIT_NS]) * 1000 // ran
+    return found
+
+
+def of_report(report: FinalReport) -> dict[Metric, int]:
+    """A final report's values as metrics, those derived from them included; zeros are not measured."""
+    told = {
+        Metric.RUNTIME_NS: round(report.runtime * _NS),
+        Metric.CPU_NS: round(report.cpu_seconds * _NS),
+        Metric.INSTRUCTIONS: report.instructions,
+        Metric.CYCLES: report.cycles,
+        Metric.LLC_MISSES: report.cache_misses,
+        Metric.RESIDENT: report.memory_peak,
+    }
+    return derived({metric: value for metric, value in told.items() if value > 0}, told[Metric.RUNTIME_NS])
+
+
+METRICS: Final = frozenset(int(metric) for metric in Metric)
+"""The numbers that this version knows; a newer coordinator may send others, which are handed on."""
+
+
+def _plain(values: Mapping[Metric, int]) -> dict[int, int]:
+    return {int(metric): value for metric, value in values.items()}
+
+
+def _check_text(name: str, value: str) -> None:
+    if not value or len(value.encode()) > limits.PROFILE_TEXT_BYTES_MAX:
+        raise BadKnowledgeError(
+            f"{name} is {value[:40]!r}; it must have 1 to {limits.PROFILE_TEXT_BYTES_MAX} bytes"
+        )

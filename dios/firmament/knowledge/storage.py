@@ -1,0 +1,105 @@
+"""How a knowledge base lies in its durable object: one MessagePack value with a version.
+
+For: ``KnowledgeBase.to_bytes`` and ``from_bytes``. Not for: what the parts mean (``knowledge``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dios import limits
+from dios.firmament.knowledge.aggregates import PackedAggregate, PackedMoments
+from dios.firmament.knowledge.profiles import Profile
+from dios.firmament.knowledge.samples import BadKnowledgeError, Entry, check_entry
+
+STORED_VERSION: Final = 2
+_READ: Final = (1, STORED_VERSION)
+"""The first had no courses."""
+
+
+class StoredProfile(msgspec.Struct, array_like=True, frozen=True):
+    """One profile; its newest samples are indexes of entries."""
+
+    task_class: str
+    machine_type: str
+    samples: int
+    finished: int
+    aggregates: dict[int, PackedAggregate]
+    recent: list[int]
+
+
+class Stored(msgspec.Struct, array_like=True, frozen=True):
+    """A knowledge base at rest; entries stand once, and are named by their index elsewhere."""
+
+    version: int
+    node: str
+    incarnation: int
+    position: int
+    profiles: list[StoredProfile]
+    pairs: list[tuple[str, str, str, dict[int, PackedMoments]]]
+    latest: list[tuple[str, str, list[int]]]
+    reports: list[int]
+    places: list[int]
+    heard: list[tuple[str, int, int, list[int]]]
+    journal: list[int]
+    entries: list[Entry]
+    courses: list[int] = []
+
+
+class Table:
+    """Entries by index, each one once."""
+
+    def __init__(self, entries: list[Entry] | None = None) -> None:
+        self.entries: list[Entry] = entries or []
+        self._index: dict[tuple[int, int, str], int] = {}
+
+    def index(self, entry: Entry) -> int:
+        """Where the entry stands, after it was put there if need be."""
+        found = self._index.setdefault(entry.identity, len(self.entries))
+        if found == len(self.entries):
+            self.entries.append(entry)
+        return found
+
+    def at(self, indexes: list[int]) -> list[Entry]:
+        """The entries there; IndexError where there is none."""
+        if min(indexes, default=0) < 0:
+            raise IndexError("an entry before the first")
+        return [self.entries[index] for index in indexes]
+
+
+def pack_profile(profile: Profile, table: Table) -> StoredProfile:
+    """A profile for storing, its samples put into the table."""
+    return StoredProfile(
+        profile.task_class,
+        profile.machine_type,
+        profile.samples,
+        profile.finished,
+        {int(metric): aggregate.pack() for metric, aggregate in profile.aggregates.items()},
+        [table.index(entry) for entry in profile.recent],
+    )
+
+
+def encode(stored: Stored) -> bytes:
+    """As MessagePack."""
+    return msgspec.msgpack.encode(stored)
+
+
+def decode(data: bytes) -> Stored:
+    """What was stored, its entries checked.
+
+    Raises:
+        BadKnowledgeError: the bytes are damaged, too many, or of another version.
+    """
+    if len(data) > limits.KNOWLEDGE_BYTES_MAX:
+        raise BadKnowledgeError(f"{len(data)} bytes of knowledge, over {limits.KNOWLEDGE_BYTES_MAX}")
+    try:
+        stored = msgspec.msgpack.decode(data, type=Stored)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise BadKnowledgeError(f"damaged knowledge: {error}; begin with an empty one") from None
+    if stored.version not in _READ:
+        raise BadKnowledgeError(f"knowledge of version {stored.version}; this is version {STORED_VERSION}")
+    for entry in stored.entries:
+        check_entry(entry)
+    return stored

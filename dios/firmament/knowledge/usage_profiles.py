@@ -1,0 +1,153 @@
+"""Which courses a knowledge base keeps, and what it answers of a job's earlier runs.
+
+For: ``knowledge``, and through it `dios pack learn`. Not for: what a course is (``course``), or the job that
+is made of it (``dios.packer.job.learned``).
+
+Of each task of a job the last ``COURSE_RUNS_MAX`` courses are kept. All of them are bounded in number and
+in bytes; what was touched longest ago falls out first, all courses of one task at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.firmament.knowledge.samples import Entry, encoded_bytes
+from dios.firmament.knowledge.usage_profile import Channel, Course, Highest, highest
+
+_NS: Final = 1_000_000_000
+_BETWEEN_NODES: Final = frozenset({int(Channel.SENT), int(Channel.RECEIVED)})
+
+
+class Key(NamedTuple):
+    """A task of a job, whatever the run."""
+
+    principal: str
+    job: str
+    member: str
+    whole: bool = True
+    """False for what went between nodes alone, as who governs told it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What is known of one task of a job."""
+
+    name: str
+    runs: int
+    """In how many runs it was measured."""
+    completed: int
+    """How many courses there are of tasks that did not fail."""
+    start_s: float
+    """After the job's first task, at the latest in any run."""
+    length_s: float
+    """At the longest."""
+    machines: tuple[str, ...]
+    highest: Highest
+
+
+class Courses:
+    """Courses by principal, job and member."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[Key, list[Entry]] = OrderedDict()
+        self.bytes = 0
+        """How many all of them have when they are stored."""
+
+    def take(self, entry: Entry, course: Course) -> bool:
+        """Take in one course; whichever of its task began first falls out when there are too many.
+
+        Returns:
+            False when it is here already, or would be the one to fall out.
+        """
+        key = Key(course.principal, course.job, course.member, _is_whole(course))
+        entries = self.kept.get(key, [])
+        at = len(entries)
+        while at and _order(entries[at - 1]) > _order(entry):
+            at -= 1
+        if (at and entries[at - 1].identity == entry.identity) or (
+            not at and len(entries) >= limits.COURSE_RUNS_MAX
+        ):
+            return False
+        entries.insert(at, entry)
+        self.kept[key] = entries
+        self.kept.move_to_end(key)
+        self.bytes += encoded_bytes(entry)
+        if len(entries) > limits.COURSE_RUNS_MAX:
+            self.bytes -= encoded_bytes(entries.pop(0))
+        while len(self.kept) > limits.COURSE_MEMBERS_MAX or self.bytes > limits.COURSES_BYTES_MAX:
+            _, gone = self.kept.popitem(last=False)
+            self.bytes -= sum(map(encoded_bytes, gone))
+        return True
+
+    def entries(self) -> list[Entry]:
+        """All courses, those touched last at the end."""
+        return [entry for entries in self.kept.values() for entry in entries]
+
+    def knows(self, principal: str, job: str, member: str, task: int) -> bool:
+        """Whether this task's course is here."""
+        return any(course.task == task for course in self._of(Key(principal, job, member)))
+
+    def jobs(self, principal: str) -> list[str]:
+        """The jobs of a principal of which anything is known, the one touched last first."""
+        found = (key.job for key in reversed(self.kept) if key.whole and key.principal == principal)
+        return list(dict.fromkeys(found))
+
+    def runs(self, principal: str, job: str) -> int:
+        """In how many runs any task of a job was measured."""
+        return len({course.run for course in self._of_job(principal, job)})
+
+    def names(self, principal: str, job: str) -> list[str]:
+        """The tasks of a job of which anything is known, sorted."""
+        return sorted(
+            key.member for key in self.kept if key.whole and (key.principal, key.job) == (principal, job)
+        )
+
+    def members(self, principal: str, job: str) -> list[Member]:
+        """All that is known of a job's tasks, by name."""
+        return list(self.each(principal, job, self.names(principal, job)))
+
+    def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[Member]:
+        """What is known of these tasks, one after the other: each takes milliseconds."""
+        began: dict[int, int] = {}
+        for course in self._of_job(principal, job):
+            began[course.run] = min(began.get(course.run, course.began_ns), course.began_ns)
+        for name in names:
+            whole, part = (self._of(Key(principal, job, name, whole)) for whole in (True, False))
+            yield _member(name, whole, part, began)
+
+    def _of(self, key: Key) -> list[Course]:
+        return [entry.what for entry in self.kept.get(key, ()) if isinstance(entry.what, Course)]
+
+    def _of_job(self, principal: str, job: str) -> Iterable[Course]:
+        for key in self.kept:
+            if key.whole and (key.principal, key.job) == (principal, job):
+                yield from self._of(key)
+
+
+def _is_whole(course: Course) -> bool:
+    return not course.values or not course.values.keys() <= _BETWEEN_NODES
+
+
+def _member(name: str, courses: list[Course], moved: list[Course], began: dict[int, int]) -> Member:
+    first: dict[int, int] = {}
+    for course in courses:
+        # One that was started again in the same run is as late as its first try.
+        first[course.run] = min(first.get(course.run, course.began_ns), course.began_ns)
+    return Member(
+        name,
+        runs=len(first),
+        completed=sum(course.completed for course in courses),
+        start_s=max(at - began[run] for run, at in first.items()) / _NS,
+        length_s=max(course.length_ms for course in courses) / 1000,
+        machines=tuple(sorted({course.machine for course in courses})),
+        highest=highest([*courses, *moved]),
+    )
+
+
+def _order(entry: Entry) -> tuple[int, tuple[int, int, str]]:
+    """By start, as the machines' clocks say."""
+    return (entry.what.began_ns if isinstance(entry.what, Course) else 0), entry.identity

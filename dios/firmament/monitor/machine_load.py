@@ -1,0 +1,199 @@
+"""How busy the machine as a whole is, as procfs tells: processors, memory, disks, links, pressure.
+
+For: who writes a model that looks at machines' load (§7.3); no coordinator and no model here does so yet.
+Not for: single tasks (``profiling``), or what the machine has (``topology``).
+
+Nothing here is per task. Two readings make rates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dios import limits
+from dios.firmament.monitor import procfs
+
+_NS: Final = 1_000_000_000
+_SECTOR: Final = 512
+_CPU_COLUMNS: Final = 8
+"""User, nice, system, idle, waiting for I/O, interrupts, soft interrupts, stolen; guests are in user."""
+
+_IDLE: Final = (3, 4)
+_STOLEN: Final = 7
+_RESOURCES: Final = ("cpu", "memory", "io")
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Of one resource, how long tasks had to wait for it (PSI)."""
+
+    some_us: int = 0
+    """Microseconds since the start of the machine in which at least one waited."""
+    full_us: int = 0
+    """... in which all waited."""
+    some_10s: float = 0.0
+    """Share of the last ten seconds (0 to 1) in which at least one waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReading:
+    """The machine at one moment; what counts up does so since its start."""
+
+    at_ns: int
+    load: tuple[float, float, float]
+    """Tasks that run or want to, over one, five and fifteen minutes."""
+    running: int
+    """Tasks that want a processor now."""
+    cpu_ticks: tuple[int, ...]
+    switches: int
+    memory: int
+    """Bytes; ``available`` is what could be used without swapping."""
+    available: int
+    swap_used: int
+    read: int
+    """Bytes from all disks; ``written`` likewise."""
+    written: int
+    disk_busy_ms: int
+    """Of the disk that was busy longest."""
+    received: int
+    """Bytes of all links but the loopback; ``sent`` likewise."""
+    sent: int
+    pressure: dict[str, Pressure] = field(default_factory=dict)
+    """By ``cpu``, ``memory`` and ``io``; empty where the kernel does not measure it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUse:
+    """What the machine did between two readings."""
+
+    cpu: float
+    """Share of all processors' time that was used, 0 to 1; what a hypervisor took counts as used."""
+    stolen: float
+    """Share of it that a hypervisor took for others."""
+    memory: float
+    """Share of the memory that is not available."""
+    disk: float
+    """Bytes per second, read and written."""
+    disk_busy: float
+    """Share of the time in which the busiest disk had something to do."""
+    network: float
+    """Bytes per second, received and sent."""
+    waiting: dict[str, float]
+    """By resource: the share of the time in which at least one task waited for it."""
+
+
+def read_machine(now_ns: int, proc: str | Path = "/proc", sys_root: str | Path = "/sys") -> MachineReading:
+    """The machine now; what cannot be read is 0."""
+    root = Path(proc)
+    stat = procfs.text(root / "stat")
+    counts = procfs.rows(stat, " ")
+    cpu = next((row for row in stat.splitlines() if row.startswith("cpu ")), "")
+    memory = procfs.rows(procfs.text(root / "meminfo"))
+    read, written, busy = _disks(root, Path(sys_root))
+    received, sent = _links(root)
+    return MachineReading(
+        at_ns=now_ns,
+        load=_load(procfs.text(root / "loadavg")),
+        running=counts.get("procs_running", 0),
+        cpu_ticks=tuple(procfs.numbers(cpu.removeprefix("cpu"), _CPU_COLUMNS)),
+        switches=counts.get("ctxt", 0),
+        memory=memory.get("MemTotal", 0) * limits.KIB,
+        # Kernels that do not estimate what is available have at least what is free.
+        available=memory.get("MemAvailable", memory.get("MemFree", 0)) * limits.KIB,
+        swap_used=(memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) * limits.KIB,
+        read=read,
+        written=written,
+        disk_busy_ms=busy,
+        received=received,
+        sent=sent,
+        pressure=_pressures(root / "pressure"),
+    )
+
+
+def use(before: MachineReading, after: MachineReading) -> MachineUse:
+    """Rates and shares between two readings.
+
+    Raises:
+        ValueError: the second reading is not later than the first.
+    """
+    elapsed = after.at_ns - before.at_ns
+    if elapsed <= 0:
+        raise ValueError(f"the readings are {elapsed} ns apart; the second must be later")
+    # Single columns may run backwards a little, as the kernel estimates some of them.
+    ticks = [max(new - old, 0) for old, new in zip(before.cpu_ticks, after.cpu_ticks, strict=True)]
+    total = sum(ticks)
+    idle = sum(ticks[column] for column in _IDLE)
+
+    def rate(old: int, new: int) -> float:
+        return max(new - old, 0) * _NS / elapsed
+
+    return MachineUse(
+        cpu=1 - idle / total if total else 0.0,
+        stolen=ticks[_STOLEN] / total if total else 0.0,
+        memory=1 - after.available / after.memory if after.memory else 0.0,
+        disk=rate(before.read + before.written, after.read + after.written),
+        disk_busy=min(rate(before.disk_busy_ms, after.disk_busy_ms) / 1000, 1.0),
+        network=rate(before.received + before.sent, after.received + after.sent),
+        waiting={
+            name: min(rate(old.some_us, new.some_us) / 1_000_000, 1.0)
+            for name, new in after.pressure.items()
+            if (old := before.pressure.get(name)) is not None
+        },
+    )
+
+
+def _load(told: str) -> tuple[float, float, float]:
+    try:
+        one, five, fifteen = (float(word) for word in told.split()[:3])
+    except ValueError:
+        return 0.0, 0.0, 0.0
+    return one, five, fifteen
+
+
+def _disks(proc: Path, sys_root: Path) -> tuple[int, int, int]:
+    """Bytes read and written, and the busiest's milliseconds, of whole disks that stand on no others."""
+    whole = frozenset(procfs.names(sys_root / "block"))
+    read = written = busy = 0
+    for row in procfs.text(proc / "diskstats").splitlines():
+        words = row.split()
+        if len(words) < 13 or words[2].startswith(procfs.PSEUDO_DISKS) or (whole and words[2] not in whole):
+            continue
+        counts = procfs.numbers(" ".join(words[3:13]), 10)
+        read += counts[2] * _SECTOR
+        written += counts[6] * _SECTOR
+        busy = max(busy, counts[9])
+    return read, written, busy
+
+
+def _links(proc: Path) -> tuple[int, int]:
+    received = sent = 0
+    for row in procfs.text(proc / "net/dev").splitlines():
+        name, colon, rest = row.partition(":")
+        if not colon or name.strip() == "lo":
+            continue
+        counts = procfs.numbers(rest, 9)
+        received += counts[0]
+        sent += counts[8]
+    return received, sent
+
+
+def _pressures(folder: Path) -> dict[str, Pressure]:
+    found: dict[str, Pressure] = {}
+    for name in _RESOURCES:
+        told = procfs.text(folder / name)
+        if not told:
+            continue
+        kinds: dict[str, dict[str, str]] = {}
+        for row in told.splitlines():
+            kind, *pairs = row.split()
+            kinds[kind] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        some, full = kinds.get("some", {}), kinds.get("full", {})
+        try:
+            found[name] = Pressure(
+                int(some.get("total", "0")), int(full.get("total", "0")), float(some.get("avg10", "0")) / 100
+            )
+        except ValueError:
+            continue
+    return found

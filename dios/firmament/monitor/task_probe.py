@@ -1,0 +1,393 @@
+"""What the tasks of this machine use, as procfs tells (§6.5.3, Table 6.4).
+
+For: the coordinator, which looks at its tasks now and then and makes samples of what it sees.
+Not for: the processor's own counters (``counters``), the machine as a whole (``load``), or what samples
+are good for (``knowledge``).
+
+A look costs up to a tenth of a millisecond for each thread. A process that is gone meanwhile is no
+error; what it had done stays counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.firmament.knowledge.samples import Metric, derived
+from dios.firmament.monitor import procfs
+from dios.firmament.monitor.counters import Counter, CounterReading
+
+_NS: Final = 1_000_000_000
+_TICK_NS: Final = _NS // os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_STAT_FIELDS: Final = 22
+_TOO_MANY: Final = "the task has more processes or threads than are looked at"
+_ENDED: Final = frozenset("ZX")
+"""Zombie and dead, as the kernel writes the state."""
+
+_SWITCHES: Final = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of Table 6.4: what the thesis measures, and what it is here."""
+
+    name: str
+    kind: str
+    """Sampled while the task runs, or an aggregate when it has ended."""
+    source: str
+    metric: Metric
+    counters: tuple[Counter, ...] = ()
+    """Without these it is not known."""
+
+
+_COUNTED: Final = (Counter.CYCLES, Counter.INSTRUCTIONS, Counter.LLC_REFERENCES, Counter.LLC_MISSES)
+_CYCLES, _INSTRUCTIONS, _REFERENCES, _MISSES = _COUNTED
+
+TABLE_6_4: Final = (
+    Row("Virtual memory size", "sampled", "procfs", Metric.VIRTUAL),
+    Row("Real memory size", "sampled", "procfs", Metric.RESIDENT),
+    Row("Time runnable and scheduled", "sampled", "procfs", Metric.CPU_NS),
+    Row("Time runnable and waiting", "sampled", "procfs", Metric.WAIT_NS),
+    Row("Total runtime", "aggregate", "timer", Metric.RUNTIME_NS),
+    Row("Total cycles", "aggregate", "HW counter", Metric.CYCLES, (_CYCLES,)),
+    Row("Total instructions", "aggregate", "HW counter", Metric.INSTRUCTIONS, (_INSTRUCTIONS,)),
+    Row("LLC references", "aggregate", "HW counter", Metric.LLC_REFERENCES, (_REFERENCES,)),
+    Row("LLC misses", "aggregate", "HW counter", Metric.LLC_MISSES, (_MISSES,)),
+    Row(
+        "Cycles per instruction (CPI)", "aggregate", "calculated", Metric.CPI_MILLI, (_CYCLES, _INSTRUCTIONS)
+    ),
+    Row(
+        "Memory accesses per instruction (MAI)",
+        "aggregate",
+        "calculated",
+        Metric.MAI_MICRO,
+        (_MISSES, _INSTRUCTIONS),
+    ),
+    Row(
+        "Instructions per memory access (IPMA)",
+        "aggregate",
+        "calculated",
+        Metric.IPMA,
+        (_MISSES, _INSTRUCTIONS),
+    ),
+)
+"""The thesis' metrics for each task. Memory accesses are misses of the last cache: each becomes one."""
+
+
+def unmeasured(reasons: dict[Counter, str]) -> dict[str, str]:
+    """The rows of Table 6.4 that this machine cannot measure, each with the reason.
+
+    Args:
+        reasons: from ``counters.survey`` or a reading: why a counter is refused; empty or absent: it is not.
+    """
+    found: dict[str, str] = {}
+    for row in TABLE_6_4:
+        why = [reason for counter in row.counters if (reason := reasons.get(counter, ""))]
+        if why:
+            found[row.name] = "; ".join(why)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReading:
+    """A task at one moment; what counts up does so since its processes began."""
+
+    at_ns: int
+    """Of whatever clock the caller has."""
+    processes: int
+    threads: int
+    virtual: int
+    """Bytes; of all processes together, as the next two."""
+    resident: int
+    peak: int
+    """The most real memory that was seen: of all at once at a look, or by the kernel of one."""
+    proportional: int | None
+    cpu_ns: int
+    wait_ns: int
+    """Runnable, and waiting for a processor."""
+    minor_faults: int
+    major_faults: int
+    read: int
+    """Bytes from disks; ``written`` likewise."""
+    written: int
+    yields: int
+    preemptions: int
+    missing: tuple[str, ...] = ()
+    """What could not be read, or was too much to read, in words."""
+
+
+class _Counts(NamedTuple):
+    """What counts up, of a thread, a process or a task."""
+
+    run_ns: int = 0
+    wait_ns: int = 0
+    yields: int = 0
+    preemptions: int = 0
+    minor_faults: int = 0
+    major_faults: int = 0
+    read: int = 0
+    written: int = 0
+
+
+@dataclass(slots=True)
+class _Process:
+    """One process: what its living threads had at the last look, and what the dead ones had at theirs."""
+
+    start: int
+    threads: dict[int, _Counts] = field(default_factory=dict)
+    ended: _Counts = field(default_factory=_Counts)
+    own: _Counts = field(default_factory=_Counts)
+    """What the kernel counts for the process: the run time in ticks, faults and bytes."""
+    virtual: int = 0
+    resident: int = 0
+    parent: int = 0
+    children: frozenset[int] = frozenset()
+    zombie: bool = False
+
+    def totals(self) -> _Counts:
+        """All its threads, and itself."""
+        threads = _sum([*self.threads.values(), self.ended])
+        # Ticks are coarse, and threads that came and went between two looks are in them alone.
+        run_ns = max(threads.run_ns, self.own.run_ns)
+        return _sum([threads, self.own])._replace(run_ns=run_ns)
+
+
+class TaskProbe:
+    """Looks at one task again and again.
+
+    Args:
+        proc: where procfs is.
+        group: a control group that holds the task and nothing else, whose members are its processes; its
+            own account of processor time counts then, in which even the shortest-lived are.
+    """
+
+    def __init__(self, proc: str | Path = "/proc", group: str | Path | None = None) -> None:
+        self._proc = Path(proc)
+        self._group = Path(group) if group is not None else None
+        self._known: dict[tuple[int, int], _Process] = {}
+        self._start_of: dict[int, int] = {}
+        self._found: set[int] = set()
+        """Processes that nobody told of: children of others, also when these have ended meanwhile."""
+        self._gone = _Counts()
+        self._peak = 0
+        self._missing: set[str] = set()
+
+    def look(self, now_ns: int, pids: Iterable[int] = (), *, proportional: bool = False) -> TaskReading:
+        """The task now.
+
+        Args:
+            now_ns: the time.
+            pids: its processes; those in the control group come to them, and all that any of them
+                started. Of a number that is given again after its process has ended, the next process is
+                a stranger and does not count.
+            proportional: measure also memory with shared pages in part, where that is cheap: at most
+                ``PROFILE_PROPORTIONAL_BYTES_MAX`` of real memory, as the kernel walks through all pages.
+        """
+        self._missing = set()
+        ours = set(self._members())
+        followed, self._found = self._found, set()
+        told = {*pids, *ours, *followed}
+        self._start_of = {pid: start for pid, start in self._start_of.items() if pid in told}
+        living: dict[int, _Process] = {}
+        threads = 0
+        waiting = sorted(told, reverse=True)
+        while waiting:
+            pid = waiting.pop()
+            if pid in living:
+                continue
+            if len(living) >= limits.PROFILE_PROCESSES_MAX or threads >= limits.PROFILE_THREADS_MAX:
+                self._missing.add(_TOO_MANY)
+                # What it had at an earlier look stays: it may be its turn again.
+                living |= {key[0]: process for key, process in self._known.items() if key[0] == pid}
+                self._found |= followed.intersection({pid})
+                continue
+            process = self._process(pid, member=pid in ours)
+            if process is None:
+                continue
+            living[pid] = process
+            threads += len(process.threads)
+            found = process.children.difference(living)
+            self._found |= found | followed.intersection({pid})
+            ours |= found
+            waiting.extend(found)
+        self._retire(living)
+        return self._reading(now_ns, threads, proportional=proportional)
+
+    def _retire(self, living: dict[int, _Process]) -> None:
+        """What the processes had done that are gone now stays counted."""
+        for (pid, start), process in self._known.items():
+            if pid in living and living[pid].start == start:
+                continue
+            counts = process.totals()
+            if process.parent in living:
+                # Who waits for a child gets its bytes added to his own, by the kernel.
+                counts = counts._replace(read=0, written=0)
+            self._gone = _sum([self._gone, counts])
+        self._known = {(pid, process.start): process for pid, process in living.items()}
+
+    def _reading(self, now_ns: int, threads: int, *, proportional: bool) -> TaskReading:
+        totals = _sum([self._gone, *(process.totals() for process in self._known.values())])
+        resident = sum(process.resident for process in self._known.values())
+        self._peak = max(self._peak, resident)
+        return TaskReading(
+            at_ns=now_ns,
+            processes=sum(not process.zombie for process in self._known.values()),
+            threads=threads,
+            virtual=sum(process.virtual for process in self._known.values()),
+            resident=resident,
+            peak=self._peak,
+            proportional=self._proportional(resident) if proportional else None,
+            cpu_ns=max(totals.run_ns, self._group_cpu_ns()),
+            wait_ns=totals.wait_ns,
+            minor_faults=totals.minor_faults,
+            major_faults=totals.major_faults,
+            read=totals.read,
+            written=totals.written,
+            yields=totals.yields,
+            preemptions=totals.preemptions,
+            missing=tuple(sorted(self._missing)),
+        )
+
+    def _members(self) -> frozenset[int]:
+        if self._group is None:
+            return frozenset()
+        words = procfs.text(self._group / "cgroup.procs").split()
+        return frozenset(int(word) for word in words[: limits.PROFILE_PROCESSES_MAX + 1] if word.isdecimal())
+
+    def _process(self, pid: int, *, member: bool) -> _Process | None:
+        """A process as it is now, with what was known of it; None when it is gone or a stranger."""
+        folder = self._proc / str(pid)
+        stat = procfs.text(folder / "stat").rpartition(")")[2].split()
+        if len(stat) < _STAT_FIELDS:
+            return None
+        start = int(stat[19])
+        # A number in the group, or of a child, is the task's whoever has it; one that was told may have
+        # gone to a stranger.
+        if member:
+            self._start_of[pid] = start
+        elif self._start_of.setdefault(pid, start) != start:
+            return None
+        found = self._known.get((pid, start))
+        if stat[0] in _ENDED:
+            return self._ended(found) if found is not None else None
+        found = found or _Process(start)
+        found.parent = int(stat[1])
+        read, written = self._io(folder, found)
+        ticks = int(stat[11]) + int(stat[12])
+        found.own = _Counts(ticks * _TICK_NS, 0, 0, 0, int(stat[7]), int(stat[9]), read, written)
+        found.virtual, found.resident = int(stat[20]), int(stat[21]) * _PAGE
+        self._look_at_threads(folder, found)
+        self._peak = max(self._peak, procfs.rows(procfs.text(folder / "status")).get("VmHWM", 0) * limits.KIB)
+        return found
+
+    @staticmethod
+    def _ended(process: _Process) -> _Process:
+        """One that nobody has waited for yet: it has nothing any more but what it did."""
+        process.ended = _sum([process.ended, *process.threads.values()])
+        process.threads = {}
+        process.virtual = process.resident = 0
+        process.children = frozenset()
+        process.zombie = True
+        return process
+
+    def _io(self, folder: Path, process: _Process) -> tuple[int, int]:
+        text = procfs.text(folder / "io")
+        if not text:
+            self._missing.add("bytes read and written: /proc/PID/io is closed to this process, or gone")
+            return process.own.read, process.own.written
+        rows = procfs.rows(text)
+        return rows.get("read_bytes", 0), rows.get("write_bytes", 0)
+
+    def _look_at_threads(self, folder: Path, process: _Process) -> None:
+        tids = procfs.listed_numbers(folder / "task")
+        if len(tids) > limits.PROFILE_THREADS_MAX:
+            self._missing.add(_TOO_MANY)
+        living: dict[int, _Counts] = {}
+        children: list[str] = []
+        for tid in tids[: limits.PROFILE_THREADS_MAX]:
+            schedstat = procfs.text(folder / f"task/{tid}/schedstat")
+            switches = procfs.rows(procfs.text(folder / f"task/{tid}/status"))
+            if not switches:
+                # It ended between the listing and the look.
+                continue
+            run, wait = procfs.numbers(schedstat, 2)
+            counts = _Counts(run, wait, *(switches.get(kind, 0) for kind in _SWITCHES))
+            last = process.threads.get(tid)
+            if last is not None and counts.run_ns < last.run_ns:
+                # Another thread has the number of one that ended.
+                process.ended = _sum([process.ended, last])
+            living[tid] = counts
+            children += procfs.text(folder / f"task/{tid}/children").split()
+        process.ended = _sum(
+            [process.ended, *(last for tid, last in process.threads.items() if tid not in living)]
+        )
+        process.threads = living
+        process.children = frozenset(int(child) for child in children if child.isdecimal())
+
+    def _proportional(self, resident: int) -> int | None:
+        if resident > limits.PROFILE_PROPORTIONAL_BYTES_MAX:
+            self._missing.add("proportional memory: there is too much of it to look at each page")
+            return None
+        found = 0
+        for (pid, _), process in self._known.items():
+            if process.zombie:
+                continue
+            text = procfs.text(self._proc / str(pid) / "smaps_rollup")
+            if not text:
+                self._missing.add("proportional memory: smaps_rollup is closed to this process, or gone")
+                return None
+            found += procfs.rows(text).get("Pss", 0) * limits.KIB
+        return found
+
+    def _group_cpu_ns(self) -> int:
+        """The group's own account: version 2 in microseconds, version 1 in nanoseconds; 0 without."""
+        if self._group is None:
+            return 0
+        usage = procfs.rows(procfs.text(self._group / "cpu.stat"), " ").get("usage_usec", 0) * 1000
+        return usage or procfs.numbers(procfs.text(self._group / "cpuacct.usage"), 1)[0]
+
+
+def values(
+    before: TaskReading,
+    after: TaskReading,
+    counted: CounterReading | None = None,
+    counted_before: CounterReading | None = None,
+) -> dict[Metric, int]:
+    """What a task did between two looks, for a sample: sizes at its end, counts and rates of it.
+
+    Counters have the last word where both know something, as they do not miss short-lived threads.
+
+    Raises:
+        ValueError: the second look is not later than the first.
+    """
+    elapsed = after.at_ns - before.at_ns
+    if elapsed <= 0:
+        raise ValueError(f"the looks are {elapsed} ns apart; the second must be later")
+    found = {
+        Metric.CPU_NS: max(after.cpu_ns - before.cpu_ns, 0),
+        Metric.WAIT_NS: max(after.wait_ns - before.wait_ns, 0),
+        Metric.VIRTUAL: after.virtual,
+        Metric.RESIDENT: after.resident,
+        Metric.MINOR_FAULTS: max(after.minor_faults - before.minor_faults, 0),
+        Metric.MAJOR_FAULTS: max(after.major_faults - before.major_faults, 0),
+        Metric.READ_S: max(after.read - before.read, 0) * _NS // elapsed,
+        Metric.WRITTEN_S: max(after.written - before.written, 0) * _NS // elapsed,
+        Metric.YIELDS: max(after.yields - before.yields, 0),
+        Metric.PREEMPTIONS: max(after.preemptions - before.preemptions, 0),
+    }
+    if after.proportional is not None:
+        found[Metric.PROPORTIONAL] = after.proportional
+    if counted is not None:
+        found.update(counted.metrics(counted_before))
+    found[Metric.CPU_MILLI] = found[Metric.CPU_NS] * 1000 // elapsed
+    return derived(found, elapsed)
+
+
+def _sum(parts: Iterable[_Counts]) -> _Counts:
+    columns = zip(*parts, strict=True)
+    return _Counts(*map(sum, columns))

@@ -1,0 +1,353 @@
+"""Finding out what the machine is made of, from sysfs and procfs, as hwloc would (§6.5.2).
+
+For: a coordinator at its start, for the machine that it schedules. It takes some milliseconds.
+Not for: the tree itself (``machine_tree``), or what happens on the machine (``profiling``).
+
+A container may hide any file. What is hidden is assumed to be as simple as possible, and the result
+says so in ``missing``. The last look counts: processors that come or go later want another reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dios import limits
+from dios.firmament.monitor import procfs
+from dios.firmament.monitor.machine_tree import BadTopologyError, Disk, Element, MachineTopology, Part, check
+
+__all__ = ["BadTopologyError", "Disk", "Element", "MachineTopology", "Part", "cpu_list", "read_topology"]
+
+_RANK: Final = {part: rank for rank, part in enumerate(Part)}
+_CLOCK_IN_NAME: Final = re.compile(r"@ *([0-9.]+) *GHz")
+_SECTOR_BYTES: Final = 512
+_UNITS: Final = {"K": limits.KIB, "M": limits.MIB, "G": limits.GIB}
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """The numbers of a list as the kernel writes them, such as ``0-3,8``; ascending.
+
+    Raises:
+        ValueError: it is no such list, or longer than ``TOPOLOGY_CPUS_MAX``.
+    """
+    found: set[int] = set()
+    for piece in filter(None, text.strip().split(",")):
+        first, _, last = piece.partition("-")
+        low, high = int(first), int(last or first)
+        if low < 0 or not low <= high < low + limits.TOPOLOGY_CPUS_MAX:
+            raise ValueError(f"{piece!r} is no range of processors")
+        found.update(range(low, high + 1))
+    if len(found) > limits.TOPOLOGY_CPUS_MAX:
+        raise ValueError(f"over {limits.TOPOLOGY_CPUS_MAX} processors")
+    return tuple(sorted(found))
+
+
+def read_topology(
+    root: str | Path = "/sys",
+    proc: str | Path = "/proc",
+    process: str = "self",
+    architecture: str | None = None,
+) -> MachineTopology:
+    """The machine as the system shows it.
+
+    Args:
+        root: where sysfs is.
+        proc: where procfs is.
+        process: whose control groups and allowed processors count: ``self`` or a number.
+        architecture: as ``uname -m`` says; None asks the system.
+
+    Raises:
+        BadTopologyError: the system names no processor at all, or more than the limits allow.
+    """
+    found = _Finder(Path(root), Path(proc), process)
+    online = found.online()
+    allowed = frozenset(found.allowed(online))
+    model, clock = found.model()
+    memory = found.memory()
+    quota, usable_memory = found.group_limits(memory)
+    tree = found.tree(online)
+    machine = MachineTopology(
+        model=_short(model),
+        architecture=architecture or os.uname().machine,
+        tree=tree,
+        memory=memory,
+        usable_memory=usable_memory,
+        usable=tuple(cpu for cpu in online if cpu in allowed),
+        clock_khz=clock,
+        cpu_quota_milli=quota,
+        offline=found.offline(online),
+        network=found.network(),
+        disks=found.disks(),
+        missing=tuple(found.missing),
+    )
+    check(machine)
+    return machine
+
+
+@dataclass(slots=True)
+class _Finder:
+    """Reads below two roots, and notes what is not there."""
+
+    root: Path
+    proc: Path
+    process: str
+    missing: list[str] = field(default_factory=list)
+
+    # Processors -------------------------------------------------------------------------------------
+
+    def online(self) -> tuple[int, ...]:
+        folder = self.root / "devices/system/cpu"
+        found = _list_of(folder / "online")
+        if not found:
+            numbers = (path.name[3:] for path in folder.glob("cpu[0-9]*"))
+            found = tuple(
+                sorted(
+                    int(n) for n in numbers if n.isdecimal() and procfs.text(folder / f"cpu{n}/online") != "0"
+                )
+            )
+        if not found:
+            found = self.allowed(())
+            self.missing.append("sysfs shows no processors: those that the process may use are taken for all")
+        if not found:
+            raise BadTopologyError(f"neither {folder} nor {self.proc}/{self.process}/status name a processor")
+        return found
+
+    def offline(self, online: tuple[int, ...]) -> tuple[int, ...]:
+        present = _list_of(self.root / "devices/system/cpu/present") or online
+        return tuple(cpu for cpu in present if cpu not in frozenset(online))
+
+    def allowed(self, online: tuple[int, ...]) -> tuple[int, ...]:
+        """The processors on which the process may run; ``online`` where that is not told."""
+        with contextlib.suppress(ValueError):
+            found = cpu_list(_field(self.proc / self.process / "status", "Cpus_allowed_list"))
+            if frozenset(found).intersection(online) or not online:
+                return found
+        self.missing.append("the processors that the process may use are not told: all are taken")
+        return online
+
+    def model(self) -> tuple[str, int]:
+        """The processor's name and its highest clock in kHz."""
+        told = procfs.text(self.proc / "cpuinfo")
+        rows = [
+            (key.strip(), value.strip())
+            for key, _, value in (row.partition(":") for row in told.splitlines())
+        ]
+        first = {key: value for key, value in reversed(rows) if value}
+        model = first.get("model name") or first.get("cpu model") or first.get("cpu")
+        if model is None and "CPU part" in first:
+            model = f"implementer {first.get('CPU implementer', '?')} part {first['CPU part']}"
+        if model is None:
+            self.missing.append("the processor's name is not told")
+            model = "unknown"
+        clock = procfs.number(self.root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+        named = _CLOCK_IN_NAME.search(model)
+        if clock <= 0 and named:
+            clock = round(float(named[1]) * 1e6)
+        if clock <= 0:
+            with contextlib.suppress(ValueError):
+                clock = round(float(first.get("cpu MHz", "0")) * 1e3)
+        return model, max(clock, 0)
+
+    # The tree ---------------------------------------------------------------------------------------
+
+    def tree(self, online: tuple[int, ...]) -> Element:
+        """Everything that sysfs names, each inside of the smallest thing that holds it."""
+        found = {(Part.MACHINE, 0, online): 0}
+        for number, (cpus, size) in self._nodes(online).items():
+            found[Part.NUMA, number, cpus] = size
+        for cpu in online:
+            found[Part.THREAD, cpu, (cpu,)] = 0
+            self._add_siblings(found, cpu, online)
+            for level, cpus, size in self._caches(cpu, online):
+                found.setdefault((Part.CACHE, level, cpus), size)
+        for part, words in ((Part.CACHE, "caches"), (Part.NUMA, "NUMA nodes")):
+            if not any(key[0] is part for key in found):
+                self.missing.append(f"no {words} are told: none are assumed")
+        return self._nested(found)
+
+    def _add_siblings(
+        self, found: dict[tuple[Part, int, tuple[int, ...]], int], cpu: int, online: tuple[int, ...]
+    ) -> None:
+        folder = self.root / f"devices/system/cpu/cpu{cpu}/topology"
+        core = _first_list(folder / "core_cpus_list", folder / "thread_siblings_list")
+        package = _first_list(folder / "package_cpus_list", folder / "core_siblings_list")
+        if not core or not package:
+            self._note("the packages and cores are not all told: one package, and a core for each thread")
+        core = _within(core, online) if cpu in core else (cpu,)
+        package = _within(package, online) if cpu in package else online
+        first = self.root / f"devices/system/cpu/cpu{core[0]}/topology"
+        found.setdefault((Part.CORE, max(procfs.number(first / "core_id", core[0]), -1), core), 0)
+        found.setdefault(
+            (Part.PACKAGE, max(procfs.number(folder / "physical_package_id", 0), -1), package), 0
+        )
+
+    def _nodes(self, online: tuple[int, ...]) -> dict[int, tuple[tuple[int, ...], int]]:
+        """NUMA nodes by number: their processors and bytes of memory."""
+        found: dict[int, tuple[tuple[int, ...], int]] = {}
+        for path in sorted((self.root / "devices/system/node").glob("node[0-9]*")):
+            if not path.name[4:].isdecimal():
+                continue
+            number = int(path.name[4:])
+            size = 0
+            for row in procfs.text(path / "meminfo").splitlines():
+                words = row.split()
+                if len(words) >= 4 and words[2] == "MemTotal:" and words[3].isdecimal():
+                    size = int(words[3]) * limits.KIB
+            cpus = _within(_list_of(path / "cpulist"), online)
+            if cpus or size:
+                found[number] = (cpus, size)
+        return found
+
+    def _caches(self, cpu: int, online: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...], int]]:
+        """The data caches of one thread: level, the threads that share it, bytes."""
+        for path in sorted((self.root / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*")):
+            level = procfs.number(path / "level")
+            if not 1 <= level <= 9 or procfs.text(path / "type") == "Instruction":
+                continue
+            shared = _within(_list_of(path / "shared_cpu_list"), online)
+            text = procfs.text(path / "size")
+            amount = text.rstrip("KMG")
+            size = int(amount) * _UNITS.get(text[-1:], 1) if amount.isdecimal() else 0
+            yield level, shared if cpu in shared else (cpu,), size
+
+    def _nested(self, found: dict[tuple[Part, int, tuple[int, ...]], int]) -> Element:
+        """Larger sets hold smaller ones; of equal sets the part that comes first in ``Part`` is outside."""
+
+        def order(key: tuple[Part, int, tuple[int, ...]]) -> tuple[int, int, int, tuple[int, ...]]:
+            part, number, cpus = key
+            # Of caches with the same threads the higher level is outside.
+            return -len(cpus), _RANK[part], -number if part is Part.CACHE else 0, cpus
+
+        keys = sorted(found, key=order)
+        children: dict[tuple[Part, int, tuple[int, ...]], list[tuple[Part, int, tuple[int, ...]]]] = {
+            keys[0]: []
+        }
+        innermost = dict.fromkeys(keys[0][2], keys[0])
+        for key in keys[1:]:
+            around = {innermost[cpu] for cpu in key[2]} or {keys[0]}
+            if len(around) > 1:
+                self._note(f"{key[0].value} {key[1]} lies across others and is left out")
+                continue
+            children[around.pop()].append(key)
+            children[key] = []
+            innermost.update(dict.fromkeys(key[2], key))
+
+        def made(key: tuple[Part, int, tuple[int, ...]]) -> Element:
+            inside = sorted(children[key], key=lambda child: child[2] or (limits.TOPOLOGY_CPUS_MAX,))
+            return Element(key[0], key[1], key[2], found[key], tuple(made(child) for child in inside))
+
+        return made(keys[0])
+
+    # Memory, control groups, devices --------------------------------------------------------------------
+
+    def memory(self) -> int:
+        words = _field(self.proc / "meminfo", "MemTotal").split()
+        if words and words[0].isdecimal():
+            return int(words[0]) * limits.KIB
+        self.missing.append("the machine's memory is not told")
+        return 0
+
+    def group_limits(self, memory: int) -> tuple[int, int]:
+        """Thousandths of hardware threads (0: all) and bytes that the process's control groups leave."""
+        quota, left = 0, memory
+        for folder in self._groups():
+            allowed = _quota_milli(folder)
+            if allowed:
+                quota = min(quota, allowed) if quota else allowed
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                limit = procfs.number(folder / name)
+                if 0 < limit < left:
+                    left = limit
+        return quota, left
+
+    def _groups(self) -> list[Path]:
+        """Each folder from the process's groups up to their roots, where they can be seen."""
+        found: list[Path] = []
+        for row in procfs.text(self.proc / self.process / "cgroup").splitlines():
+            _, _, rest = row.partition(":")
+            controllers, _, inside = rest.partition(":")
+            # A namespace shows groups outside of its own as "/..": only their root can be seen.
+            steps = [] if ".." in inside.split("/") else [step for step in inside.split("/") if step]
+            tops = [self.root / "fs/cgroup" / controllers] if controllers else [self.root / "fs/cgroup"]
+            if not controllers:
+                tops.append(self.root / "fs/cgroup/unified")
+            found += [
+                top.joinpath(*steps[:depth]) for top in tops for depth in range(min(len(steps), 32), -1, -1)
+            ]
+        return found
+
+    def network(self) -> int:
+        """Bytes per second of all devices' links that are up; in a container, of its fastest link."""
+        devices, others = 0, 0
+        for path in (self.root / "class/net").glob("*"):
+            speed = procfs.number(path / "speed")
+            if path.name == "lo" or speed <= 0 or procfs.text(path / "operstate") == "down":
+                continue
+            if (path / "device").exists():
+                devices += speed
+            else:
+                others = max(others, speed)
+        found = devices or others
+        if not found:
+            self.missing.append("no network link tells its speed")
+        return found * 1_000_000 // 8
+
+    def disks(self) -> tuple[Disk, ...]:
+        found = [
+            Disk(
+                _short(path.name),
+                max(procfs.number(path / "size"), 0) * _SECTOR_BYTES,
+                procfs.number(path / "queue/rotational") == 1,
+            )
+            for path in sorted((self.root / "block").glob("*"))
+            if not path.name.startswith(procfs.PSEUDO_DISKS)
+        ]
+        return tuple(found[: limits.TOPOLOGY_CPUS_MAX])
+
+    def _note(self, what: str) -> None:
+        if what not in self.missing and len(self.missing) < limits.TOPOLOGY_CPUS_MAX:
+            self.missing.append(what)
+
+
+def _list_of(path: Path) -> tuple[int, ...]:
+    try:
+        return cpu_list(procfs.text(path))
+    except ValueError:
+        return ()
+
+
+def _first_list(*paths: Path) -> tuple[int, ...]:
+    return next((found for path in paths if (found := _list_of(path))), ())
+
+
+def _within(cpus: tuple[int, ...], online: tuple[int, ...]) -> tuple[int, ...]:
+    among = frozenset(online)
+    return tuple(cpu for cpu in cpus if cpu in among)
+
+
+def _field(path: Path, name: str) -> str:
+    """The value behind ``name:`` in a file of such rows; empty when there is none."""
+    for row in procfs.text(path).splitlines():
+        key, _, value = row.partition(":")
+        if key == name:
+            return value.strip()
+    return ""
+
+
+def _quota_milli(folder: Path) -> int:
+    """What one control group allows, in thousandths of a hardware thread; 0: no limit."""
+    words = procfs.text(folder / "cpu.max").split()
+    if len(words) != 2:
+        words = [procfs.text(folder / "cpu.cfs_quota_us"), procfs.text(folder / "cpu.cfs_period_us")]
+    if all(word.isdecimal() for word in words) and int(words[1]) > 0:
+        return int(words[0]) * 1000 // int(words[1])
+    return 0
+
+
+def _short(text: str) -> str:
+    return text.encode()[: limits.TOPOLOGY_TEXT_BYTES_MAX].decode(errors="ignore")

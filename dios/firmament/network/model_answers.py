@@ -1,0 +1,217 @@
+"""All questions to a cost model in one round, and the check of its answers before anybody uses them.
+
+For: the scheduler, which calls :func:`ask` through the guard. Not for: what arcs are made of the answers
+(``network_rows``, ``network_upper``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.models.protocol import COST_MAX, ClassArcs, CostModel, Options
+from dios.firmament.rounds.model_guard import ModelError
+from dios.limits import SCHED_CLASS_DEPTH_MAX
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """Which rows exist in this round; all are rows of the state's tables, ascending."""
+
+    fresh: Ints
+    """Tasks whose options were never asked for."""
+    waiting: Ints
+    running: Ints
+    jobs: Ints
+    children: Ints
+    """Resources below the cluster vertex, deepest level first."""
+    depth: Ints
+    """How deep each of ``children`` stands."""
+    leaves: Ints
+    classes: Callable[[Ints, Ints], Ints]
+    """The classes in use, given the rows that are asked again and the classes that those name now."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the model said, checked; vectors stand beside the rows of :class:`Questions`."""
+
+    asked: Ints
+    """The task rows whose options and classes follow: the fresh and the stale ones."""
+    options: Options
+    classes: Options
+    unscheduled: Ints
+    continuation: Ints
+    preemption: Ints
+    job_cost: Ints
+    tree_cost: Ints
+    tree_capacity: Ints
+    leaf_cost: Ints
+    class_resources: ClassArcs
+    class_classes: ClassArcs
+
+
+def ask(model: CostModel, state: ClusterState, questions: Questions) -> Answers:
+    """Ask everything, in the order of ``models.protocol``; :class:`ModelError` says what is wrong."""
+    tree = state.resources
+    children, parents = questions.children, tree.parent[questions.children]
+    model.begin(state)
+    model.prepare(state)
+    for low, high in _levels(questions.depth):
+        model.gather(state, parents[low:high], children[low:high])
+    stale = _rows("stale_tasks", model.stale_tasks(state), state.tasks.alive)
+    asked = np.union1d(questions.fresh, stale)
+    options = _options("task_options", model.task_options(state, asked), len(asked))
+    _rows("task_options", options.target, tree.alive)
+    classes = _options("task_classes", model.task_classes(state, asked), len(asked))
+    _numbers("task_classes", classes.target)
+    to_resources, to_classes = _class_arcs(model, state, questions.classes(asked, classes.target))
+    waiting, running = questions.waiting, questions.running
+    capacity = model.resource_capacity(state, parents, children)
+    _column("resource_capacity", capacity, len(children), 0, 2**31)
+    return Answers(
+        asked,
+        options,
+        classes,
+        _costs("task_to_unscheduled", model.task_to_unscheduled(state, waiting), len(waiting)),
+        _costs("task_continuation", model.task_continuation(state, running), len(running)),
+        _costs("task_preemption", model.task_preemption(state, running), len(running)),
+        _costs("unscheduled_to_sink", model.unscheduled_to_sink(state, questions.jobs), len(questions.jobs)),
+        _costs("resource_to_resource", model.resource_to_resource(state, parents, children), len(children)),
+        capacity,
+        _costs("leaf_to_sink", model.leaf_to_sink(state, questions.leaves), len(questions.leaves)),
+        to_resources,
+        to_classes,
+    )
+
+
+def _class_arcs(model: CostModel, state: ClusterState, classes: Ints) -> tuple[ClassArcs, ClassArcs]:
+    """The arcs of all classes in use and of those behind them; an error where they lead in a circle."""
+    resources: list[ClassArcs] = []
+    onward: list[ClassArcs] = []
+    known, front = classes, classes
+    for _ in range(SCHED_CLASS_DEPTH_MAX):
+        if not len(front):
+            break
+        arcs = _checked_arcs("class_to_resources", model.class_to_resources(state, front), front)
+        _rows("class_to_resources", arcs.target, state.resources.alive)
+        resources.append(arcs)
+        arcs = _checked_arcs("class_to_classes", model.class_to_classes(state, front), front)
+        _numbers("class_to_classes", arcs.target)
+        onward.append(arcs)
+        front = np.setdiff1d(arcs.target, known)
+        known = np.union1d(known, front)
+    else:
+        raise ModelError(f"class_to_classes: chains of more than {SCHED_CLASS_DEPTH_MAX} classes")
+    to_classes = _joined(onward)
+    _no_circle(to_classes)
+    return _joined(resources), to_classes
+
+
+def _no_circle(arcs: ClassArcs) -> None:
+    """Peel off the classes that nothing leads to; what cannot be peeled off leads in a circle."""
+    source, target = arcs.source, arcs.target
+    while len(source):
+        inner = np.isin(source, target)
+        if inner.all():
+            raise ModelError(f"class_to_classes: class {source[0]} leads back to itself")
+        source, target = source[inner], target[inner]
+
+
+def _joined(parts: list[ClassArcs]) -> ClassArcs:
+    empty = np.zeros(0, np.int64)
+    return ClassArcs(*(np.concatenate([empty, *(part[at] for part in parts)]) for at in range(4)))
+
+
+def _levels(depth: Ints) -> Iterator[tuple[int, int]]:
+    """The slices of equal depth in a descending column."""
+    bounds = [0, *(np.flatnonzero(np.diff(depth)) + 1).tolist(), len(depth)]
+    yield from pairwise(bounds) if len(depth) else ()
+
+
+# The checks -----------------------------------------------------------------------------------------
+
+
+def _column(name: str, column: Ints, count: int | None, least: int, most: int) -> Ints:
+    """An int64 vector within bounds, or :class:`ModelError` with the first value that is not."""
+    if not isinstance(column, np.ndarray):
+        raise ModelError(f"{name}: answered {type(column).__name__}, not an array")
+    if column.dtype != np.int64:
+        raise ModelError(f"{name}: answered {column.dtype}, not int64")
+    if column.ndim != 1 or (count is not None and len(column) != count):
+        raise ModelError(f"{name}: the shape is {column.shape}, not ({'n' if count is None else count},)")
+    if len(column) and (int(column.min()) < least or int(column.max()) > most):
+        at = int(np.flatnonzero((column < least) | (column > most))[0])
+        raise ModelError(f"{name}: value {column[at]} at {at} is not within {least} .. {most}")
+    return column
+
+
+def _costs(name: str, column: Ints, count: int) -> Ints:
+    return _column(name, column, count, -COST_MAX, COST_MAX)
+
+
+def _numbers(name: str, column: Ints) -> Ints:
+    return _column(name, column, None, 0, 2**63 - 1)
+
+
+def _rows(name: str, column: Ints, alive: Flags) -> Ints:
+    """Rows of a table that are in use."""
+    _column(name, column, None, 0, len(alive) - 1)
+    if len(column) and not alive[column].all():
+        raise ModelError(f"{name}: row {column[~alive[column]][0]} is not in use")
+    return column
+
+
+def _options(name: str, options: object, asked: int) -> Options:
+    if not isinstance(options, tuple) or len(options) != 3:
+        raise ModelError(f"{name}: answered {type(options).__name__}, not Options")
+    task = _column(f"{name}, task", options[0], None, 0, asked - 1)
+    _column(f"{name}, target", options[1], len(task), 0, 2**63 - 1)
+    _costs(f"{name}, cost", options[2], len(task))
+    if np.any(np.diff(task) < 0):
+        raise ModelError(f"{name}: tasks do not ascend")
+    _distinct(name, task, options[1])
+    return Options(*options)
+
+
+def _checked_arcs(name: str, arcs: object, asked: Ints) -> ClassArcs:
+    if not isinstance(arcs, tuple) or len(arcs) != 4:
+        raise ModelError(f"{name}: answered {type(arcs).__name__}, not ClassArcs")
+    source = _numbers(f"{name}, source", arcs[0])
+    _numbers(f"{name}, target", _column(f"{name}, target", arcs[1], len(source), 0, 2**63 - 1))
+    _costs(f"{name}, cost", arcs[2], len(source))
+    _column(f"{name}, capacity", arcs[3], len(source), 0, 2**31)
+    if not np.isin(source, asked).all():
+        raise ModelError(f"{name}: class {source[~np.isin(source, asked)][0]} was not asked about")
+    _distinct(name, source, arcs[1])
+    return ClassArcs(*arcs)
+
+
+def _distinct(name: str, source: Ints, target: Ints) -> None:
+    """At most one arc for a pair."""
+    if len(source) < 2:
+        return
+    order = np.lexsort((target, source))
+    same = (np.diff(source[order]) == 0) & (np.diff(target[order]) == 0)
+    if same.any():
+        at = order[int(np.argmax(same))]
+        raise ModelError(f"{name}: two arcs from {source[at]} to {target[at]}")
+
+
+def children_of(state: ClusterState) -> tuple[Ints, Ints]:
+    """All resources below the cluster vertex, deepest first, and how deep each stands."""
+    tree = state.resources
+    rows = tree.all()
+    depth = np.zeros(len(tree.alive), np.int64)
+    at = tree.parent[rows]
+    while (at != ABSENT).any():
+        depth[rows] += at != ABSENT
+        at = np.where(at != ABSENT, tree.parent[at], ABSENT)
+    below = rows[rows != state.cluster]
+    order = np.argsort(-depth[below], kind="stable")
+    return below[order], depth[below][order]

@@ -1,0 +1,246 @@
+"""Whose waiting tasks take part in a round, while there is not room for all (SDRF paper, Algorithm 1).
+
+For: the order of admission to the flow network. What is let in is what F_j of Table C.1 allows its job
+beside what runs already. Where it goes is the network's decision.
+Not for: the accounts (``policies.ledger``), and not for stopping anybody.
+
+Each principal's tasks go by priority, then in the order of their submission. The principal with the lowest
+priority of SDRF is next; if its first task has no room in the whole cluster, everybody waits, so that large
+tasks get their turn. Room in the whole cluster is not room on a machine, and tasks may have wishes. So what
+was let in and found no place stays let in, without room being kept for it, and so does a first task that has
+held up others who have room for TURN_PATIENCE_S, until there is room. Neither wastes what others can use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dios.firmament.cluster.columns import Flags, Floats, Ints
+from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
+from dios.firmament.descriptors import Level
+from dios.firmament.policies.fair_queue_kernels import Queues, take_turns
+from dios.firmament.policies.fit import room_of
+from dios.firmament.policies.gangs import needed
+from dios.firmament.policies.ledger import RESOURCES, Ledger, Rule
+from dios.limits import TURN_EXEMPT_MAX, TURN_PATIENCE_S
+
+_ROUNDING: Final = 1e-9
+"""Sums of fractions of processors round; nothing is refused for that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Admission:
+    """Who takes part of those who wait."""
+
+    tasks: Ints
+    """Rows of the waiting tasks that do, ascending."""
+    limited: Flags
+    """(P,): principals that stopped at their quota."""
+    next: int = -1
+    """The principal whose task is next and has no room; -1: nobody."""
+    with_room: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Identifiers of those who take part because room was kept for them."""
+    in_turn: bool = True
+    """False where nobody else waits, so that whoever is let in has had no turn."""
+
+
+class Turns:
+    """Chooses who is let in, round after round."""
+
+    def __init__(self, ledger: Ledger, *, preemption: bool) -> None:
+        self.ledger: Final = ledger
+        self._preemption = preemption
+        self._in_before: Ints = np.zeros(0, np.int64)
+        """Identifiers of the tasks that were let in last, sorted."""
+        self._first = -1
+        """The identifier of the task that held up others in the last round, or -1."""
+        self._since = 0.0
+        self._passed: set[int] = set()
+        """Identifiers of those that did so for too long."""
+
+    def choose(self, state: ClusterState, *, record: bool) -> Admission:
+        """Who is let in now; with ``record`` the round counts, and is no rehearsal."""
+        self.ledger.sync(state)
+        waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
+        found, first = self._chosen(state, waiting)
+        if record:
+            had_turns = state.tasks.id[found.tasks if found.in_turn else found.tasks[:0]]
+            # Who was let in without room has had no turn: that comes with the room.
+            waved = np.isin(had_turns, sorted(self._passed)) & ~np.isin(had_turns, self._in_before)
+            waved &= ~np.isin(had_turns, found.with_room)
+            self._in_before = np.sort(had_turns[~waved])
+            if first != self._first:
+                self._first, self._since = first, state.now
+            self._passed &= set(state.tasks.id[waiting].tolist()) if self._passed else set()
+            if first >= 0 and state.now - self._since >= TURN_PATIENCE_S:
+                self._passed.add(first)
+        return found
+
+    def why_not(self, state: ClusterState, admission: Admission, task: int) -> str:
+        """Why a waiting task was not let in, in a sentence that names nobody else; empty where it was."""
+        if np.isin(task, admission.tasks):
+            return ""
+        number = int(state.jobs.principal[state.tasks.job[task]])
+        shares, owed = self.ledger.shares(), self.ledger.commitments().max(axis=1, initial=0.0)
+        if admission.limited[number]:
+            quota = self.ledger.quota()[number]
+            parts = [
+                f"{state.held[number, r]:g} of {quota[r]:g} {RESOURCES[r]}"
+                for r in np.flatnonzero(np.isfinite(quota)).tolist()
+            ]
+            if parts:
+                return f"its principal may hold no more at once; it holds {', '.join(parts)}"
+            return f"{TURN_EXEMPT_MAX} tasks of its principal had their turn, found no place and go before it"
+        own = f"its principal has {_standing(shares, owed, number)}"
+        if admission.next == number:
+            return f"tasks of its principal come before it, and the first has no room; {own}"
+        return f"it is not its turn: {own}, and whoever is next has {_standing(shares, owed, admission.next)}"
+
+    def protected(self, state: ClusterState, tasks: Ints) -> Flags:
+        """Which of these running tasks (n,) nobody may stop: others' have no more than their right (1/n).
+
+        A principal's own tasks of higher priority may still stop its lower ones.
+        """
+        if self.ledger.rule is Rule.FIFO or np.count_nonzero(self.ledger.shares() > 0) < 2:
+            return np.zeros(len(tasks), np.bool_)
+        owner = state.jobs.principal[state.tasks.job[tasks]]
+        safe = self.ledger.shares() <= self.ledger.fair * (1 + _ROUNDING)
+        wants = np.full(len(safe), -(2**62), np.int64)
+        waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
+        np.maximum.at(wants, state.jobs.principal[state.tasks.job[waiting]], state.tasks.priority[waiting])
+        kept: Flags = safe[owner] & (state.tasks.priority[tasks] >= wants[owner])
+        return kept
+
+    def _chosen(self, state: ClusterState, waiting: Ints) -> tuple[Admission, int]:
+        """Who is let in, and the identifier of the task that holds up others who have room, or -1."""
+        quota = self.ledger.quota()
+        nobody = np.zeros(len(quota), np.bool_)
+        owner = state.jobs.principal[state.tasks.job[waiting]]
+        bound = np.isfinite(quota[owner]).any() if len(waiting) else False
+        machines = state.resources.at(Level.MACHINE)
+        free = room_of(state, machines[state.resources.usable[machines]], left=True)
+        if not bound and self._all_fit(state, waiting, free):
+            return Admission(waiting, nobody), -1
+        if not bound and self._order_is_no_matter(owner):
+            return Admission(waiting, nobody, in_turn=False), -1
+        entry = _entries(state, waiting)
+        demand, head = _demands(state, waiting, entry)
+        who, exempt = owner[head], self._exempt(state, waiting, entry, demand, free)
+        table = state.tasks
+        order = np.lexsort(
+            (
+                table.id[waiting[head]],
+                table.submitted[waiting[head]],
+                -table.priority[waiting[head]],
+                ~exempt,
+                who,
+            )
+        )
+        first = np.searchsorted(who[order], np.arange(len(quota) + 1)).astype(np.int64)
+        queues = Queues(first, demand[order], exempt[order], np.zeros(len(order), np.bool_), nobody)
+        ledger = self.ledger
+        held = state.held[: len(quota)].copy()
+        if ledger.rule is Rule.FIFO:
+            free = np.full(len(free), np.inf)
+        stopped = take_turns(
+            ledger.trial(),
+            queues,
+            first[:-1].copy(),
+            held,
+            quota * (1 + _ROUNDING),
+            free,
+            ledger.scale,
+            ledger.fair,
+            ledger.g,
+            ledger.mode,
+            TURN_EXEMPT_MAX,
+        )
+        let_in = np.zeros(len(order), np.bool_)
+        let_in[order] = queues.taken
+        found = waiting[let_in[entry]]
+        with_room = table.id[waiting[(let_in & ~exempt)[entry]]]
+        if stopped < 0:
+            return Admission(found, queues.limited, with_room=with_room), -1
+        at = int(order[stopped])
+        admission = Admission(found, queues.limited, int(who[at]), with_room)
+        # Where nobody has room, nobody is held up, however long that takes.
+        others = np.flatnonzero(~queues.taken)
+        others = others[others != stopped]
+        more, holds = queues.demand[others], held[who[order[others]]]
+        held_up = np.all((more <= free) & (holds + more <= quota[who[order[others]]]), axis=1).any()
+        return admission, int(table.id[waiting[head[at]]]) if held_up else -1
+
+    def _all_fit(self, state: ClusterState, waiting: Ints, free: Floats) -> bool:
+        wanted = state.tasks.demand[waiting].sum(axis=0)
+        return bool(len(waiting) <= free[0] and np.all(wanted <= free[1:]))
+
+    def _order_is_no_matter(self, owner: Ints) -> bool:
+        return self.ledger.rule is Rule.FIFO or not len(owner) or bool((owner == owner[0]).all())
+
+    def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats, free: Floats) -> Flags:
+        """(W,): entries for which no room is kept."""
+        table = state.tasks
+        before = np.isin(table.id[waiting], self._in_before)
+        if self._preemption:
+            before |= _replaces(state, waiting)
+        exempt, passed = np.zeros((2, len(demand)), np.bool_)
+        np.logical_or.at(exempt, entry, before)
+        if self._passed:
+            np.logical_or.at(passed, entry, np.isin(table.id[waiting], sorted(self._passed)))
+            # Who held up others for too long has its turn all the same, as soon as there is room.
+            exempt |= passed & (demand > free).any(axis=1)
+        # What is larger than the cluster would hold up everybody for ever; an explanation says so.
+        return exempt | (demand > self.ledger.books.capacity * (1 + _ROUNDING)).any(axis=1)
+
+
+def _standing(shares: Floats, owed: Floats, number: int) -> str:
+    return f"a dominant share of {shares[number]:.3g} and a commitment of {owed[number]:.3g}"
+
+
+def _entries(state: ClusterState, waiting: Ints) -> Ints:
+    """The entry (n,) of each waiting task: a gang that does not run yet is one, any other task is one."""
+    job = state.tasks.job[waiting]
+    gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
+    if not len(gangs):
+        return np.arange(len(waiting))
+    together = np.zeros(len(state.jobs.alive), np.bool_)
+    together[gangs] = needed(state, gangs) > state.jobs.running[gangs]
+    key = np.where(together[job], -1 - job, waiting)
+    entry: Ints = np.unique(key, return_inverse=True)[1]
+    return entry
+
+
+def _demands(state: ClusterState, waiting: Ints, entry: Ints) -> tuple[Floats, Ints]:
+    """What each entry takes (W, R), and the first of its tasks (W,), as an index of ``waiting``.
+
+    Of a gang so many count as still have to start together: its first ones.
+    """
+    table = state.tasks
+    each = np.ones((len(waiting), 1 + table.demand.shape[1]))
+    each[:, 1:] = table.demand[waiting]
+    order = np.argsort(entry, kind="stable")
+    if int(entry.max(initial=-1)) + 1 == len(entry):
+        return each[order], order
+    starts = np.searchsorted(entry[order], np.arange(int(entry.max(initial=-1)) + 1))
+    place = np.arange(len(order)) - starts[entry[order]]
+    jobs = table.job[waiting]
+    need = np.maximum(needed(state, jobs) - state.jobs.running[jobs], 1)
+    counted = place < need[order]
+    demand = np.zeros((len(starts), each.shape[1]))
+    np.add.at(demand, entry[order[counted]], each[order[counted]])
+    return demand, order[starts]
+
+
+def _replaces(state: ClusterState, waiting: Ints) -> Flags:
+    """Which waiting tasks (n,) can take the place of a restartable one of their own principal."""
+    table, jobs = state.tasks, state.jobs
+    weak = np.flatnonzero(table.alive & (table.status == RUNNING) & table.restartable)
+    if not len(weak):
+        return np.zeros(len(waiting), np.bool_)
+    least = np.full(max(1, len(state.principals)), 2**62)
+    np.minimum.at(least, jobs.principal[table.job[weak]], table.priority[weak])
+    found: Flags = table.priority[waiting] > least[jobs.principal[table.job[waiting]]]
+    return found

@@ -1,0 +1,107 @@
+"""Whose turn it is, compiled: SDRF's decision (paper, Algorithm 1) over queues of waiting tasks.
+
+Not for: who waits, or what follows from a decision (``policies.turns``); nor the priority itself, which
+``dios.fairness`` has for everybody.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dios.compiled import borrowing
+from dios.fairness.stateful.kernels import Books, join, leave, pick, settle
+from dios.firmament.cluster.columns import Flags, Floats, Ints
+
+
+class Queues(NamedTuple):
+    """What waits, by principal (P), in the order in which each one's tasks go; W entries, R resources."""
+
+    first: Ints
+    """(P + 1,) where a principal's entries begin."""
+    demand: Floats
+    """(W, R) what an entry takes: a task, or as much of a gang as has to start together."""
+    exempt: Flags
+    """(W,) let in without room being kept for it; these stand first in each principal's queue."""
+    taken: Flags
+    """(W,) the answer: who is let in."""
+    limited: Flags
+    """(P,) the answer: who stopped at a quota, or at too many that are exempt."""
+
+
+@borrowing
+def settle_all(books: Books, held: Floats, scale: Floats, fair: float, g: float, mode: int) -> None:
+    """Bring every principal's line in order: what it holds (P, R), counted ``scale`` times (P,), or 1/n."""
+    for user in range(len(scale)):
+        for r in range(books.capacity.size):
+            books.held[user, r] = held[user, r] * scale[user]
+        settle(books, user, fair, g, mode)
+
+
+@borrowing
+def _within(queues: Queues, at: int, user: int, held: Floats, quota: Floats) -> bool:
+    """Whether a principal may hold an entry as well."""
+    within = True
+    for r in range(quota.shape[1]):
+        within &= held[user, r] + queues.demand[at, r] <= quota[user, r]
+    return within
+
+
+@borrowing
+def _let_by(queues: Queues, user: int, held: Floats, quota: Floats, most: int) -> int:
+    """Let in what is exempt of a principal, ``most`` at the most; where the rest of its queue begins."""
+    at = queues.first[user]
+    end = queues.first[user + 1]
+    while at < end and queues.exempt[at]:
+        if at - queues.first[user] == most or not _within(queues, at, user, held, quota):
+            queues.limited[user] = True
+            return int(end)
+        for r in range(quota.shape[1]):
+            held[user, r] += queues.demand[at, r]
+        queues.taken[at] = True
+        at += 1
+    return int(at)
+
+
+@borrowing
+def take_turns(
+    books: Books,
+    queues: Queues,
+    cursor: Ints,
+    held: Floats,
+    quota: Floats,
+    free: Floats,
+    scale: Floats,
+    fair: float,
+    g: float,
+    mode: int,
+    exempt_max: int,
+) -> int:
+    """Let in whoever is next, again and again; the entry that did not fit ``free`` (R,) and ended it, or -1.
+
+    ``books``, ``held`` (P, R), ``cursor`` (P,) and ``free`` are changed: give copies.
+    """
+    count = 0
+    for user in range(len(scale)):
+        cursor[user] = _let_by(queues, user, held, quota, exempt_max)
+        if cursor[user] < queues.first[user + 1]:
+            count = join(books, count, user, queues.demand[cursor[user]], g)
+    while count:
+        user = pick(books, count, g)
+        at = cursor[user]
+        if not _within(queues, at, user, held, quota):
+            queues.limited[user] = True
+            count = leave(books, count, user, g)
+            continue
+        for r in range(free.size):
+            if queues.demand[at, r] > free[r]:
+                return int(at)
+        for r in range(free.size):
+            free[r] -= queues.demand[at, r]
+            held[user, r] += queues.demand[at, r]
+            books.held[user, r] += queues.demand[at, r] * scale[user]
+        settle(books, user, fair, g, mode)
+        queues.taken[at] = True
+        cursor[user] += 1
+        if cursor[user] == queues.first[user + 1]:
+            count = leave(books, count, user, g)
+    return -1

@@ -1,0 +1,352 @@
+"""One round: policies choose who takes part, the model is asked, the network solved, and places compared.
+
+For: ``scheduler``. Not for: events, and not for what is told to people (``explain``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dios.firmament.cluster import changes as tables
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
+from dios.firmament.models.protocol import CostModel
+from dios.firmament.network.flow_network import FlowNetwork, Plan, RoundNetwork
+from dios.firmament.network.flow_trace import trace
+from dios.firmament.network.model_answers import Answers, Questions, ask, children_of
+from dios.firmament.network.upper_arcs import Bounds
+from dios.firmament.policies.evict import make_room, spare
+from dios.firmament.policies.fair_queue import Admission, Turns
+from dios.firmament.policies.fairness import fair_shares
+from dios.firmament.policies.fit import hold_back
+from dios.firmament.policies.gangs import GangBook, GangChoice, needed
+from dios.firmament.policies.restrictions import Restrictions
+from dios.firmament.rounds.model_guard import ModelError, ModelGuard
+from dios.firmament.rounds.results import Change, Delta, Fault, Round
+from dios.firmament.rounds.solver_chain import NoSolverError, Solved, SolverChain
+from dios.firmament.settings import Fairness, SchedulerSettings
+from dios.wire.types import Affinity
+
+_NOTHING, _NOT_GANGS, _ANYBODY = 0, 1, 2
+"""Who may miss E_j: nobody, all but gangs (which are whole or not at all), or everybody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a rehearsed round would do, for explanations and export."""
+
+    plan: Plan
+    network: RoundNetwork
+    solved: Solved
+    leaf: Ints
+    """(n,): where the solution put each of the plan's tasks."""
+    held: Flags
+    """(n,): arrivals that were held back after the solution."""
+    admission: Admission | None
+    """Whose turn it was, where principals take turns."""
+
+
+class RoundMaker:
+    """Makes rounds over one cluster's tables."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        settings: SchedulerSettings,
+        network: FlowNetwork,
+        restrictions: Restrictions,
+        gangs: GangBook,
+        turns: Turns | None,
+    ) -> None:
+        self._state = state
+        self._settings = settings
+        self._network = network
+        self._restrictions = restrictions
+        self._gangs = gangs
+        self._turns = turns
+        self._chain = SolverChain(settings.solver, settings.certify_every)
+        self._short_of_room = False
+        """Whether E_j of some job was missed in the last round, so that asking for it again is in vain."""
+
+    def rehearse(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> Outcome:
+        """What a round would decide now; the schedule stays. Errors of models and solvers come through."""
+        choice, admission = self._let_in(record=False)
+        plan = self._plan(choice, admission)
+        questions, answers = self._ask(model, guard, plan, fresh)
+        tried = Round(0, self._state.now, model.name, "")
+        plan, network, solved = self._solve(choice, admission, plan, questions, answers, tried, record=False)
+        leaf, held = self._places(plan, network, solved, record=False)
+        return Outcome(plan, network, solved, leaf, held, admission)
+
+    def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
+        """Fill ``found``; the state changes only when the round stands."""
+        began = time.perf_counter()
+        choice, admission = self._let_in(record=True)
+        plan = self._plan(choice, admission)
+        try:
+            questions, answers = self._ask(model, guard, plan, fresh)
+        except ModelError as error:
+            found.faults.append(Fault(f"model {model.name}", str(error)))
+            found.stands = False
+            self._count(found)
+            return
+        fresh.clear()
+        try:
+            plan, network, solved = self._solve(choice, admission, plan, questions, answers, found)
+        except NoSolverError as error:
+            found.faults.append(Fault("solvers", str(error)))
+            found.stands = False
+            self._count(found)
+            return
+        found.algorithm, found.certified, found.cost = solved.algorithm, solved.certified, solved.cost
+        found.vertices = network.vertices + len(plan.tasks)
+        found.arcs = self._network.pool_entries() + len(network.upper.tail)
+        found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
+        found.update_s = time.perf_counter() - began - found.solve_s
+        self._apply(plan, network, solved, found)
+        if self._turns is not None:
+            # From now on commitments grow by what runs now.
+            self._turns.ledger.sync(self._state)
+        self._count(found)
+
+    # Before -----------------------------------------------------------------------------------------
+
+    def _let_in(self, *, record: bool) -> tuple[GangChoice, Admission | None]:
+        """Which gangs take part, and which waiting tasks where principals take turns."""
+        state = self._state
+        choice = self._gangs.choose(state, state.now)
+        if self._turns is None:
+            return choice, None
+        admission = self._turns.choose(state, record=record)
+        its_turn = np.isin(choice.tried, state.tasks.job[admission.tasks])
+        left_out = np.concatenate([choice.left_out, choice.tried[~its_turn]])
+        return GangChoice(choice.complete, choice.tried[its_turn], left_out), admission
+
+    def _plan(self, choice: GangChoice, admission: Admission | None) -> Plan:
+        state = self._state
+        table = state.tasks
+        out = np.zeros(len(state.jobs.alive), np.bool_)
+        out[choice.left_out] = True
+        tasks = table.all()
+        running = table.status[tasks] == RUNNING
+        its_turn = ~out[table.job[tasks]]
+        if admission is not None:
+            its_turn &= np.isin(tasks, admission.tasks, assume_unique=True)
+        tasks = tasks[running | its_turn]
+        filter_of, filters = self._restrictions.choose(state, tasks, state.now)
+        if len(self._restrictions.crowded_out):
+            keep = ~np.isin(tasks, self._restrictions.crowded_out)
+            tasks, filter_of = tasks[keep], filter_of[keep]
+        running = table.status[tasks] == RUNNING
+        fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
+        weak = np.flatnonzero(running & ~fixed)
+        if self._turns is not None and len(weak):
+            fixed[weak] = self._turns.protected(state, tasks[weak])
+        together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_NODE, Affinity.SAME_RACK))
+        rooted = running & together
+        return Plan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))
+
+    def _bounds(self, choice: GangChoice, tasks: Ints, fixed: Flags) -> Bounds:
+        state = self._state
+        jobs, size = state.jobs, len(state.jobs.alive)
+        there = np.bincount(state.tasks.job[tasks], minlength=size)
+        stuck = np.bincount(state.tasks.job[tasks[fixed]], minlength=size)
+        most = np.minimum(jobs.maximum, there)
+        least = np.where(jobs.alive, jobs.minimum, 0)
+        if self._settings.fairness != Fairness.NONE:
+            most = np.minimum(most, fair_shares(state, tasks, most))
+            if self._settings.fairness == Fairness.STRICT:
+                least = np.where(jobs.alive, most, 0)
+        for rows in (choice.complete, choice.tried):
+            most[rows] = np.maximum(most[rows], np.minimum(needed(state, rows), there[rows]))
+            least[rows] = np.maximum(least[rows], needed(state, rows))
+        least[choice.left_out] = most[choice.left_out] = 0
+        most = np.where(jobs.alive, np.maximum(most, stuck), 0)
+        least = np.minimum(least, most)
+        return Bounds(least, most, there, np.zeros(size, np.int64))
+
+    def _questions(self, plan: Plan, fresh: set[int]) -> Questions:
+        state = self._state
+        children, depth = children_of(state)
+        running = state.tasks.status[plan.tasks] == RUNNING
+        return Questions(
+            np.array(sorted(fresh), np.int64),
+            plan.tasks[~running],
+            plan.tasks[running],
+            state.jobs.all(),
+            children,
+            depth,
+            state.resources.leaves(),
+            self._network.classes,
+        )
+
+    def _ask(
+        self, model: CostModel, guard: ModelGuard, plan: Plan, fresh: set[int]
+    ) -> tuple[Questions, Answers]:
+        """Everything that the model is asked in a round; :class:`ModelError` comes through."""
+        questions = self._questions(plan, fresh)
+        try:
+            return questions, guard.call(lambda: ask(model, self._state, questions))
+        except ModelError:
+            # It may have told of what is stale, and forgotten it, before it failed.
+            fresh.update(self._state.tasks.all().tolist())
+            raise
+
+    # Solving ----------------------------------------------------------------------------------------
+
+    def _solve(
+        self,
+        choice: GangChoice,
+        admission: Admission | None,
+        plan: Plan,
+        questions: Questions,
+        answers: Answers,
+        found: Round,
+        *,
+        record: bool = True,
+    ) -> tuple[Plan, RoundNetwork, Solved]:
+        """Solve; while that is infeasible, leave out gangs, then let E_j be missed, at last also of gangs."""
+        reason = ""
+        for gangs, missing in self._attempts(choice):
+            tried = plan
+            if gangs < len(choice.tried):
+                left = np.concatenate([choice.left_out, choice.tried[gangs:]])
+                tried = self._plan(GangChoice(choice.complete, choice.tried[:gangs], left), admission)
+            tried = replace(tried, bounds=tried.bounds.allowing(self._may_miss(missing)))
+            network = self._network.build(questions, _only(answers, questions, tried), tried, warm=True)
+            solved = self._chain.solve(network, self._network, found.faults)
+            found.solve_s += solved.seconds
+            if not solved.optimal:
+                reason = solved.reason
+                continue
+            # Where E_j was let go only now, it may have been that and not the gang that found no room.
+            if record and (missing == _NOTHING or self._short_of_room):
+                for job in choice.tried[gangs:].tolist():
+                    self._gangs.failed(job, self._state.now)
+            return tried, network, solved
+        raise NoSolverError(reason)
+
+    def _attempts(self, choice: GangChoice) -> list[tuple[int, int]]:
+        """How many of the tried gangs are let in, and which jobs may miss their E_j, one after the other."""
+        first = _NOT_GANGS if self._short_of_room else _NOTHING
+        counts = sorted({len(choice.tried), min(1, len(choice.tried)), 0}, reverse=True)
+        return [*((count, first) for count in counts), (0, _NOT_GANGS), (0, _ANYBODY)]
+
+    def _may_miss(self, missing: int) -> Flags:
+        gang = self._state.jobs.gang > 0
+        return np.full(len(gang), missing != _NOTHING) & ((missing == _ANYBODY) | ~gang)
+
+    # After ------------------------------------------------------------------------------------------
+
+    def _apply(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
+        leaf, held = self._places(plan, network, solved, record=True)
+        self._restrictions.misfits(plan.tasks[held])
+        self._change(plan.tasks, leaf, held, found)
+        shortfalls = _shortfalls(self._state, plan.bounds.may_miss)
+        self._short_of_room = bool(shortfalls)
+        found.faults.extend(shortfalls)
+
+    def _places(
+        self, plan: Plan, network: RoundNetwork, solved: Solved, *, record: bool
+    ) -> tuple[Ints, Flags]:
+        """Where each task is to be, and which arrivals are held back."""
+        state, tasks = self._state, plan.tasks
+        leaf = trace(
+            state.resources,
+            self._network.vertices,
+            network.upper,
+            solved.flow,
+            solved.target,
+            state.tasks.leaf[tasks],
+        )
+        held = hold_back(state, tasks, leaf, check_fit=self._settings.fit)
+        if held.any():
+            if self._settings.fit and self._settings.preemption:
+                make_room(state, tasks, leaf, held, plan.fixed)
+            spare(state, tasks, leaf, held, plan.bounds.most)
+        short = self._short_gangs(plan, leaf, held, record=record)
+        held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
+        stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)
+        held &= ~stopped
+        leaf[stopped] = ABSENT
+        return leaf, held
+
+    def _short_gangs(self, plan: Plan, leaf: Ints, held: Flags, *, record: bool) -> Flags:
+        """The tasks of gangs of which too few would run after what was held back; none of them may run."""
+        state, tasks = self._state, plan.tasks
+        gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
+        if not len(gangs):
+            return np.zeros(len(tasks), np.bool_)
+        job = state.tasks.job[tasks]
+        runs = np.where(held, state.tasks.leaf[tasks], leaf) != ABSENT
+        running = np.bincount(job[runs], minlength=len(state.jobs.alive))
+        short = np.zeros(len(state.jobs.alive), np.bool_)
+        short[gangs] = running[gangs] < needed(state, gangs)
+        # Those that were left out have been counted already.
+        let_in = gangs[short[gangs] & (plan.bounds.least[gangs] > 0)]
+        if record:
+            for row in let_in.tolist():
+                self._gangs.failed(row, state.now)
+            for row in gangs[~short[gangs]].tolist():
+                self._gangs.forget(row)
+        return short[job]
+
+    def _change(self, tasks: Ints, leaf: Ints, held: Flags, found: Round) -> None:
+        state = self._state
+        table, tree = state.tasks, state.resources
+        source = table.machine[tasks].copy()
+        target = np.where(leaf != ABSENT, tree.machine[leaf], ABSENT)
+        changed = (source != target) & ~held
+        leaf = tables.settle(
+            state, np.where(changed, target, source), np.where(held, table.leaf[tasks], leaf)
+        )
+        shifted = ~changed & (source != ABSENT) & (leaf != table.leaf[tasks])
+        tables.shift(state, tasks[shifted], leaf[shifted])
+        leaves = changed & (source != ABSENT)
+        comes = changed & (target != ABSENT)
+        tables.stop(state, tasks[leaves])
+        tables.start(state, tasks[comes], leaf[comes])
+        self._restrictions.placed(tasks[comes])
+        kinds = (
+            (leaves & ~comes, Change.PREEMPT),
+            (leaves & comes, Change.MIGRATE),
+            (comes & ~leaves, Change.PLACE),
+        )
+        for which, kind in kinds:
+            at = np.flatnonzero(which)
+            found.deltas.extend(
+                Delta(kind, task, state.machine_ids.get(old, ABSENT), state.machine_ids.get(new, ABSENT))
+                for task, old, new in zip(
+                    table.id[tasks[at]].tolist(), source[at].tolist(), target[at].tolist(), strict=True
+                )
+            )
+
+    def _count(self, found: Round) -> None:
+        table = self._state.tasks
+        found.running = int(np.count_nonzero(table.alive & (table.status == RUNNING)))
+        found.waiting = len(table) - found.running
+
+
+def _only(answers: Answers, questions: Questions, plan: Plan) -> Answers:
+    """The answers about tasks that take part in a plan; it may leave out some that were asked about."""
+    return replace(
+        answers,
+        unscheduled=answers.unscheduled[np.isin(questions.waiting, plan.tasks)],
+        continuation=answers.continuation[np.isin(questions.running, plan.tasks)],
+        preemption=answers.preemption[np.isin(questions.running, plan.tasks)],
+    )
+
+
+def _shortfalls(state: ClusterState, least: Ints) -> list[Fault]:
+    """Jobs of which fewer run than E_j asks for."""
+    runs = state.jobs.running
+    return [
+        Fault(
+            f"job {state.jobs.id[row]}",
+            f"{runs[row]} of its tasks run, and {least[row]} have to: there is no room for more",
+        )
+        for row in np.flatnonzero(state.jobs.alive & (runs < least))
+    ]

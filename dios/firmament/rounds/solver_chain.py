@@ -1,0 +1,126 @@
+"""From a round's network to a checked answer, whatever it takes: solvers one after the other.
+
+For: the scheduler. Not for: the solvers (``solvers``), and not for places (``network_trace``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from dios.firmament.cluster.columns import Ints
+from dios.firmament.network.change_log import Feed
+from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork
+from dios.firmament.rounds.results import Fault
+from dios.firmament.solvers import FlowSolution, OutOfRangeError, algorithms, certificate, solve
+from dios.firmament.solvers.warm import WarmSolution
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """An optimal answer, or the reason why there is none."""
+
+    optimal: bool
+    algorithm: str
+    target: Ints
+    """The upper vertex that each task's unit goes to first, (n,)."""
+    flow: Ints
+    """Of the upper arcs."""
+    cost: int
+    seconds: float
+    certified: bool
+    reason: str = ""
+
+
+class NoSolverError(Exception):
+    """Every solver failed; the text has the last failure."""
+
+
+class SolverChain:
+    """Goes on from the last solution where it can, then tries the wanted algorithm, then the others.
+
+    Each that fails is reported, and after a failure nothing is trusted unchecked.
+    """
+
+    def __init__(self, wanted: str, certify_every: int) -> None:
+        self._wanted = wanted
+        self._certify_every = certify_every
+        self._solved = 0
+
+    def solve(self, network: RoundNetwork, kept: FlowNetwork, faults: list[Fault]) -> Solved:
+        """The cheapest flow, or that there is none; :class:`NoSolverError` when no solver answers."""
+        check = self._certify_every > 0 and self._solved % self._certify_every == 0
+        self._solved += 1
+        if network.feed is not None and kept.warm is not None:
+            try:
+                return self._go_on(network, network.feed, kept, check=check or bool(faults))
+            except OutOfRangeError:
+                kept.forget_warm(for_good=True)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one solver, another may answer
+                faults.append(Fault("solver warm", f"{type(error).__name__}: {error}"))
+                kept.forget_warm()
+        return self.from_scratch(network, faults, check=check)
+
+    def from_scratch(self, network: RoundNetwork, faults: list[Fault], *, check: bool) -> Solved:
+        """The same without what is known from the last round."""
+        problem = network.problem()
+        last = "no algorithm is left"
+        for name in [self._wanted, *(each for each in algorithms() if each != self._wanted)]:
+            started = time.perf_counter()
+            try:
+                solution = solve(problem, name)
+                if check or faults:
+                    certificate(problem, solution)
+                return _solved(network, solution, started, certified=check or bool(faults))
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one solver, another may answer
+                last = f"{type(error).__name__}: {error}"
+                faults.append(Fault(f"solver {name}", last))
+        raise NoSolverError(last)
+
+    @staticmethod
+    def _go_on(network: RoundNetwork, feed: Feed, kept: FlowNetwork, *, check: bool) -> Solved:
+        started = time.perf_counter()
+        assert kept.warm is not None  # noqa: S101 - for the type checker; the caller has looked
+        warm, numbers, arcs = kept.warm.solve(feed)
+        kept.fed()
+        seconds = time.perf_counter() - started
+        optimal = warm.status == "optimal"
+        target, flow = warm.target[numbers], warm.flow[arcs]
+        if check and optimal:
+            prices = warm.prices[: network.vertices]
+            certificate(network.problem(), _whole(network, warm, numbers, flow, prices))
+        return Solved(optimal, "warm", target, flow, warm.cost, seconds, check, warm.reason)
+
+
+def _whole(
+    network: RoundNetwork, warm: WarmSolution, numbers: Ints, upper_flow: Ints, prices: Ints
+) -> FlowSolution:
+    """A warm solution as one of the whole problem, for its certificate."""
+    rows = network.rows
+    flow = np.zeros(len(rows.target), np.int64)
+    flow[rows.start[:-1] + warm.choice[numbers]] = 1
+    own = np.full(len(rows.tasks), -(2**62), np.int64)
+    np.maximum.at(own, rows.owner(), prices[rows.target] - rows.cost)
+    return FlowSolution(
+        np.concatenate([flow, upper_flow]), warm.cost, np.concatenate([prices, own]), "optimal", "warm", 0.0
+    )
+
+
+def _solved(network: RoundNetwork, solution: FlowSolution, started: float, *, certified: bool) -> Solved:
+    arcs = len(network.rows.target)
+    chosen = np.flatnonzero(solution.flow[:arcs])
+    optimal = solution.status == "optimal"
+    if optimal and len(chosen) != len(network.rows.tasks):
+        raise AssertionError(f"{len(chosen)} arcs carry {len(network.rows.tasks)} tasks")
+    return Solved(
+        optimal,
+        solution.algorithm,
+        network.rows.target[chosen],
+        solution.flow[arcs:],
+        solution.cost,
+        time.perf_counter() - started,
+        certified,
+        "" if optimal else f"{solution.status}: {solution.reason}",
+    )

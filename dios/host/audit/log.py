@@ -1,0 +1,321 @@
+"""The audit log: an append-only file of who did what to which object, chained by BLAKE3.
+
+Not for: deciding what is recorded (the core does, as ``effects.Audit``), or for keeping the log from
+somebody who owns the machine. The chain shows that a record was changed, removed, inserted or moved;
+who can write the files can also compute a new chain, so the head digest belongs somewhere else now and
+then. Reading and verifying are in ``dios.host.audit.reader``; ``docs/audit-format.md`` has the bytes.
+
+A record costs an encoding and a digest when it is appended; writing and syncing are the host's to batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+
+from dios import limits
+from dios.core.effects import Audit
+from dios.errors import DamagedError, DiosError, NoSpaceError
+
+FORMAT_VERSION: Final = 1
+MAGIC: Final = b"DIOSAUD\0"
+DIGEST_BYTES: Final = 32
+GENESIS: Final = blake3(b"dios audit log 1").digest()
+"""What the first record of a log is chained to."""
+
+HEADER: Final = struct.Struct("<8sIIQ32s")
+LENGTH: Final = struct.Struct("<I")
+_pack_length: Final = LENGTH.pack
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One record as it is stored; ``now`` in nanoseconds, names only as fingerprints."""
+
+    now: int
+    action: str
+    outcome: str
+    principal: str
+    task: str
+    subject: str
+    detail: str
+
+
+class Pressure(enum.IntEnum):
+    """How much of what was done stands in memory only, because the log cannot be written."""
+
+    NONE = 0
+    SOME = 1
+    """Over AUDIT_BUFFER_BYTES_MAX: what leaves a record had better not be done."""
+    HIGH = 2
+    """Over AUDIT_BACKLOG_BYTES_MAX: nothing that can leave a record may be done."""
+
+
+class FormatError(Exception):
+    """A record or header that cannot be what was written."""
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Where segment ``number`` (from 1) of the log in ``folder`` stands."""
+    return folder / f"{number:08}.audit"
+
+
+def segments(folder: Path) -> list[Path]:
+    """The segments of a log, oldest first."""
+    return sorted(folder.glob("[0-9]*.audit"))
+
+
+def chained(previous: bytes, body: bytes) -> bytes:
+    """The digest of a record with ``body`` that follows a record with digest ``previous``."""
+    return blake3(previous + body).digest()
+
+
+def unpack_header(data: bytes) -> tuple[int, int, bytes]:
+    """Segment number, index of its first record, digest it continues; raises FormatError."""
+    magic, version, number, first, previous = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise FormatError("this is no audit segment (wrong magic bytes)")
+    if version != FORMAT_VERSION:
+        raise FormatError(f"its format version is {version}, this program reads {FORMAT_VERSION}")
+    return number, first, previous
+
+
+def raw_records(data: bytes, start: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """Offset, body and stored digest of each whole record from ``start`` on; stops where none is whole."""
+    end = len(data)
+    while start + LENGTH.size <= end:
+        (length,) = LENGTH.unpack_from(data, start)
+        body = start + LENGTH.size
+        stop = body + length + DIGEST_BYTES
+        if not 0 < length <= limits.AUDIT_RECORD_BYTES_MAX or stop > end:
+            return
+        yield start, data[body : body + length], data[body + length : stop]
+        start = stop
+
+
+class AuditLog:
+    """The writing end. One owner; ``sync`` alone may run in another thread beside the rest."""
+
+    def __init__(self, folder: Path, *, segment_bytes: int = limits.AUDIT_SEGMENT_BYTES) -> None:
+        """Open or begin the log in ``folder``; a record torn by a crash is cut off and set aside.
+
+        ``recovered`` then says what was cut, and so does a record in the log itself. Raises DamagedError
+        when the last segment is none of ours.
+        """
+        self._folder: Final = folder
+        self._segment_bytes: Final = segment_bytes
+        self._buffer = bytearray()
+        self._digest = GENESIS
+        self._count = 0
+        self._size = 0
+        self._number = 0
+        self._fd = -1
+        self._retired: list[int] = []
+        self._syncing: Final = threading.Lock()
+        self.recovered = ""
+        self.pressure = Pressure.NONE
+        self.trouble = ""
+        """Why the last flush that failed did, in the system's words."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = segments(folder)
+        if found:
+            self._resume(found)
+        else:
+            self._begin_segment()
+
+    @property
+    def records(self) -> int:
+        """How many records the log holds, those not yet flushed among them."""
+        return self._count
+
+    @property
+    def head(self) -> str:
+        """The digest of the newest record, in hex: what to keep elsewhere as an anchor."""
+        return self._digest.hex()
+
+    def append(self, record: Audit) -> None:
+        """Chain one record on and keep it in memory until ``flush``; a record is never lost here.
+
+        When the disk has been full for so long that the buffer is full too, ``pressure`` says so: whoever
+        decides what is done must then do less.
+        """
+        buffer = self._buffer
+        if len(buffer) >= limits.AUDIT_BUFFER_BYTES_MAX:
+            with contextlib.suppress(DiosError):
+                self.flush()
+        body = _encode(
+            (
+                record.now,
+                record.action,
+                record.outcome,
+                record.principal,
+                record.task,
+                record.subject,
+                record.detail,
+            )
+        )
+        if len(body) > limits.AUDIT_RECORD_BYTES_MAX:
+            body = self._cut(record)
+        digest = blake3(self._digest + body).digest()
+        buffer += _pack_length(len(body))
+        buffer += body
+        buffer += digest
+        self._digest = digest
+        self._count += 1
+
+    def flush(self) -> None:
+        """Hand what was appended to the operating system; starts a new segment when this one is full.
+
+        Raises NoSpaceError (the records stay buffered, a later flush goes on) or DamagedError.
+        """
+        buffer = self._buffer
+        while buffer:
+            try:
+                written = os.write(self._fd, buffer)
+            except OSError as error:
+                self.trouble = error.strerror or str(error)
+                self._measure()
+                raise self._translated(error) from error
+            self._size += written
+            del buffer[:written]
+        self.pressure = Pressure.NONE
+        if self._size >= self._segment_bytes:
+            self._begin_segment()
+
+    def sync(self) -> None:
+        """Wait until everything flushed so far would survive a power cut; for a worker thread.
+
+        Raises NoSpaceError or DamagedError when the device refuses; a later sync goes on.
+        """
+        with self._syncing:
+            try:
+                while self._retired:
+                    os.fdatasync(self._retired[0])
+                    os.close(self._retired.pop(0))
+                if self._fd >= 0:
+                    os.fdatasync(self._fd)
+            except OSError as error:
+                raise self._translated(error) from error
+
+    def close(self) -> None:
+        """Flush, sync and let go of the files."""
+        if self._fd < 0:
+            return
+        try:
+            self.flush()
+            self.sync()
+        finally:
+            with self._syncing:
+                fds = [*self._retired, self._fd]
+                self._retired, self._fd = [], -1
+                for fd in fds:
+                    os.close(fd)
+
+    def _measure(self) -> None:
+        size = len(self._buffer)
+        if size >= limits.AUDIT_BACKLOG_BYTES_MAX:
+            self.pressure = Pressure.HIGH
+        elif size >= limits.AUDIT_BUFFER_BYTES_MAX:
+            self.pressure = Pressure.SOME
+        else:
+            self.pressure = Pressure.NONE
+
+    def _cut(self, record: Audit) -> bytes:
+        texts = (record.action, record.outcome, record.principal, record.task, record.subject, record.detail)
+        return _encode((record.now, *(text[:1024] for text in texts)))
+
+    def _translated(self, error: OSError) -> DiosError:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return NoSpaceError(
+                f"the audit log in {self._folder} cannot grow: {error.strerror}; free some space"
+            )
+        return DamagedError(f"the audit log in {self._folder} cannot be written: {error.strerror}")
+
+    def _begin_segment(self) -> None:
+        """Continue in a fresh file; the old one stays open until it was synced."""
+        number = self._number + 1
+        path = segment_path(self._folder, number)
+        header = HEADER.pack(MAGIC, FORMAT_VERSION, number, self._count, self._digest)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                # Unbuffered: a header that was written in part is an error, never a beginning.
+                self._write_whole(fd, header)
+                self._sync_folder()
+            except OSError:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise self._translated(error) from error
+        if self._fd >= 0:
+            self._retired.append(self._fd)
+        self._fd, self._number, self._size = fd, number, len(header)
+
+    def _write_whole(self, fd: int, data: bytes) -> None:
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _resume(self, found: list[Path]) -> None:
+        """Find the end of the newest segment and cut off what a crash left half written."""
+        last = found[-1]
+        data = last.read_bytes()
+        if len(data) < HEADER.size:
+            # The crash came while this segment was begun: no record is in it.
+            last.unlink()
+            if len(found) == 1:
+                self._begin_segment()
+                return
+            self._resume(found[:-1])
+            return
+        try:
+            number, count, digest = unpack_header(data)
+        except FormatError as damage:
+            raise DamagedError(f"{last}: {damage}; move it away to begin a new log") from None
+        end = HEADER.size
+        for offset, body, stored in raw_records(data, end):
+            stop = offset + LENGTH.size + len(body) + DIGEST_BYTES
+            # Only the last record can be torn; whether those before it are whole is verify's question.
+            if stop == len(data) and chained(digest, body) != stored:
+                break
+            end, count, digest = stop, count + 1, stored
+        self._number, self._count, self._digest, self._size = number, count, digest, end
+        self._fd = os.open(last, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        if end < len(data):
+            self._set_aside(last, data[end:])
+
+    def _set_aside(self, segment: Path, torn: bytes) -> None:
+        """Cut ``torn`` off the segment, keep it beside the log, and say so in the log."""
+        aside = segment.with_suffix(f".torn-{self._size}")
+        try:
+            aside.write_bytes(torn)
+            kept = f"kept in {aside.name}"
+        except OSError as error:
+            # A full disk must not keep a node from being read. What is cut was never a whole record.
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            kept = f"not kept ({error.strerror}), BLAKE3 {blake3(torn).hexdigest()}"
+        os.ftruncate(self._fd, self._size)
+        self.recovered = f"cut {len(torn)} bytes after record {self._count - 1} of {segment.name}; {kept}"
+        self.append(Audit(time.time_ns(), "audit", "recovered", "node", "", "", self.recovered))
+        with contextlib.suppress(NoSpaceError):
+            self.flush()
+            self.sync()

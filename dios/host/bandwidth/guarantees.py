@@ -1,0 +1,265 @@
+"""The guarantees that hold at this node, and what each account may send by them: the local controller.
+
+For: ``dios.host.bandwidth.rates``, which has the lock and the threads that wait (Packer paper, II-C and
+II-D). Not for:
+deciding guarantees, which is the coordinator's, or dividing a link once it is known who wants what
+(``dios.host.bandwidth.water_filling``).
+
+There is no thread that divides. Whoever wants to send looks whether it is time: a moment after the last
+division, when a step of a guarantee comes, and at once when somebody is held up who was not taken for
+hungry. So an idle guarantee is lent out, and taken back by the first piece that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dios import limits
+from dios.host.bandwidth.accounts import Account, TaskAccount
+from dios.host.bandwidth.meters import Flow
+from dios.host.bandwidth.token_bucket import Bucket
+from dios.host.bandwidth.water_filling import Claim, shared
+from dios.ids import TaskId
+from dios.wire.messages import Guarantee
+
+_S: Final = 1_000_000_000
+_MS: Final = 1_000_000
+_TICK: Final = limits.GUARANTEE_TICK_MS * _MS
+_LOOK: Final = limits.GUARANTEE_LOOK_MS * _MS
+_IDLE: Final = limits.GUARANTEE_IDLE_MS * _MS
+_GAP: Final = limits.GUARANTEE_GAP_MS * _MS
+_BURST: Final = limits.GUARANTEE_BURST_MS * _MS
+_DEBT: Final = limits.GUARANTEE_DEBT_MS * _MS
+_NEVER: Final = 2**63
+_ROOM: Final = 2 * limits.GUARANTEE_PIECE_BYTES_MIN
+_LONG_AGO: Final = -(2**62)
+
+
+class _Edge:
+    """One guarantee, and what it gives now."""
+
+    __slots__ = ("_steps", "bytes_s", "source", "target", "weight")
+
+    def __init__(self, told: Guarantee, now: int) -> None:
+        self.source: Final = TaskAccount(told.principal, TaskId(told.source)) if told.source else None
+        self.target: Final = TaskAccount(told.principal, TaskId(told.target)) if told.target else None
+        self.weight: Final = told.weight_milli
+        self._steps: Final = [(now + in_ms * _MS, bytes_s) for in_ms, bytes_s in told.steps]
+        self.bytes_s = 0
+
+    def step(self, now: int) -> int:
+        """Take the step that holds now; when the next one comes."""
+        for at, bytes_s in self._steps:
+            if at > now:
+                return at
+            self.bytes_s = bytes_s
+        return _NEVER
+
+
+class Sender:
+    """Somebody who sends while guarantees hold."""
+
+    __slots__ = (
+        "_earlier",
+        "_later",
+        "_took",
+        "asleep",
+        "bucket",
+        "flow",
+        "held_at",
+        "hungry",
+        "inline",
+        "took_at",
+    )
+
+    def __init__(self, flow: Flow, now: int) -> None:
+        self.flow = flow
+        self.bucket: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
+        self.inline: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
+        """For what goes inside messages, which cannot wait: its next calls do."""
+        self.hungry = False
+        """Whether the last division knew that it wants more than it has."""
+        self.asleep = 0
+        """Threads of its that wait to send."""
+        self.held_at = _LONG_AGO
+        self.took_at = now
+        self._took = 0
+        self._earlier = self._later = (now, 0)
+
+    def take(self, size: int, now: int) -> None:
+        """So many bytes go."""
+        self._took += size
+        self.took_at = now
+        self.bucket.take(size, now)
+
+    def spend(self, size: int, now: int) -> None:
+        """So many bytes go inside a message."""
+        self.take(size, now)
+        self.inline.take(size, now)
+
+    def set_rate(self, bytes_s: int, now: int) -> None:
+        """Go on at another rate."""
+        self.bucket.set_rate(bytes_s, now)
+        self.inline.set_rate(bytes_s, now)
+
+    def mark(self, now: int) -> None:
+        """Remember how much it had sent by now, for ``recent`` from the next mark on."""
+        self._earlier, self._later = self._later, (now, self._took)
+
+    def recent(self, now: int) -> int:
+        """Bytes a second since the mark before the last."""
+        then, took = self._earlier
+        return (self._took - took) * _S // max(now - then, _MS)
+
+    def moves(self, now: int) -> bool:
+        """Whether it sends, or did a moment ago."""
+        return bool(self.asleep or self.flow.waiting) or now - self.took_at <= _LOOK
+
+    def demand(self, now: int) -> int:
+        """What it wants, in bytes a second: more than there is, of whom its bucket holds up.
+
+        Who has bytes waiting, but no use for what it may send, is held up by whoever takes them.
+        """
+        waiting = self.flow.waiting
+        if self.asleep or (waiting and now - self.held_at <= _TICK):
+            return limits.RATE_BYTES_S_MAX
+        if waiting:
+            recent = self.recent(now)
+            return recent + recent * limits.GUARANTEE_ROOM_PERCENT // 100 + _ROOM
+        # A stream's bytes are not known before they come; of a transfer one knows when it is over.
+        return self.recent(now) if self.flow.streams and now - self.took_at <= _IDLE else 0
+
+
+class LocalController:
+    """Guarantees with a lease; every method is called under one lock, but for what is only read.
+
+    ``capacity`` tells what the link carries in a second and whether somebody said so; ``caps`` are the rates
+    of principals.
+    """
+
+    def __init__(self, capacity: Callable[[], tuple[int, bool]]) -> None:
+        self._capacity: Final = capacity
+        self._edges: tuple[_Edge, ...] = ()
+        self._senders: dict[Account, Sender] = {}
+        self._until = 0
+        self._divided = self._looked = 0
+        self._due = 0
+        self._next_step = 0
+        self.on = False
+        """Whether guarantees hold, or did a moment ago."""
+        self.accounts: Mapping[TaskId, TaskAccount] = {}
+        """Those of the tasks that guarantees name."""
+        self.caps: Mapping[Account, int] = {}
+
+    def set(self, told: Iterable[Guarantee], until: int, now: int) -> None:
+        """Keep to these from now on, until then."""
+        self._edges = tuple(_Edge(one, now) for one in told)
+        ends = (end for edge in self._edges for end in (edge.source, edge.target) if end)
+        self.accounts = {account.task: account for account in ends}
+        self._until = until
+        self._due = self._next_step = 0
+        self.on = bool(self._edges)
+        if not self.on:
+            self._senders = {}
+
+    def holds(self, now: int) -> bool:
+        """Whether guarantees hold now."""
+        if self.on and now >= self._until:
+            self.set((), 0, now)
+        return self.on
+
+    def sender(self, account: Account, flow: Flow, now: int) -> Sender:
+        """Who sends on this account, at the rate that it may; only while guarantees hold."""
+        found = self._senders.get(account)
+        if found is None:
+            found = self._senders[account] = Sender(flow, now)
+            self.soon()
+        found.flow = flow
+        if now >= self._due:
+            self._divide(now)
+        return found
+
+    def owes(self, account: Account, now: int) -> bool:
+        """Whether more went inside messages on this account than it may send."""
+        found = self._senders.get(account)
+        return found is not None and found.inline.wait_ns(now) > 0
+
+    def hold_up(self, sender: Sender, now: int) -> int:
+        """Somebody must wait: so long at most, in nanoseconds, until it looks again."""
+        sender.held_at = now
+        if not sender.hungry:
+            self.soon()
+        return max(1, min(self._due, self._until) - now)
+
+    def soon(self) -> None:
+        """Somebody has nothing to send any more: the next one who looks divides the link anew."""
+        self._due = min(self._due, self._divided + _GAP)
+
+    def piece(self, account: Account) -> int:
+        """So many bytes go at once: few at a low rate, so that in a second it is kept to."""
+        found = self._senders.get(account)
+        rate = limits.GUARANTEE_BYTES_S_MIN if found is None else found.bucket.bytes_s
+        wanted = rate * limits.GUARANTEE_PIECE_MS // 1000
+        return max(limits.GUARANTEE_PIECE_BYTES_MIN, min(limits.DATA_PIECE_BYTES, wanted))
+
+    def rates(self) -> dict[Account, int]:
+        """What each may send now, in bytes a second."""
+        return {account: sender.bucket.bytes_s for account, sender in self._senders.items()}
+
+    # -- dividing -------------------------------------------------------------------------------------
+    def _divide(self, now: int) -> None:
+        """Give everybody who sends its rate (Algorithm 2)."""
+        if now >= self._next_step:
+            self._next_step = min((edge.step(now) for edge in self._edges), default=_NEVER)
+        if now - self._looked >= _LOOK:
+            self._look(now)
+        promised = self._promised(now)
+        claims = []
+        for account, sender in self._senders.items():
+            guarantee, weight = promised.get(account, (0, limits.GUARANTEE_WEIGHT_OTHERS))
+            demand = min(sender.demand(now), self.caps.get(account, limits.RATE_BYTES_S_MAX))
+            claims.append(Claim(guarantee, demand, weight))
+        capacity, said = self._capacity()
+        if not said:
+            # What was seen may be too little; what is guaranteed was decided by who knows the link.
+            capacity = max(capacity, sum(min(one.guarantee, one.demand) for one in claims))
+        rates = shared(capacity, claims)
+        # What nobody wants now is there for whoever wants more before it is divided anew.
+        spare = max(0, capacity - sum(rates)) // max(1, len(rates))
+        for (account, sender), claim, rate in zip(self._senders.items(), claims, rates, strict=True):
+            sender.hungry = claim.demand > rate
+            most = min(rate + spare, self.caps.get(account, limits.RATE_BYTES_S_MAX))
+            sender.set_rate(max(most, limits.GUARANTEE_BYTES_S_MIN), now)
+        self._divided = now
+        self._due = min(now + _TICK, self._next_step)
+
+    def _look(self, now: int) -> None:
+        """Forget who sends no more, and remember how much the others have sent."""
+        self._looked = now
+        self._senders = {
+            account: sender
+            for account, sender in self._senders.items()
+            if sender.moves(now) or sender.recent(now)
+        }
+        for sender in self._senders.values():
+            sender.mark(now)
+
+    def _promised(self, now: int) -> dict[Account, tuple[int, int]]:
+        """The sum of guarantees of each account, and its weight.
+
+        An edge is its target's, which reads from afar; of one whose target does not want to, its source's,
+        which writes to afar; of both where both move bytes.
+        """
+        moving = {account for account, sender in self._senders.items() if sender.moves(now)}
+        found: dict[Account, tuple[int, int]] = {}
+
+        def give(account: TaskAccount, bytes_s: int, weight: int) -> None:
+            had, heaviest = found.get(account, (0, 0))
+            found[account] = (had + bytes_s, max(heaviest, weight))
+
+        for edge in self._edges:
+            ends = [end for end in (edge.target, edge.source) if end is not None and end in moving]
+            for end in ends:
+                give(end, edge.bytes_s // len(ends), edge.weight)
+        return found

@@ -1,0 +1,393 @@
+"""What principals move through this node, and the rates that whoever schedules told it (EDRF).
+
+Not for: deciding rates (``dios.firmament``), or tokens (``dios.host.bandwidth.token_bucket``). Threads that
+move bytes come
+here for every piece, and nobody waits who has no rate.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import trio
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.effects import SetRates
+from dios.host.bandwidth.accounts import Account, TaskAccount
+from dios.host.bandwidth.guarantees import LocalController
+from dios.host.bandwidth.meters import Flow, Total
+from dios.host.bandwidth.token_bucket import Bucket
+from dios.ids import TaskId
+from dios.wire.messages import Guarantee, Meter, Metered
+from dios.wire.rates import UNMEASURED
+from dios.wire.types import Traffic
+
+_S: Final = 1_000_000_000
+_MS: Final = 1_000_000
+_NO_TASK: Final = TaskId(0)
+
+
+class Charge:
+    """Some bytes of a principal's that want to move, and do piece by piece; for any thread.
+
+    They are on the account of ``task`` while it has one of its own.
+    """
+
+    __slots__ = ("_account", "_flow", "_left", "_rates", "principal", "task", "traffic")
+
+    def __init__(
+        self, rates: Rates, principal: str, traffic: Traffic, size: int, task: TaskId = _NO_TASK
+    ) -> None:
+        self._rates: Final = rates
+        self.principal: Final = principal
+        self.task: Final = task
+        self.traffic: Final = traffic
+        self._left = size
+        self._account = rates.account(task, principal)
+        self._flow = rates.begin(self._account, traffic, size)
+
+    def is_of_a_stream(self) -> None:
+        """More may come after these, or not."""
+        self._flow.streams = True
+
+    def piece(self) -> int:
+        """So many bytes are best taken at once."""
+        self._look_whose()
+        return self._rates.piece(self._account, self.traffic)
+
+    def take(self, size: int, ended: Callable[[], bool]) -> bool:
+        """Wait until ``size`` bytes may go; False when ``ended`` says meanwhile that they need not."""
+        return self._rates.take(self._account, self.traffic, size, ended)
+
+    def went(self, size: int) -> None:
+        """So many of them have moved."""
+        self._look_whose()
+        size = min(size, self._left)
+        self._left -= size
+        self._rates.change(self._flow, self.traffic, size, -size)
+
+    def close(self) -> None:
+        """What has not moved will not."""
+        left, self._left = self._left, 0
+        if left:
+            self._rates.change(self._flow, self.traffic, 0, -left)
+
+    def _look_whose(self) -> None:
+        """Guarantees come and go while bytes move: what is left goes on the account that it has now."""
+        account = self._rates.account(self.task, self.principal)
+        if account != self._account:
+            self._rates.change(self._flow, self.traffic, 0, -self._left)
+            self._account = account
+            self._flow = self._rates.begin(account, self.traffic, self._left)
+
+
+class Rates:
+    """The rates that hold now, and the meters. ``capacity`` is what people said of link and store.
+
+    It is in bytes per second for each ``Traffic``, 0 where nobody knows: then the highest rate is told that
+    was seen, and a little more than the rates is let go, so that what is seen can grow where there is room.
+    ``now`` is a clock in nanoseconds that never runs back.
+    """
+
+    def __init__(
+        self, capacity: tuple[int, int, int] = (0, 0, 0), now: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._capacity: Final = capacity
+        self._now: Final = now
+        self._changed: Final = threading.Condition(threading.Lock())
+        self._flows: Final[dict[tuple[Account, Traffic], Flow]] = {}
+        self._totals: Final = {traffic: Total(now()) for traffic in Traffic}
+        self._buckets: dict[tuple[Account, Traffic], Bucket] = {}
+        self._control: Final = LocalController(self._link)
+        self._until = 0
+        self._told = trio.Event()
+        self.hold = False
+        """Whether anybody has a rate, or had one a moment ago."""
+        self.told_by = TaskId(0)
+        self.listeners: Final[set[Callable[[], None]]] = set()
+        """What is called in the loop when rates were set."""
+
+    # -- what whoever schedules asks ------------------------------------------------------------------
+    def set(self, effect: SetRates) -> None:
+        """Keep to these rates from now on, until their lease is over."""
+        now = self._now()
+        self.told_by = effect.by
+        with self._changed:
+            former = self._holding(now)
+            self._buckets = {}
+            for rate in effect.rates:
+                key, bytes_s = (rate.principal, rate.traffic), max(rate.bytes_s, limits.RATE_BYTES_S_MIN)
+                if not self._capacity[rate.traffic]:
+                    bytes_s += bytes_s * limits.RATE_PROBE_PERCENT // 100
+                bucket = former.get(key)
+                if bucket is None:
+                    bucket = Bucket(bytes_s, now)
+                else:
+                    bucket.set_rate(bytes_s, now)
+                self._buckets[key] = bucket
+            self._until = now + effect.lease_ms * _MS
+            self._forget_tasks(effect.guarantees)
+            self._control.caps = {
+                rate.principal: rate.bytes_s for rate in effect.rates if rate.traffic is Traffic.OUT
+            }
+            self._control.set(effect.guarantees, self._until, now)
+            self.hold = bool(self._buckets) or self._control.on
+            self._changed.notify_all()
+        self._told.set()
+        self._told = trio.Event()
+        for listener in list(self.listeners):
+            listener()
+
+    def completed(self, answer: Metered) -> Metered:
+        """The core's own answer with what was moved here, and how much could be; another node's as it is."""
+        if answer.capacity != UNMEASURED:
+            return answer
+        now = self._now()
+        with self._changed:
+            for total in self._totals.values():
+                total.sample(now)
+            meters = tuple(_meter(account, traffic, flow) for (account, traffic), flow in self._flows.items())
+            seen = [total.best for total in self._totals.values()]
+        out, into, store = (said or best for said, best in zip(self._capacity, seen, strict=True))
+        return replace(answer, meters=meters, capacity=(out, into, store))
+
+    # -- who has a rate -------------------------------------------------------------------------------
+    def account(self, task: TaskId, principal: str) -> Account:
+        """On whose account bytes go that move for a task of a principal's."""
+        found = self._control.accounts.get(task)
+        return principal if found is None or found.principal != principal else found
+
+    def paced(self, account: Account, traffic: Traffic) -> bool:
+        """Whether an account has a rate now."""
+        if not self.hold or self._now() >= self._until:
+            return False
+        return (traffic is Traffic.OUT and self._control.on) or (account, traffic) in self._buckets
+
+    def piece(self, account: Account, traffic: Traffic) -> int:
+        """So many bytes are best taken at once."""
+        if traffic is Traffic.OUT and self._control.on:
+            with self._changed:
+                return self._control.piece(account)
+        return limits.DATA_PIECE_BYTES
+
+    @property
+    def inline_bytes_max(self) -> int:
+        """More bytes than these do not go inside a message to another node."""
+        return limits.INLINE_BYTES_MAX if self._control.on else limits.DCP_INLINE_BYTES_MAX
+
+    def in_debt(self, principal: str, traffic: Traffic) -> bool:
+        """Whether a principal has moved more than its rate gives."""
+        now = self._now()
+        with self._changed:
+            bucket = self._holding(now).get((principal, traffic))
+            return bucket is not None and bucket.wait_ns(now) > 0
+
+    def _holding(self, now: int) -> dict[tuple[Account, Traffic], Bucket]:
+        if self.hold and now >= self._until:
+            self._buckets, self.hold = {}, False
+            self._control.set((), 0, now)
+        return self._buckets
+
+    def _link(self) -> tuple[int, bool]:
+        """What the link carries in a second, and whether somebody said so."""
+        said, seen = self._capacity[Traffic.OUT], self._totals[Traffic.OUT].best
+        probed = seen + seen * limits.RATE_PROBE_PERCENT // 100
+        return said or probed or limits.RATE_BYTES_S_MAX, bool(said)
+
+    # -- moving ---------------------------------------------------------------------------------------
+    def take(self, account: Account, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:
+        """Wait in this thread until so many bytes may go; False when ``ended`` says so meanwhile."""
+        if not self.hold:
+            return True
+        if traffic is Traffic.OUT and self._control.on:
+            return self._take_guarded(account, size, ended)
+        with self._changed:
+            while not ended():
+                now = self._now()
+                bucket = self._holding(now).get((account, traffic))
+                wait_ns = 0 if bucket is None else bucket.wait_ns(now)
+                if not wait_ns:
+                    if bucket is not None:
+                        bucket.take(size, now)
+                    return True
+                self._changed.wait(min(wait_ns, self._until - now) / _S)
+            return False
+
+    def _take_guarded(self, account: Account, size: int, ended: Callable[[], bool]) -> bool:
+        """The same while guarantees hold; what goes when they end needs no more than a rate's look."""
+        control = self._control
+        with self._changed:
+            while not ended():
+                now = self._now()
+                self._holding(now)
+                if not control.on:
+                    break
+                sender = control.sender(account, self._flow_of(account, Traffic.OUT), now)
+                wait_ns = sender.bucket.wait_ns(now)
+                if not wait_ns:
+                    sender.take(size, now)
+                    return True
+                wait_ns = min(wait_ns, control.hold_up(sender, now))
+                sender.asleep += 1
+                self._changed.wait(wait_ns / _S)
+                sender.asleep -= 1
+            else:
+                return False
+        return self.take(account, Traffic.OUT, size, ended)
+
+    def pass_on(
+        self,
+        principal: str,
+        traffic: Traffic,
+        size: int,
+        ended: Callable[[], bool],
+        task: TaskId = _NO_TASK,
+    ) -> bool:
+        """Wait in this thread until so many bytes may go, and count them; False as ``take``."""
+        if not self.hold:
+            self.count(principal, traffic, size)
+            return True
+        charge = Charge(self, principal, traffic, size, task)
+        charge.is_of_a_stream()
+        try:
+            if not charge.take(size, ended):
+                return False
+            charge.went(size)
+        finally:
+            charge.close()
+        return True
+
+    def wake(self) -> None:
+        """Something has ended: who waits looks whether it was that."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def spend(self, principal: str, traffic: Traffic, size: int) -> None:
+        """So many bytes go without having waited."""
+        if self._buckets:
+            now = self._now()
+            with self._changed:
+                bucket = self._holding(now).get((principal, traffic))
+                if bucket is not None:
+                    bucket.take(size, now)
+
+    # -- inside messages, while guarantees hold ------------------------------------------------------
+    def spend_inline(self, account: Account, size: int) -> None:
+        """So many bytes go inside a message to another node, and are counted."""
+        if not self._control.on or size < limits.GUARANTEE_INLINE_BYTES_MIN:
+            return
+        flow = self.begin(account, Traffic.OUT, 0)
+        self.change(flow, Traffic.OUT, size, 0)
+        with self._changed:
+            now = self._now()
+            self._holding(now)
+            if self._control.on:
+                flow.streams = True
+                self._control.sender(account, flow, now).spend(size, now)
+
+    def owes_inline(self, account: Account) -> bool:
+        """Whether the next call of an account is to wait, for what went inside messages before."""
+        if not self._control.on:
+            return False
+        with self._changed:
+            return self._control.owes(account, self._now())
+
+    async def wait_inline(self, account: Account, ended: Callable[[], bool]) -> None:
+        """Wait in the loop until that is not so any more, or ``ended`` says that it need not."""
+        while self.owes_inline(account) and not ended():
+            told = self._told
+            with self._changed:
+                now = self._now()
+                self._holding(now)
+                if not self._control.on:
+                    return
+                sender = self._control.sender(account, self._flow_of(account, Traffic.OUT), now)
+                wait_ns = min(sender.inline.wait_ns(now), self._control.hold_up(sender, now))
+                sender.asleep += 1
+            try:
+                with trio.move_on_after(wait_ns / _S):
+                    await told.wait()
+            finally:
+                sender.asleep -= 1
+
+    # -- the store, where the loop waits --------------------------------------------------------------
+    async def wait_off(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
+        """Wait in the loop until a principal has no debt, or ``ended`` says that it need not.
+
+        What it wants meanwhile is as much as it began last.
+        """
+        if not self.paced(principal, traffic):
+            return
+        charge: Charge | None = None
+        try:
+            while True:
+                now, told = self._now(), self._told
+                with self._changed:
+                    bucket = self._holding(now).get((principal, traffic))
+                    wait_ns = 0 if bucket is None else min(bucket.wait_ns(now), self._until - now)
+                if not wait_ns or ended():
+                    return
+                charge = charge or Charge(self, principal, traffic, self._last(principal, traffic))
+                with trio.move_on_after(min(wait_ns / _S, limits.RATE_LOOK_MS / 1000)):
+                    await told.wait()
+        finally:
+            if charge is not None:
+                charge.close()
+
+    # -- meters ---------------------------------------------------------------------------------------
+    def begin(self, account: Account, traffic: Traffic, size: int) -> Flow:
+        """So many bytes want to move."""
+        with self._changed:
+            flow = self._flow_of(account, traffic)
+            flow.waiting += size
+            flow.last = size or flow.last
+            self._totals[traffic].change(0, size, self._now)
+            return flow
+
+    def _flow_of(self, account: Account, traffic: Traffic) -> Flow:
+        flow = self._flows.get((account, traffic))
+        if flow is None:
+            if len(self._flows) >= limits.RATES_METERED_MAX:
+                self._forget_one()
+            flow = self._flows[account, traffic] = Flow()
+        return flow
+
+    def count(self, account: Account, traffic: Traffic, size: int) -> None:
+        """So many bytes have moved that had not waited."""
+        self.change(self.begin(account, traffic, 0), traffic, size, 0)
+
+    def change(self, flow: Flow, traffic: Traffic, moved: int, waiting: int) -> None:
+        """Some of it moved, or waits no longer."""
+        with self._changed:
+            flow.moved += moved
+            flow.waiting += waiting
+            if not flow.waiting and self._control.on:
+                self._control.soon()
+            self._totals[traffic].change(moved, waiting, self._now)
+
+    def _last(self, principal: str, traffic: Traffic) -> int:
+        flow = self._flows.get((principal, traffic))
+        return 1 if flow is None else flow.last
+
+    def _forget_one(self) -> None:
+        """Whoever moved least and wants nothing now begins anew, should it come again."""
+        del self._flows[
+            min(self._flows, key=lambda key: (self._flows[key].waiting > 0, self._flows[key].moved))
+        ]
+
+    def _forget_tasks(self, told: tuple[Guarantee, ...]) -> None:
+        """Whom neither these guarantees name nor those before has ended, or counts with its principal."""
+        named = {end for one in told for end in (one.source, one.target)} | self._control.accounts.keys()
+        for (account, traffic), flow in list(self._flows.items()):
+            if isinstance(account, TaskAccount) and account.task not in named and not flow.waiting:
+                del self._flows[account, traffic]
+
+
+def _meter(account: Account, traffic: Traffic, flow: Flow) -> Meter:
+    if isinstance(account, TaskAccount):
+        return Meter(account.principal, traffic, flow.moved, flow.waiting, account.task)
+    return Meter(account, traffic, flow.moved, flow.waiting)

@@ -1,0 +1,405 @@
+"""Open buffers: what each stands on, and how its bytes reach the task (thesis §3.7, §4.7).
+
+Not for: whether an acquire is admitted or a commit holds; the core has decided when these run.
+
+Small bytes travel in the messages. Large ones are memory: a reader maps the object's immutable content, a
+writer fills a private shadow that becomes the content without a copy, when its task has unmapped it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.core.effects import AnswerRead, AnswerWrite, ApplyWrite, DuplicateContent, WriteSource
+from dios.errors import DamagedError, DiosError
+from dios.host.content.contents import (
+    Content,
+    Contents,
+    Source,
+    compose_bytes,
+    compose_memory,
+    keep,
+    let_go,
+    new_size,
+    read_from,
+    size_of,
+)
+from dios.host.content.memories import Memory
+from dios.ids import BufferId, ObjectId
+from dios.wire.messages import Buffer, Mapping, PlainResult
+
+
+class Answered(NamedTuple):
+    """A reply, complete, and the descriptors that go with it: made for it, and closed once it is sent."""
+
+    result: PlainResult
+    fds: tuple[int, ...] = ()
+
+
+class Work(NamedTuple):
+    """Something too slow for the loop: ``run`` in a thread, then ``done`` in the loop.
+
+    ``failed`` is called in the loop instead of ``done`` when ``run`` raised. ``target`` is the object
+    that no later effect may touch before.
+    """
+
+    target: ObjectId
+    run: Callable[[], None]
+    done: Callable[[], Answered | None]
+    failed: Callable[[], None]
+
+
+class OpenBuffer:
+    """One buffer: ``length`` bytes of ``content`` from ``start`` on.
+
+    ``shadow`` marks a memory that only this buffer's task writes; ``mapped`` that the task was sent it.
+    """
+
+    __slots__ = ("content", "length", "mapped", "shadow", "start")
+
+    def __init__(self, content: Content, start: int, length: int, *, shadow: bool, mapped: bool) -> None:
+        self.content = content
+        self.start = start
+        self.length = length
+        self.shadow = shadow
+        self.mapped = mapped
+
+
+class Buffers:
+    """All open buffers of the node."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents: Final = contents
+        self._open: Final[dict[BufferId, OpenBuffer]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def close(self, buffer: BufferId) -> None:
+        """Unpin its content, free its memory; nothing if it is not open."""
+        opened = self._open.pop(buffer, None)
+        if opened is not None:
+            let_go(opened.content)
+
+    def close_all(self) -> None:
+        """At the node's end."""
+        for buffer in list(self._open):
+            self.close(buffer)
+
+    def has(self, buffer: BufferId, length: int) -> bool:
+        """Whether a buffer of at least ``length`` bytes is open."""
+        opened = self._open.get(buffer)
+        return opened is not None and length <= opened.length
+
+    def source(self, source: WriteSource, payload: Content | None) -> Source:
+        """The bytes that a write brings; ``payload`` are those of its event. Raises DamagedError."""
+        if payload is not None:
+            return Source(payload, 0, min(source.length, size_of(payload)))
+        if source.content_of:
+            content = self._contents.current(source.content_of)
+            return Source(content, 0, min(source.length, size_of(content)))
+        if not source.buffer:
+            return Source(b"", 0, 0)
+        opened = self._open.get(source.buffer)
+        if opened is None or source.length > opened.length:
+            raise DamagedError(f"a write of {source.length} bytes speaks of a buffer that has no such bytes")
+        return Source(opened.content, opened.start, source.length)
+
+    # -- reading ------------------------------------------------------------------------------------
+    def read(self, effect: AnswerRead, room: int = limits.REPLY_BYTES_MAX) -> Answered | Work:
+        """Complete a read's reply, with at most ``room`` bytes inside the message.
+
+        Raises DamagedError, OutOfMemoryError or OSError; nothing has changed then.
+        """
+        target = effect.object
+        if self._contents.is_slow(target):
+            return self._read_slowly(effect, room)
+        content = self._contents.current(target)
+        offset, length, result = effect.offset, effect.length, effect.result
+        if offset + length > size_of(content) and not (isinstance(content, Memory) and content.raw):
+            raise DamagedError(f"{length} bytes at {offset} were promised, the object has {size_of(content)}")
+        buffer = BufferId(result.buffer)
+        inline = length <= limits.INLINE_BYTES_MAX and length <= room
+        if buffer and effect.reuse and self._still_stands(buffer, content, offset, length, inline=inline):
+            return Answered(result)
+        if inline:
+            data = read_from(content, offset, length)
+            if buffer:
+                self.put(buffer, OpenBuffer(keep(content), offset, length, shadow=False, mapped=False))
+            return Answered(
+                Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data)
+            )
+        memory = self._as_memory(target, content, offset + length)
+        fd = memory.reader_fd()
+        if buffer:
+            self.put(buffer, OpenBuffer(memory.retain(), offset, length, shadow=False, mapped=True))
+        return Answered(
+            Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.READ_ONLY, offset, memory.size),
+            (fd,),
+        )
+
+    def _read_slowly(self, effect: AnswerRead, room: int) -> Work:
+        """The first look at a large stored value reads all of it, to check its digest."""
+        found: list[Content] = []
+
+        def done() -> Answered | None:
+            self._contents.adopt_stored(effect.object, found.pop())
+            answered = self.read(effect, room)
+            return answered if isinstance(answered, Answered) else None
+
+        def failed() -> None:
+            while found:
+                let_go(found.pop())
+
+        return Work(effect.object, lambda: found.append(self._contents.fetch(effect.object)), done, failed)
+
+    def _still_stands(
+        self, buffer: BufferId, content: Content, offset: int, length: int, *, inline: bool
+    ) -> bool:
+        opened = self._open.get(buffer)
+        if opened is None or opened.content is not content or opened.shadow:
+            return False
+        if opened.start != offset or opened.length < length or opened.mapped is inline:
+            return False
+        # What was copied into a message is stale as soon as a raw memory changes; a mapping never is.
+        return not (inline and isinstance(content, Memory) and content.raw)
+
+    def _as_memory(self, target: ObjectId, content: Content, size: int) -> Memory:
+        """A memory to hand to a reader; for bytes over the room of a message, made now."""
+        if isinstance(content, bytes):
+            content = Memory.version(size_of(content), self._contents.pool).filled(content)
+            self._contents.set(target, content)
+        elif content.raw:
+            content.grow(size)
+        return content
+
+    def get(self, buffer: BufferId) -> OpenBuffer | None:
+        """An open buffer; None when there is none of that number."""
+        return self._open.get(buffer)
+
+    def put(self, buffer: BufferId, opened: OpenBuffer) -> None:
+        """Open a buffer, in the place of what had its number before."""
+        before = self._open.get(buffer)
+        self._open[buffer] = opened
+        if before is not None:
+            let_go(before.content)
+
+    # -- writing ------------------------------------------------------------------------------------
+    def write(self, effect: AnswerWrite) -> Answered | Work:
+        """Complete the reply to an acquire for writing; raises OutOfMemoryError, DamagedError or OSError."""
+        if effect.raw:
+            return self._write_raw(effect)
+        if effect.reuse:
+            opened = self._open.get(BufferId(effect.result.buffer))
+            if opened is not None:
+                return self._write_again(effect, opened)
+        return self._write_anew(effect)
+
+    def _write_raw(self, effect: AnswerWrite) -> Answered | Work:
+        buffer, result = BufferId(effect.result.buffer), effect.result
+        content = self._contents.peek(effect.object)
+        if isinstance(content, Memory) and not content.raw and content.size > limits.LOOP_COPY_BYTES_MAX:
+            return self._made_raw(effect, content)
+        before = content.size if isinstance(content, Memory) and content.raw else -1
+        memory = self._contents.raw(effect.object, effect.offset + effect.length)
+        opened = self._open.get(buffer)
+        same = (
+            effect.reuse
+            and opened is not None
+            and opened.content is memory
+            and opened.start == effect.offset
+            and memory.size == before
+        )
+        if same:
+            return Answered(result)
+        fd = memory.writer_fd()
+        self.put(buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True))
+        return Answered(mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
+
+    def _made_raw(self, effect: AnswerWrite, content: Memory) -> Work:
+        """The first writer of a large object that was a copy of another one: now it gets bytes of its own."""
+        size, kept = content.size, content.retain()
+        made = Memory.own(max(size, effect.offset + effect.length))
+
+        def done() -> Answered | None:
+            kept.release()
+            self._contents.set(effect.object, made)
+            answered = self._write_raw(effect)
+            return answered if isinstance(answered, Answered) else None
+
+        def failed() -> None:
+            kept.release()
+            made.release()
+
+        return Work(effect.object, lambda: made.fill(0, kept, 0, size), done, failed)
+
+    def duplicate(self, effect: DuplicateContent) -> Work | None:
+        """Give a new object the bytes of another; raises OutOfMemoryError or DamagedError."""
+        contents = self._contents
+        content = contents.current(effect.source)
+        if isinstance(content, bytes) or not content.raw:
+            contents.set(effect.object, keep(content))
+            return None
+        return self._copied(
+            effect.object,
+            contents.raw(effect.object, content.size),
+            None,
+            0,
+            Source(content, 0, content.size),
+        )
+
+    def _write_again(self, effect: AnswerWrite, opened: OpenBuffer) -> Answered | Work:
+        content = opened.content
+        if effect.blank and (not opened.shadow or isinstance(content, bytes) or not content.frozen):
+            return Answered(effect.result)
+        if isinstance(content, bytes) or content.frozen or not opened.shadow:
+            # A frozen shadow has become the object's content: the next write needs another one.
+            return self._write_anew(effect)
+        return self._prefill(effect, content, lambda: Answered(effect.result), fresh=False)
+
+    def _write_anew(self, effect: AnswerWrite) -> Answered | Work:
+        buffer, length, result = BufferId(effect.result.buffer), effect.length, effect.result
+        if length <= limits.INLINE_BYTES_MAX:
+            data = b"" if effect.blank else self._old_bytes(effect)
+            opened = OpenBuffer(data.ljust(length, b"\0"), 0, length, shadow=True, mapped=False)
+            self.put(buffer, opened)
+            return Answered(
+                Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data or None)
+            )
+        memory = Memory.shadow(length)
+        self.put(buffer, OpenBuffer(memory, 0, length, shadow=True, mapped=True))
+
+        def answer() -> Answered:
+            # Last of all, so that no descriptor is made for a reply that is never sent.
+            return Answered(mapped(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
+
+        return answer() if effect.blank else self._prefill(effect, memory, answer, fresh=True)
+
+    def _old_bytes(self, effect: AnswerWrite) -> bytes:
+        content = self._contents.current(effect.object)
+        available = min(max(size_of(content) - effect.offset, 0), effect.length)
+        return read_from(content, effect.offset, available) if available else b""
+
+    def _prefill(
+        self, effect: AnswerWrite, shadow: Memory, answer: Callable[[], Answered], *, fresh: bool
+    ) -> Answered | Work:
+        """Copy the object's bytes into the shadow; where there are none it is zero."""
+        contents, target = self._contents, effect.object
+        size = self._known_size(target)
+        held: list[Content] = [shadow.retain()]
+        if size is not None:
+            held.append(keep(contents.current(target)))
+
+        def run() -> None:
+            content = held[1] if len(held) > 1 else contents.fetch(target)
+            if len(held) == 1:
+                held.append(content)
+            available = min(max(size_of(content) - effect.offset, 0), effect.length)
+            shadow.fill(0, content, effect.offset, available)
+            if not fresh:
+                shadow.wipe(available)
+
+        def free() -> None:
+            while held:
+                let_go(held.pop())
+
+        def done() -> Answered | None:
+            free()
+            return answer()
+
+        work = Work(target, run, done, free)
+        if size is None or min(size, effect.length) > limits.LOOP_COPY_BYTES_MAX:
+            return work
+        try:
+            run()
+        finally:
+            free()
+        return answer()
+
+    def _known_size(self, target: ObjectId) -> int | None:
+        return None if self._contents.is_slow(target) else size_of(self._contents.current(target))
+
+    # -- committing ---------------------------------------------------------------------------------
+    def apply(self, effect: ApplyWrite, payload: Content | None) -> Work | None:
+        """Make a volatile object's new content; raises OutOfMemoryError, and then nothing has changed."""
+        target, order = effect.object, effect.source
+        source = self.source(order, payload)
+        base = self._contents.current(target)
+        if isinstance(base, Memory) and base.raw:
+            base.grow(order.offset + source.length)
+            if not effect.raw:
+                return self._copied(target, base, None, order.offset, source)
+            return None
+        total = new_size(size_of(base), order.offset, source.length, replace=order.replace)
+        if total <= limits.INLINE_BYTES_MAX:
+            old = read_from(base, 0, min(size_of(base), total)) if size_of(base) else b""
+            self._contents.set(target, compose_bytes(old, order.offset, source.read(), replace=order.replace))
+            return None
+        if total == source.length and self._adopted(target, source):
+            return None
+        made = Memory.version(total, self._contents.pool)
+        return self._copied(target, made, base, order.offset, source, replace=order.replace)
+
+    def _adopted(self, target: ObjectId, source: Source) -> bool:
+        """Take the source's own memory as the content: no byte is copied."""
+        content = source.content
+        if isinstance(content, bytes) or content.raw or source.start:
+            return False
+        if content.frozen:
+            if content.size != source.length:
+                return False
+        elif not content.adopt(source.length):
+            return False
+        self._contents.set(target, content.retain())
+        return True
+
+    def _copied(
+        self,
+        target: ObjectId,
+        made: Memory,
+        base: Content | None,
+        offset: int,
+        source: Source,
+        *,
+        replace: bool = False,
+    ) -> Work | None:
+        """Fill ``made`` and make it current; ``base`` None writes into the object's own raw memory."""
+        held = [keep(source.content)] + ([] if base is None else [keep(base)])
+
+        def run() -> None:
+            if base is None:
+                made.fill(offset, source.content, source.start, source.length)
+            else:
+                compose_memory(made, base, offset, source, replace=replace)
+
+        def free() -> None:
+            while held:
+                let_go(held.pop())
+
+        def failed() -> None:
+            free()
+            if base is not None:
+                made.release()
+
+        def done() -> Answered | None:
+            free()
+            if base is not None:
+                self._contents.set(target, made)
+            return None
+
+        if made.size > limits.LOOP_COPY_BYTES_MAX:
+            return Work(target, run, done, failed)
+        try:
+            run()
+        except (OSError, DiosError):
+            failed()
+            raise
+        done()
+        return None
+
+
+def mapped(result: Buffer, mapping: Mapping, start: int, length: int) -> Buffer:
+    """A buffer reply completed with a mapping of so many bytes, where its own begin at ``start``."""
+    return Buffer(result.buffer, result.size, result.v_r, result.v_w, mapping, start, length)

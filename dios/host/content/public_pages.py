@@ -1,0 +1,166 @@
+"""The public pages of all tasks: memory that the node writes and a task can only read (thesis §4.5.1).
+
+Not for: the layout of a slot (``dios.wire.page``), or when something is published: the core says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from typing import Final
+
+from dios import limits
+from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
+from dios.errors import DiosError
+from dios.ids import ObjectId, TaskId
+from dios.transport.memory.memfd import create_memory, reopen_read_only, seal_future_write
+from dios.wire.page import PageWriter
+
+
+class _Page:
+    """One task's page: the node's mapping, and the descriptor that its task's own is made from."""
+
+    __slots__ = ("_map", "_view", "bound", "fd", "writer")
+
+    def __init__(self) -> None:
+        fd = create_memory(limits.PUBLIC_PAGE_BYTES, "dios public page")
+        try:
+            self._map: Final = mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
+            # From here on nobody, not even by opening it again, can map it for writing.
+            seal_future_write(fd)
+            self.fd: Final = reopen_read_only(fd)
+        finally:
+            os.close(fd)
+        self._view: Final = memoryview(self._map)
+        self.writer: Final = PageWriter(self._view)
+        self.bound: Final[dict[int, ObjectId]] = {}
+
+    def close(self) -> None:
+        self.writer.release()
+        self._view.release()
+        self._map.close()
+        os.close(self.fd)
+
+
+class _Published:
+    """Where one object's counters are shown, and what was shown last."""
+
+    __slots__ = ("counters", "places", "step")
+
+    def __init__(self) -> None:
+        self.places: Final[dict[tuple[TaskId, int], PageWriter]] = {}
+        self.counters: PublishCounters | None = None
+        self.step = 0
+
+
+class PublicPages:
+    """Every task's page, and every object's slots in them.
+
+    Effects of an outcome that waited for the disk may come after those of later steps. So each method
+    that publishes takes the number of its step, and what is older than shown never replaces it.
+    """
+
+    def __init__(self) -> None:
+        self._pages: Final[dict[TaskId, _Page]] = {}
+        self._spare: _Page | None = None
+        self._objects: Final[dict[ObjectId, _Published]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def open(self, task: TaskId) -> None:
+        """Make the page of a new task; raises OSError without memory or descriptors."""
+        spare, self._spare = self._spare, None
+        self._pages[task] = _Page() if spare is None else spare
+
+    def descriptor(self, task: TaskId) -> int | None:
+        """What the task maps, for the caller to close; None when the task is gone already. Raises OSError."""
+        page = self._pages.get(task)
+        return None if page is None else reopen_read_only(page.fd)
+
+    def close(self, task: TaskId) -> None:
+        """The task is gone; nothing if it has no page."""
+        page = self._pages.pop(task, None)
+        if page is None:
+            return
+        for slot, bound in page.bound.items():
+            self._forget(task, slot, bound)
+        page.close()
+        if self._spare is None:
+            # A fresh one, for the next task: it is waited for then, and nobody waits now.
+            with contextlib.suppress(OSError, DiosError):
+                self._spare = _Page()
+
+    def close_all(self) -> None:
+        """Let go of every page."""
+        for task in list(self._pages):
+            self.close(task)
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
+
+    def bind(self, effect: BindSlot, step: int) -> None:
+        """Show a reference in its slot from now on."""
+        page = self._pages.get(effect.task)
+        if page is None:
+            return
+        reference = effect.reference
+        slot = reference.slot
+        before = page.bound.get(slot)
+        if before is not None:
+            self._forget(effect.task, slot, before)
+        target = ObjectId(reference.object)
+        shown = self._objects.get(target)
+        if shown is None:
+            shown = self._objects[target] = _Published()
+        counters = shown.counters
+        page.bound[slot] = target
+        page.writer.bind(
+            reference,
+            zombie=counters is not None and counters.zombie,
+            dirty=0 if counters is None else counters.dirty,
+        )
+        shown.places[effect.task, slot] = page.writer
+        if counters is not None and shown.step > step:
+            _show(page.writer, slot, counters)
+
+    def unbind(self, effect: UnbindSlot) -> None:
+        """Clear a slot."""
+        page = self._pages.get(effect.task)
+        if page is None:
+            return
+        bound = page.bound.pop(effect.slot, None)
+        if bound is not None:
+            page.writer.clear(effect.slot)
+            self._forget(effect.task, effect.slot, bound)
+
+    def publish(self, effect: PublishCounters, step: int) -> None:
+        """Renew an object's counters wherever they are shown."""
+        shown = self._objects.get(effect.object)
+        if shown is None or step < shown.step:
+            return
+        shown.step = step
+        shown.counters = effect
+        for (_, slot), writer in shown.places.items():
+            _show(writer, slot, effect)
+
+    def _forget(self, task: TaskId, slot: int, bound: ObjectId) -> None:
+        shown = self._objects.get(bound)
+        if shown is not None:
+            shown.places.pop((task, slot), None)
+            if not shown.places:
+                del self._objects[bound]
+
+
+def _show(writer: PageWriter, slot: int, counters: PublishCounters) -> None:
+    writer.publish(
+        slot,
+        counters.size,
+        counters.v_r,
+        counters.v_w,
+        counters.a_r,
+        counters.a_w,
+        counters.dirty,
+        zombie=counters.zombie,
+    )

@@ -1,0 +1,108 @@
+"""Whose durable contents the store writes, and how many bytes of them: for meters and rates.
+
+Not for: writing (``dios.host.loop.persister``), which is in the order of tickets and waits for nobody's
+rate. Who
+has stored more than its rate gives waits before its next call that stores is taken, at its own connection.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from typing import Final
+
+from dios.core.effects import AppendLog, Outcome, PutObject, StoreOperation
+from dios.core.events import Event, Received
+from dios.host.bandwidth.meters import Flow
+from dios.host.bandwidth.rates import Rates
+from dios.host.loop.fair_queue import Owners
+from dios.ids import TaskId, Ticket
+from dios.transport.unix.server import TaskChannel
+from dios.wire import dcp, messages
+from dios.wire.messages import AnyCall
+from dios.wire.types import Traffic
+
+_STORING: Final[frozenset[type]] = frozenset(
+    {
+        messages.Create,
+        messages.Copy,
+        messages.WriteOnce,
+        messages.CommitWrite,
+        messages.CommitAcquireWrite,
+        messages.ReleaseWrite,
+    }
+)
+
+
+class Stored:
+    """What is on its way to the store, and for whom."""
+
+    def __init__(self, rates: Rates, owners: Owners) -> None:
+        self._rates: Final = rates
+        self._owners: Final = owners
+        self._staged: Final[deque[tuple[Ticket, Flow, int]]] = deque()
+
+    def staged(self, event: Event, outcome: Outcome) -> None:
+        """A step stores something."""
+        for operation in outcome.persist:
+            size = _size(operation)
+            if size and isinstance(operation, PutObject | AppendLog):
+                principal = self._for_whom(event) or operation.record.owner
+                flow = self._rates.begin(principal, Traffic.STORE, size)
+                self._staged.append((outcome.ticket, flow, size))
+                self._rates.spend(principal, Traffic.STORE, size)
+
+    def durable(self, last: Ticket) -> None:
+        """Everything up to this ticket is on the disk."""
+        staged = self._staged
+        while staged and staged[0][0] <= last:
+            _, flow, size = staged.popleft()
+            self._rates.change(flow, Traffic.STORE, size, -size)
+
+    def failed(self) -> None:
+        """Nothing that is on its way was stored."""
+        while self._staged:
+            _, flow, size = self._staged.popleft()
+            self._rates.change(flow, Traffic.STORE, 0, -size)
+
+    def _for_whom(self, event: Event) -> str:
+        if not isinstance(event, Received):
+            return self._owners.of(getattr(event, "task", TaskId(0)))
+        asked = event.message.body if isinstance(event.message, dcp.Ask) else None
+        caller: dcp.Caller | None = getattr(asked, "caller", None)
+        return "" if caller is None else caller.principal
+
+    async def wait_off(self, task: TaskId, call: AnyCall, channel: TaskChannel) -> None:
+        """Hold up a call that may store something while its principal has stored more than its rate gives.
+
+        Until then, or until whoever made it has hung up.
+        """
+        # Held up for what its user stores, a coordinator could not tell the rates that would end it.
+        if task != self._rates.told_by and may_store(call):
+            principal = self._owners.of(task)
+            # Of what is stored on another node, the few bytes inside a message went before they were counted.
+            await self._rates.wait_inline(self._rates.account(task, principal), lambda: _hung_up(channel))
+            await self._rates.wait_off(principal, Traffic.STORE, lambda: _hung_up(channel))
+
+
+def may_store(call: AnyCall) -> bool:
+    """Whether a call is of a kind that stores something."""
+    return any(
+        type(part) in _STORING for part in (call.calls if isinstance(call, messages.Vector) else (call,))
+    )
+
+
+def _size(operation: StoreOperation) -> int:
+    if isinstance(operation, AppendLog):
+        return operation.source.length
+    if isinstance(operation, PutObject) and operation.source is not None:
+        return operation.record.size  # a content is written whole, however little of it changes
+    return 0
+
+
+def _hung_up(channel: TaskChannel) -> bool:
+    if channel.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

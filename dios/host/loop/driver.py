@@ -1,0 +1,345 @@
+"""The way of every event: step the core, store what must be durable, then carry out the rest.
+
+Not for: I/O. It never waits: a frame goes in and its reply is sent before the next one is looked at. Only
+what needs the disk is put aside, until the writer thread says that it is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from dios.core.calls.dispatch import carried_bytes
+from dios.core.effects import Effect, Outcome
+from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
+from dios.errors import DiosError, ProtocolError
+from dios.host.audit.admission import refusal, refusal_of_request
+from dios.host.content.contents import Carried, Content, Payloads, size_of
+from dios.host.content.stored_bytes import Stored
+from dios.host.loop.clock import Clock
+from dios.host.loop.commit_results import Settled
+from dios.host.loop.effect_kinds import tangles, touches_contents
+from dios.host.loop.effector import NO_PAYLOADS, Effector, Rest
+from dios.host.loop.fair_queue import Owners
+from dios.host.loop.staging import Staging
+from dios.ids import NodeId, PayloadId, TaskId, Ticket
+from dios.wire import dcp, messages
+from dios.wire.messages import AnyCall, Failure, Vector
+
+_log: Final = logging.getLogger(__name__)
+
+_WITH_PAYLOAD: Final = frozenset(
+    {messages.Create, messages.WriteOnce, messages.CommitWrite, messages.CommitAcquireWrite}
+)
+_COMMITS: Final = frozenset({messages.CommitWrite, messages.CommitAcquireWrite})
+_NO_PAYLOAD: Final = PayloadId(0)
+
+
+class Stepper(Protocol):
+    """The core, or one that writes down what it does."""
+
+    def step(self, event: Event) -> Outcome:
+        """Take one event."""
+        ...
+
+
+class _Held(NamedTuple):
+    """The effects of a step, until ``ticket`` is durable."""
+
+    ticket: Ticket
+    effects: list[Effect]
+    payloads: Payloads
+    step: int
+
+
+class Driver:
+    """One node's core and what surrounds it, in one thread.
+
+    ``alarm`` is called with the next moment at which the core wants to be woken, or None.
+    """
+
+    def __init__(
+        self,
+        core: Stepper,
+        clock: Clock,
+        alarm: Callable[[int | None], None],
+        owners: Owners,
+        stored: Stored,
+    ) -> None:
+        self._core: Final = core
+        self._take: Final = core.step
+        self._now: Final = clock.now
+        self._alarm: Final = alarm
+        self._owners: Final = owners
+        self._stored: Final = stored
+        self._deadline: int | None = None
+        self._durable = Ticket(0)
+        self._issued = Ticket(0)
+        self._steps = 0
+        self._next_payload = 1
+        self._held: deque[_Held] = deque()
+        # Until this ticket is durable, effects of earlier steps that no ticket of an object tells of are
+        # held: changes of volatile contents, and buffers opened, beside something durable in one vector.
+        self._tangled = Ticket(0)
+        self._posted: Final[deque[Event]] = deque()
+        self._stepping = False
+        self.sound = True
+        """Whether no step broke off in its middle: after that the node may be wrong, and must end."""
+        self._quiet = trio.Event()
+        self._effector: Effector
+        self._staging: Staging
+
+    def connect(self, effector: Effector, staging: Staging) -> None:
+        """Complete the circle: what carries out effects posts events here."""
+        self._effector = effector
+        self._staging = staging
+
+    @property
+    def steps(self) -> int:
+        """How many events the core has taken."""
+        return self._steps
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that was decided has been carried out."""
+        return not (self._held or self._posted or self._staging) and self._effector.idle
+
+    @property
+    def tangled(self) -> bool:
+        """Whether contents and buffers are not yet what the core takes them for."""
+        return self._tangled > self._durable
+
+    async def wait_settled(self) -> None:
+        """Wait until everything that was decided has been carried out."""
+        while not self.settled:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    def refusal_of(self, hello: messages.Hello) -> DiosError | None:
+        """Why no session may begin now; None when it may."""
+        journal = self._effector.journal
+        return refusal(journal, hello) if journal.pressure else None
+
+    # -- in -----------------------------------------------------------------------------------------
+    def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
+        """A task's call: the hot path."""
+        if self._effector.journal.pressure and self._effector.refuses(task, seq, call):
+            return
+        kind = type(call)
+        if (
+            kind in _COMMITS
+            and not self.settled
+            and self._effector.refuses_early(task, seq, call, (held.effects for held in self._held))
+        ):
+            return
+        payloads: Payloads = NO_PAYLOADS
+        first = _NO_PAYLOAD
+        if kind in _WITH_PAYLOAD or kind is Vector:
+            first = PayloadId(self._next_payload)
+            payloads = self._payloads_of(call)
+        self.feed(Called(self._now(), task, seq, call, first), payloads)
+
+    def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
+        found: dict[PayloadId, bytes] = {}
+        number = self._next_payload
+        for part in call.calls if isinstance(call, Vector) else (call,):
+            data = None if isinstance(part, Vector | messages.Hello) else carried_bytes(part)
+            if data is not None:
+                found[PayloadId(number)] = data
+                number += 1
+        self._next_payload = number
+        return found
+
+    def receive(
+        self, node: NodeId, epoch: int, message: dcp.Message, beside: Content | None
+    ) -> Failure | None:
+        """A message of another node, and the bytes that came beside it, which are the driver's now.
+
+        Returns how a request is to be answered that the core never sees. Raises ProtocolError when the core
+        refuses the message: nothing has changed then.
+        """
+        payloads, first = self._carried(message, beside)
+        now = self._now()
+        if self._deadline is not None and self._deadline <= now:
+            # What is due is done before, so that a message which is refused takes nothing of it along.
+            self.feed(TimerFired(now))
+        event = Received(now, node, epoch, message, first, 0 if beside is None else size_of(beside))
+        if isinstance(message, dcp.Ask):
+            journal = self._effector.journal
+            refused = refusal_of_request(journal, message.body) if journal.pressure else None
+            if refused is not None:
+                return Failure(int(refused.code), refused.message)
+            if beside is None and not self.settled and self._commits_too_early(message):
+                return None
+        self._stepping = True
+        try:
+            try:
+                outcome = self._take(event)
+            except ProtocolError:
+                raise
+            except BaseException:
+                self.sound = False
+                raise
+            try:
+                self._follow(event, outcome, payloads)
+            except BaseException:
+                self.sound = False
+                raise
+        finally:
+            self._stepping = False
+        if self._posted:
+            self._work_off()
+        return None
+
+    def _commits_too_early(self, asked: dcp.Ask) -> bool:
+        body = asked.body
+        if not isinstance(body, dcp.Forward) or type(body.call) not in _COMMITS:
+            return False
+        held = (held.effects for held in self._held)
+        return self._effector.refuses_early(body.caller.task, asked.number, body.call, held)
+
+    def _carried(self, message: dcp.Message, beside: Content | None) -> tuple[Payloads, PayloadId]:
+        inside: dict[PayloadId, bytes] = {}
+        first = PayloadId(self._next_payload)
+        if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
+            inside = self._payloads_of(message.body.call)
+        if beside is None:
+            return (inside, first) if inside else (NO_PAYLOADS, _NO_PAYLOAD)
+        carried = Carried({first: beside})
+        if inside:
+            raise ProtocolError("a call with bytes inside it and beside it")
+        self._next_payload += 1
+        return carried, first
+
+    def post(self, event: Event) -> None:
+        """Take an event when the present step is done; at once when there is none."""
+        self._posted.append(event)
+        if not self._stepping:
+            self._work_off()
+
+    def keep_bytes(self, data: bytes) -> tuple[PayloadId, Payloads]:
+        """An id for bytes that an event brings, and what is to be fed beside that event."""
+        number = PayloadId(self._next_payload)
+        self._next_payload += 1
+        return number, {number: data}
+
+    def feed(self, event: Event, payloads: Payloads = NO_PAYLOADS) -> None:
+        """Take one event now, carry out what follows, and then what that posted."""
+        self._stepping = True
+        try:
+            self._step(event, payloads)
+        except BaseException:
+            self.sound = False
+            raise
+        finally:
+            self._stepping = False
+        if self._posted:
+            self._work_off()
+
+    def resumed(self, continue_with: Callable[[], None]) -> None:
+        """Carry on with a step whose slow part came back from a thread."""
+        self._stepping = True
+        try:
+            continue_with()
+        except BaseException:
+            self.sound = False
+            raise
+        finally:
+            self._stepping = False
+        self._staging.pump()
+        self._work_off()
+        if self.settled:
+            self._quiet.set()
+
+    def _work_off(self) -> None:
+        self._stepping = True
+        try:
+            while self._posted:
+                self._step(self._posted.popleft(), NO_PAYLOADS)
+        except BaseException:
+            self.sound = False
+            raise
+        finally:
+            self._stepping = False
+
+    # -- through ------------------------------------------------------------------------------------
+    def _step(self, event: Event, payloads: Payloads) -> None:
+        self._follow(event, self._take(event), payloads)
+
+    def _follow(self, event: Event, outcome: Outcome, payloads: Payloads) -> None:
+        self._steps += 1
+        self._owners.note(event, outcome)
+        if outcome.deadline != self._deadline:
+            self._deadline = outcome.deadline
+            self._alarm(outcome.deadline)
+        wait = outcome.wait_for
+        if self._tangled > self._durable and touches_contents(outcome.after):
+            wait = max(wait, self._tangled)
+        if outcome.persist:
+            self._issued = outcome.ticket
+            self._staging.stage(outcome, payloads, self._steps)
+            self._stored.staged(event, outcome)
+        if wait > self._durable:
+            self._held.append(_Held(wait, outcome.after, payloads, self._steps))
+            if wait > outcome.wait_for or tangles(outcome.after):
+                self._tangled = max(self._tangled, wait)
+        elif outcome.after:
+            self._effector.run(outcome.after, payloads, self._steps)
+
+    # -- from the disk ------------------------------------------------------------------------------
+    def persisted(self, results: list[Settled]) -> Ticket:
+        """The writer thread is done with these tickets: carry out what waited for them, in step order.
+
+        Returns the last ticket issued: after a failure, everything up to it was undone.
+        """
+        for result in results:
+            if result.error is None:
+                ready = self._no_longer_held(result.last)
+                self.feed(Persisted(self._now(), result.last))
+                self._carry_out(ready)
+            else:
+                self._fail(result.first, result.error)
+        self._staging.pump()
+        self._work_off()
+        if self.settled:
+            self._quiet.set()
+        return self._issued
+
+    def _no_longer_held(self, last: Ticket) -> list[_Held]:
+        self._durable = max(self._durable, last)
+        self._stored.durable(last)
+        ready = [held for held in self._held if held.ticket <= last]
+        self._held = deque(held for held in self._held if held.ticket > last)
+        return ready
+
+    def _carry_out(self, ready: list[_Held]) -> None:
+        self._effector.record(held.effects for held in ready)
+        self._stepping = True
+        try:
+            for held in ready:
+                self._effector.run(held.effects, held.payloads, held.step)
+        finally:
+            self._stepping = False
+
+    def _fail(self, first: Ticket, error: DiosError) -> None:
+        """Everything issued since ``first`` builds on what did not take place, and fails with it."""
+        last = self._issued
+        self._stored.failed()
+        ready = self._no_longer_held(last)
+        _log.warning("the store refused changes", extra={"why": error.message})
+        self.feed(PersistFailed(self._now(), first, last, int(error.code), error.message))
+        failure = Failure(int(error.code), error.message, error.fingerprint)
+        self._effector.record(held.effects for held in ready if held.ticket < first)
+        self._stepping = True
+        try:
+            for held in ready:
+                if held.ticket < first:
+                    self._effector.run(held.effects, held.payloads, held.step)
+                else:
+                    self._effector.run_failed(Rest(held.effects, 0, held.payloads, held.step), failure)
+        finally:
+            self._stepping = False

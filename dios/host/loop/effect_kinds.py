@@ -1,0 +1,113 @@
+"""Kinds of effects, by what they touch: what order they must keep, and what a failure leaves of them.
+
+Not for: carrying them out (``dios.host.loop.effector``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from dios.core import effects as fx
+from dios.ids import ObjectId, TaskId
+
+ANSWERS: Final = (
+    fx.Answer,
+    fx.AnswerRead,
+    fx.AnswerWrite,
+    fx.AnswerBytes,
+    fx.AnswerConsole,
+    fx.AnswerVector,
+    fx.AnswerAttach,
+    fx.AnswerLog,
+    fx.AnswerReceived,
+    fx.AnswerAttachAway,
+)
+OF_CONTENTS: Final = (
+    fx.AnswerRead,
+    fx.AnswerWrite,
+    fx.AnswerVector,
+    fx.ApplyWrite,
+    fx.DuplicateContent,
+    fx.DiscardContent,
+    fx.CloseBuffer,
+    fx.AnswerReceived,
+)
+DONE_EVEN_IN_FAILURE: Final = (
+    fx.CloseBuffer,
+    fx.UnbindSlot,
+    fx.PublishCounters,
+    fx.CloseStreamEnd,
+    fx.OpenNetwork,
+    fx.AdoptConnection,
+    fx.CloseNetwork,
+    fx.Kill,
+    fx.CloseConnection,
+    fx.BeginShutdown,
+    fx.Audit,
+    fx.KeepPayload,
+    fx.DropPayload,
+    fx.OpenDeputy,
+    fx.CloseDeputy,
+    fx.Contact,
+    fx.HangUp,
+    fx.SetRates,
+)
+
+
+def touches_contents(effects: list[fx.Effect]) -> bool:
+    """Whether any of the effects reads, changes or frees contents or buffers."""
+    return any(
+        isinstance(effect, OF_CONTENTS) or (isinstance(effect, fx.Send) and effect.source is not None)
+        for effect in effects
+    )
+
+
+def tangles(effects: list[fx.Effect]) -> bool:
+    """Whether effects change or open what the objects' own tickets do not tell of, when they are held."""
+    for effect in effects:
+        if isinstance(effect, fx.ApplyWrite):
+            if not effect.durable:
+                return True
+        elif isinstance(effect, fx.AnswerVector):
+            if any(isinstance(part, fx.AnswerRead | fx.AnswerWrite) for part in effect.parts):
+                return True
+        elif isinstance(effect, fx.DuplicateContent):
+            return True
+    return False
+
+
+def buffers_made(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
+    """The buffers that effects will open for a task, without those that they close again."""
+    made: set[int] = set()
+    closed: set[int] = set()
+    for effect in effects:
+        if isinstance(effect, fx.CloseBuffer):
+            closed.add(effect.buffer)
+        for part in effect.parts if isinstance(effect, fx.AnswerVector) else (effect,):
+            if isinstance(part, fx.AnswerRead | fx.AnswerWrite | fx.AnswerReceived) and part.task == task:
+                made.add(part.result.buffer)
+    return made - closed
+
+
+def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
+    """The objects whose content or counters an effect touches."""
+    if isinstance(effect, fx.DuplicateContent):
+        return (effect.object, effect.source)
+    if isinstance(effect, fx.ApplyWrite):
+        origin = effect.source.content_of
+        return (effect.object, origin) if origin else (effect.object,)
+    if isinstance(effect, fx.AnswerRead | fx.AnswerWrite | fx.DiscardContent | fx.PublishCounters):
+        return (effect.object,)
+    if isinstance(effect, fx.Send):
+        return (effect.source.content_of,) if effect.source and effect.source.content_of else ()
+    if isinstance(effect, fx.BindSlot):
+        return (ObjectId(effect.reference.object),)
+    if isinstance(effect, fx.AnswerVector):
+        return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
+    return ()
+
+
+def task_answered(effects: Iterable[fx.Effect]) -> TaskId:
+    """The task for which a step's effects are done: the first that they answer."""
+    return next((effect.task for effect in effects if isinstance(effect, ANSWERS)), TaskId(0))

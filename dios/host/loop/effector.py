@@ -1,0 +1,501 @@
+"""Carries out what a step decided: replies, buffers, pages, streams, tasks, audit.
+
+Not for: deciding, waiting for the disk (``dios.host.loop.driver``), or how each part does it. What takes
+long goes
+to a thread; until it is back, nothing else touches that object, and the rest of its step waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+
+from dios.core import effects as fx
+from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
+from dios.errors import Code, DiosError
+from dios.host.audit.admission import Journal, refusal
+from dios.host.bandwidth.rates import Rates
+from dios.host.content.buffers import Buffers, Work
+from dios.host.content.consoles import Consoles
+from dios.host.content.contents import Content, Contents, Payloads, read_from, size_of
+from dios.host.content.log_reader import LogReader
+from dios.host.content.public_pages import PublicPages
+from dios.host.content.streams import Streams
+from dios.host.loop import effect_kinds
+from dios.host.loop.clock import Clock
+from dios.host.loop.outbox import Outbox
+from dios.host.loop.staging import Staging
+from dios.host.loop.vectors import Vectors, do_at_once, failure_of, with_data
+from dios.host.network.sockets import Sockets
+from dios.host.peers.interface import Elsewhere
+from dios.ids import BufferId, ObjectId, PayloadId, TaskId
+from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Metered, Welcome
+from dios.wire.types import Cause
+
+_log: Final = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[fx.Effect], Work | None]
+
+_TOO_EARLY: Final = Failure(
+    int(Code.EBADF), "the buffer is not open; commit one when the reply that brings it has come"
+)
+NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
+
+
+class Tasks(Protocol):
+    """What the effects ask of processes and connections."""
+
+    def spawn(self, effect: fx.Spawn) -> None:
+        """Begin to start a process; raises OSError without descriptors."""
+        ...
+
+    def kill(self, task: TaskId) -> None:
+        """End its process."""
+        ...
+
+    def suspend(self, task: TaskId) -> None:
+        """Stop its process."""
+        ...
+
+    def resume(self, task: TaskId) -> None:
+        """Let it run on."""
+        ...
+
+    def close(self, task: TaskId, reason: str) -> None:
+        """Close its connection after what is queued."""
+        ...
+
+
+class Parts(NamedTuple):
+    """What the effector works with."""
+
+    contents: Contents
+    buffers: Buffers
+    staging: Staging
+    pages: PublicPages
+    consoles: Consoles
+    streams: Streams
+    sockets: Sockets
+    logs: LogReader
+    outbox: Outbox
+    tasks: Tasks
+    journal: Journal
+    clock: Clock
+    rates: Rates
+    elsewhere: Elsewhere | None = None
+
+
+class Rest(NamedTuple):
+    """The effects of one step that are still to be done."""
+
+    effects: list[fx.Effect]
+    place: int
+    payloads: Payloads
+    step: int
+
+
+class Effector:
+    """Runs the effects of one step after another.
+
+    ``post`` takes an event for the core, to be stepped when the present step is done; ``in_thread`` runs
+    a task's Work's slow part and then calls ``finish``; ``info`` completes the node's description.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        post: Callable[[Event], None],
+        in_thread: Callable[[TaskId, Work, Callable[[Exception | None], None]], None],
+        info: Callable[[Info], Info],
+        begin_shutdown: Callable[[], None],
+    ) -> None:
+        self._parts: Final = parts
+        self._post: Final = post
+        self._in_thread: Final = in_thread
+        self._info: Final = info
+        self._begin_shutdown: Final = begin_shutdown
+        self._reply: Final = parts.outbox.reply
+        self._hand_over: Final = parts.outbox.hand_over
+        self.journal: Final = parts.journal
+        self._payloads: Payloads = NO_PAYLOADS
+        self._kept: Final[dict[PayloadId, Payloads]] = {}
+        self._step = 0
+        self._vectors: Final = Vectors(
+            parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of
+        )
+        self._gates: Final[dict[ObjectId, deque[Rest]]] = {}
+        self._to_close: Final[deque[tuple[int, BufferId]]] = deque()
+        self._handlers: Final = self._table()
+
+    def _table(self) -> dict[type, Handler]:
+        found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+            fx.Answer: self._answer,
+            fx.AnswerRead: self._answer_read,
+            fx.AnswerWrite: self._answer_write,
+            fx.AnswerBytes: self._answer_bytes,
+            fx.AnswerConsole: self._answer_console,
+            fx.AnswerVector: self._answer_vector,
+            fx.CloseBuffer: self._close_buffer,
+            fx.ApplyWrite: self._apply_write,
+            fx.DuplicateContent: self._duplicate,
+            fx.DiscardContent: self._discard,
+            fx.BindSlot: self._bind,
+            fx.UnbindSlot: self._unbind,
+            fx.PublishCounters: self._publish,
+            fx.AnswerAttach: self._attach,
+            fx.CloseStreamEnd: self._close_stream,
+            fx.WriteConsole: self._write_console,
+            fx.OpenNetwork: self._parts.sockets.open,
+            fx.AdoptConnection: self._parts.sockets.adopt,
+            fx.CloseNetwork: self._parts.sockets.close,
+            fx.AnswerLog: self._parts.logs.answer,
+            fx.Spawn: self._spawn,
+            fx.Kill: self._kill,
+            fx.Suspend: self._suspend,
+            fx.Continue: self._continue,
+            fx.CloseConnection: self._close_connection,
+            fx.BeginShutdown: self._shut_down,
+            fx.KeepPayload: self._keep_payload,
+            fx.DropPayload: self._drop_payload,
+            fx.Audit: self._audit,
+            fx.SetRates: self._parts.rates.set,
+        }
+        elsewhere = self._parts.elsewhere
+        if elsewhere is not None:
+            found |= elsewhere.handlers(self._payload_of)
+            found |= elsewhere.minding(dict(found))
+        return cast("dict[type, Handler]", found)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being done in a thread."""
+        return not self._gates
+
+    def done_before(self, step: int) -> bool:
+        """Whether nothing of the steps before this one is being done in a thread or waits for that."""
+        return all(rest.step >= step for waiting in self._gates.values() for rest in waiting)
+
+    # -- the audit log --------------------------------------------------------------------------------
+    def record(self, steps: Iterable[list[fx.Effect]]) -> None:
+        """Write down what steps did that are durable now, before anybody is told; ``run`` leaves it out.
+
+        After a kill nobody then knows of a durable change that the audit log does not know.
+        """
+        found = False
+        for effects in steps:
+            records = [effect for effect in effects if type(effect) is fx.Audit]
+            if records:
+                found = True
+                effects[:] = [effect for effect in effects if type(effect) is not fx.Audit]
+                for record in records:
+                    self.journal.append(record)
+        if found:
+            # What it cannot write it keeps, and refuses calls in time.
+            with contextlib.suppress(DiosError):
+                self.journal.flush()
+
+    def refuses(self, task: TaskId, seq: int, call: AnyCall) -> bool:
+        """Whether a call is not made, and answered so, because it could not be recorded."""
+        refused = refusal(self.journal, call)
+        if refused is not None:
+            self._reply(task, seq, Failure(int(refused.code), refused.message))
+        return refused is not None
+
+    def refuses_early(self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]) -> bool:
+        """Whether a call commits a buffer that was not handed out yet, and is not made, and answered so.
+
+        Who guesses its number commits bytes that may never come to be. The core would take it, and without
+        them the store's work fails, of everybody, since then (ADR 0007). ``held`` are effects that wait for
+        the disk.
+        """
+        if not isinstance(call, CommitWrite | CommitAcquireWrite) or call.data is not None:
+            return False
+        buffer = BufferId(call.buffer)
+        if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._to_close):
+            return False
+        gated = (
+            # What is done in the thread belongs to what is still to come.
+            rest.effects[rest.place - (number == 0) :]
+            for waiting in self._gates.values()
+            for number, rest in enumerate(waiting)
+        )
+        later = (each for effects in (*held, *gated) for each in effects)
+        if buffer not in effect_kinds.buffers_made(later, task):
+            return False  # it is none of anybody's: for the core to say
+        self._reply(task, seq, _TOO_EARLY)
+        return True
+
+    # -- one step after another ---------------------------------------------------------------------
+    def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:
+        """Carry out a step's effects from ``index`` on, in order."""
+        self._payloads, self._step = payloads, step
+        handlers, gates = self._handlers, self._gates
+        while index < len(effects):
+            effect = effects[index]
+            index += 1
+            if gates and self._must_pause(effect, Rest(effects, index - 1, payloads, step)):
+                return
+            try:
+                work = handlers[type(effect)](effect)
+            except (DiosError, OSError) as error:
+                failure = failure_of(error)
+                if self._refused(effect, failure):
+                    continue
+                self.run_failed(Rest(effects, index, payloads, step), failure, content_lost=False)
+                return
+            if work is not None:
+                self._begin(work, effect, Rest(effects, index, payloads, step))
+                return
+
+    def run_failed(self, rest: Rest, failure: Failure, *, content_lost: bool = True) -> None:
+        """Do what is left of a step that could not be made durable: free, and refuse.
+
+        ``content_lost`` says that the durable writes among the effects did not take place.
+        """
+        self._payloads, self._step = rest.payloads, rest.step
+        for effect in rest.effects[rest.place :]:
+            if isinstance(effect, effect_kinds.DONE_EVEN_IN_FAILURE):
+                self._handlers[type(effect)](effect)
+            elif isinstance(effect, fx.Answer) and isinstance(effect.result, Welcome):
+                if effect.seq:
+                    self._reply(effect.task, effect.seq, failure)
+            elif isinstance(effect, effect_kinds.ANSWERS):
+                self._reply(effect.task, effect.seq, failure)
+            elif isinstance(effect, fx.Send) and self._parts.elsewhere is not None:
+                self._parts.elsewhere.send_failed(effect, failure)
+            elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
+                self._content_in_failure(effect, content_lost=content_lost)
+            elif isinstance(effect, fx.Spawn):
+                self._never_started(effect.task, failure.message)
+
+    def _content_in_failure(
+        self, effect: fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent, *, content_lost: bool
+    ) -> None:
+        """What was not durable is as the core has it all the same: only the store's part did not happen."""
+        contents = self._parts.contents
+        if isinstance(effect, fx.ApplyWrite) and effect.durable:
+            version = self._parts.staging.take(effect.object)
+            if not content_lost:
+                contents.set_durable(effect.object, version)
+            return
+        if isinstance(effect, fx.DiscardContent) and contents.is_durable(effect.object):
+            return
+        try:
+            work = self._handlers[type(effect)](effect)
+            if work is not None:
+                do_at_once(work)
+        except (DiosError, OSError) as error:
+            _log.error("content of an object could not be made", extra={"why": str(error)})
+
+    def _refused(self, effect: fx.Effect, failure: Failure) -> bool:
+        """Tell whoever waits that the effect failed; False when the step's other answers must fail too."""
+        if isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
+            self._reply(effect.task, effect.seq, failure)
+            self._effect_failed(effect, failure)
+        elif isinstance(effect, effect_kinds.ANSWERS):
+            self._reply(effect.task, effect.seq, failure)
+        elif isinstance(effect, fx.Spawn):
+            self._never_started(effect.task, failure.message)
+        elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent):
+            _log.error("content of an object could not be made", extra={"why": failure.message})
+            return False
+        else:
+            _log.error("effect failed", extra={"effect": type(effect).__name__, "why": failure.message})
+        return True
+
+    def _effect_failed(self, effect: fx.AnswerRead | fx.AnswerWrite, failure: Failure) -> None:
+        self._post(
+            EffectFailed(
+                self._parts.clock.now(),
+                effect.task,
+                effect.result.buffer,
+                effect.object,
+                failure.code,
+                failure.message,
+            )
+        )
+
+    def _never_started(self, task: TaskId, why: str) -> None:
+        self._post(TaskEnded(self._parts.clock.now(), task, Cause.SPAWN, detail=why))
+
+    # -- work in threads ----------------------------------------------------------------------------
+    def _begin(self, work: Work, effect: fx.Effect, rest: Rest) -> None:
+        # The first is the step whose work it is, the others wait for it.
+        self._gates[work.target] = deque((rest,))
+
+        def finish(error: Exception | None) -> None:
+            self._finish(work, effect, rest, error)
+
+        asker = effect_kinds.task_answered((effect, *rest.effects[rest.place :]))
+        self._in_thread(asker, work, finish)
+
+    def _finish(self, work: Work, effect: fx.Effect, rest: Rest, error: Exception | None) -> None:
+        """The thread is back: answer, do the rest of that step, then the steps that wait for the object."""
+        waiting = self._gates.pop(work.target)
+        waiting.popleft()
+        self._payloads, self._step = rest.payloads, rest.step
+        if error is None:
+            try:
+                answered = work.done()
+                if answered is not None and isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
+                    self._hand_over(effect.task, effect.seq, answered.result, answered.fds)
+            except (DiosError, OSError) as late:
+                error = late
+        else:
+            work.failed()
+        if error is None:
+            self.run(rest.effects, rest.payloads, rest.step, rest.place)
+        else:
+            failure = failure_of(error)
+            if self._refused(effect, failure):
+                self.run(rest.effects, rest.payloads, rest.step, rest.place)
+            else:
+                self.run_failed(rest, failure, content_lost=False)
+        while waiting:
+            paused = waiting.popleft()
+            again = self._gates.get(work.target)
+            if again is not None:
+                again.append(paused)
+            else:
+                self.run(paused.effects, paused.payloads, paused.step, paused.place)
+        while self._to_close and self.done_before(self._to_close[0][0]):
+            self._parts.buffers.close(self._to_close.popleft()[1])
+
+    def _must_pause(self, effect: fx.Effect, rest: Rest) -> bool:
+        if isinstance(effect, fx.CloseBuffer):
+            return False
+        for target in effect_kinds.objects_of(effect):
+            waiting = self._gates.get(target)
+            if waiting is not None:
+                waiting.append(rest)
+                return True
+        return False
+
+    # -- replies ------------------------------------------------------------------------------------
+    def _answer(self, effect: fx.Answer) -> None:
+        result = effect.result
+        kind = type(result)
+        if kind is Welcome:
+            page = self._parts.pages.descriptor(effect.task)
+            if page is not None:
+                self._hand_over(effect.task, effect.seq, result, (page,))
+        elif kind is Info:
+            self._reply(effect.task, effect.seq, self._info(cast("Info", result)))
+        elif kind is Metered:
+            self._reply(effect.task, effect.seq, self._parts.rates.completed(cast("Metered", result)))
+        else:
+            self._reply(effect.task, effect.seq, result)
+
+    def _answer_read(self, effect: fx.AnswerRead) -> Work | None:
+        answered = self._parts.buffers.read(effect)
+        if type(answered) is Work:
+            return answered
+        result, fds = answered[0], answered[1]
+        if fds:
+            self._hand_over(effect.task, effect.seq, result, fds)  # type: ignore[arg-type] # no Work here
+        else:
+            self._reply(effect.task, effect.seq, result)  # type: ignore[arg-type] # as above
+        return None
+
+    def _answer_write(self, effect: fx.AnswerWrite) -> Work | None:
+        answered = self._parts.buffers.write(effect)
+        if isinstance(answered, Work):
+            return answered
+        self._hand_over(effect.task, effect.seq, answered.result, answered.fds)
+        return None
+
+    def _answer_bytes(self, effect: fx.AnswerBytes) -> None:
+        self._reply(effect.task, effect.seq, with_data(effect.result, effect.data))
+
+    def _answer_console(self, effect: fx.AnswerConsole) -> None:
+        data = self._parts.consoles.read(effect.console, effect.position, effect.length)
+        self._reply(effect.task, effect.seq, with_data(effect.result, data))
+
+    def _answer_vector(self, effect: fx.AnswerVector) -> None:
+        results, fds = self._vectors.answer(effect)
+        self._hand_over(effect.task, effect.seq, results, fds)
+
+    def _payload_of(self, payload: PayloadId) -> Content | None:
+        return self._payloads.get(payload) or self._kept.get(payload, NO_PAYLOADS).get(payload)
+
+    def _keep_payload(self, effect: fx.KeepPayload) -> None:
+        self._kept[effect.payload] = self._payloads
+
+    def _drop_payload(self, effect: fx.DropPayload) -> None:
+        self._kept.pop(effect.payload, None)
+
+    # -- contents and buffers -----------------------------------------------------------------------
+    def _close_buffer(self, effect: fx.CloseBuffer) -> None:
+        if not self.done_before(self._step):
+            # The work of a thread may be about to open it.
+            self._to_close.append((self._step, effect.buffer))
+        else:
+            self._parts.buffers.close(effect.buffer)
+
+    def _apply_write(self, effect: fx.ApplyWrite) -> Work | None:
+        if effect.durable:
+            self._parts.contents.set_durable(effect.object, self._parts.staging.take(effect.object))
+            return None
+        payload = effect.source.payload
+        return self._parts.buffers.apply(effect, self._payloads[payload] if payload else None)
+
+    def _duplicate(self, effect: fx.DuplicateContent) -> Work | None:
+        return self._parts.buffers.duplicate(effect)
+
+    def _discard(self, effect: fx.DiscardContent) -> None:
+        self._parts.contents.discard(effect.object)
+
+    # -- pages, streams, consoles -------------------------------------------------------------------
+    def _bind(self, effect: fx.BindSlot) -> None:
+        self._parts.pages.bind(effect, self._step)
+
+    def _unbind(self, effect: fx.UnbindSlot) -> None:
+        self._parts.pages.unbind(effect)
+
+    def _publish(self, effect: fx.PublishCounters) -> None:
+        self._parts.pages.publish(effect, self._step)
+        if effect.zombie:
+            self._parts.streams.discard(effect.object)
+
+    def _attach(self, effect: fx.AnswerAttach) -> None:
+        result, fds = self._parts.streams.attach(
+            effect.object, effect.mode, effect.ring_bytes, duplex=effect.duplex
+        )
+        self._hand_over(effect.task, effect.seq, result, fds)
+
+    def _close_stream(self, effect: fx.CloseStreamEnd) -> None:
+        self._parts.streams.close_end(effect.object, effect.mode)
+
+    def _write_console(self, effect: fx.WriteConsole) -> None:
+        content = self._payloads[effect.source.payload] if effect.source.payload else b""
+        data = read_from(content, 0, size_of(content))
+        if data:
+            self._parts.consoles.of(effect.task).append(data)
+            self._post(ConsoleArrived(self._parts.clock.now(), effect.task, len(data)))
+
+    # -- tasks --------------------------------------------------------------------------------------
+    def _spawn(self, effect: fx.Spawn) -> None:
+        self._parts.tasks.spawn(effect)
+
+    def _kill(self, effect: fx.Kill) -> None:
+        self._parts.tasks.kill(effect.task)
+
+    def _suspend(self, effect: fx.Suspend) -> None:
+        self._parts.tasks.suspend(effect.task)
+
+    def _continue(self, effect: fx.Continue) -> None:
+        self._parts.tasks.resume(effect.task)
+
+    def _close_connection(self, effect: fx.CloseConnection) -> None:
+        self._parts.tasks.close(effect.task, effect.reason)
+
+    def _shut_down(self, effect: fx.BeginShutdown) -> None:
+        del effect
+        self._begin_shutdown()
+
+    def _audit(self, effect: fx.Audit) -> None:
+        self._parts.journal.append(effect)

@@ -1,0 +1,285 @@
+"""The writer thread: makes store operations durable, many callers' in one commit (§3.6).
+
+Not for: what is written (``dios.host.loop.staging`` makes the jobs), or what waits for it (the driver).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, TypeAlias
+
+import trio
+
+from dios import limits
+from dios.core.events import ObjectRecord
+from dios.errors import DiosError, OutOfMemoryError
+from dios.host.content.contents import Content, Contents, Source, compose_memory, let_go, new_size, size_of
+from dios.host.content.memories import Memory, translated
+from dios.host.loop.commit_results import Settled, settle
+from dios.ids import ObjectId, Ticket
+from dios.store.log_files import Entry, LogStore, MemoryLogs
+from dios.store.protocol import Change, FilePayload, Put, Store
+from dios.transport.memory import memfd
+
+
+class Composed(NamedTuple):
+    """A large content that the writer thread has to put together first.
+
+    ``base`` None, or a source without content, stands for what the store holds of that object.
+    """
+
+    record: ObjectRecord
+    base: Content | None
+    offset: int
+    source: Source | None
+    source_object: ObjectId
+    length: int
+    replace: bool
+
+
+class Append(NamedTuple):
+    """One more entry of a log, and the log's record with it."""
+
+    record: ObjectRecord
+    position: int
+    data: bytes
+
+
+Step: TypeAlias = Change | Composed | Append
+
+
+class Job(NamedTuple):
+    """One ticket's operations, and the contents that are kept until they are done.
+
+    With ``error`` it fails in its place, without being tried.
+    """
+
+    ticket: Ticket
+    changes: list[Step]
+    kept: list[Content]
+    error: DiosError | None = None
+
+
+def _last_records(steps: Sequence[Step]) -> list[Change | Composed]:
+    """The steps for the database: of one log's appends the last record tells all."""
+    last = {step.record.object: step for step in steps if isinstance(step, Append)}
+    found: list[Change | Composed] = []
+    for step in steps:
+        if not isinstance(step, Append):
+            found.append(step)
+        elif last[step.record.object] is step:
+            found.append(Put(step.record))
+    return found
+
+
+class Resume(NamedTuple):
+    """The core knows of a failure now, and has undone everything up to the ticket ``issued``."""
+
+    issued: Ticket
+
+
+class Persister:
+    """One thread that owns the store's writes.
+
+    ``settled`` is called in the loop, with consecutive ranges of tickets in order, and answers the last
+    ticket that the core has issued. Jobs come in the order of their tickets. When one fails, so do all that
+    the core issued before it knew: they build on what did not take place (ADR 0007). These are dropped
+    without another word.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        contents: Contents,
+        settled: Callable[[list[Settled]], Ticket],
+        logs: LogStore | None = None,
+    ) -> None:
+        self._store: Final = store
+        self._logs: Final = MemoryLogs() if logs is None else logs
+        self._contents: Final = contents
+        self._settled: Final = settled
+        self._queue: Final[SimpleQueue[Job | Resume | None]] = SimpleQueue()
+        self._failed = False  # the writer thread's own, like the next one
+        self._undone_to = Ticket(0)
+        self._token: Final = trio.lowlevel.current_trio_token()
+        self._thread: Final = threading.Thread(target=self._work, name="store writer", daemon=True)
+        self._spare: Final[list[int]] = []
+        self._backlog = 0
+        self._room = trio.Event()
+        self._room.set()
+        self._empty = trio.Event()
+        self._defect: BaseException | None = None
+        self._broken: Final = trio.Event()
+        self._keep_spare()
+        self._thread.start()
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that are not settled yet."""
+        return self._backlog
+
+    def submit(self, job: Job) -> None:
+        """Make a job durable as soon as the disk can."""
+        self._backlog += 1
+        if self._backlog >= limits.STORE_QUEUE_MAX and self._room.is_set():
+            self._room = trio.Event()
+        self._queue.put(job)
+
+    async def wait_for_room(self) -> None:
+        """Wait while more than STORE_QUEUE_MAX jobs are on their way."""
+        await self._room.wait()
+
+    async def watch(self) -> None:
+        """Raise what nobody expected in the writer thread: a node that can store nothing more must end.
+
+        Everything that was acknowledged is on the disk, and the next start goes on from there.
+        """
+        await self._broken.wait()
+        if self._defect is not None:
+            raise self._defect
+
+    async def aclose(self) -> None:
+        """Write what is queued, then end the thread."""
+        self._queue.put(None)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._thread.join)
+            # What the thread reported last stands in the loop's queue.
+            if self._backlog and self._defect is None:
+                self._empty = trio.Event()
+                await self._empty.wait()
+
+    # -- in the writer thread -----------------------------------------------------------------------
+    def _work(self) -> None:
+        try:
+            self._write_all()
+        except BaseException as error:  # noqa: BLE001 - in silence everybody would wait for ever
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._break, error)
+        finally:
+            memfd.close_all(self._spare)
+
+    def _write_all(self) -> None:
+        while True:
+            batch, behind = self._next_batch()
+            if batch:
+                results = self._write(batch)
+                # A loop that has crashed waits for no results; what is durable stays so.
+                with contextlib.suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self._report, batch, results)
+            if isinstance(behind, Resume):
+                self._failed, self._undone_to = False, behind.issued
+            elif behind is None:
+                return
+
+    def _next_batch(self) -> tuple[list[Job], Job | Resume | None]:
+        """All jobs that are there, waiting for the first; with what ended the batch, a job if nothing did."""
+        batch: list[Job] = []
+        item = self._queue.get()
+        while isinstance(item, Job):
+            batch.append(item)
+            if len(batch) == limits.STORE_BATCH_MAX:
+                break
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                break
+        return batch, item
+
+    def _write(self, batch: list[Job]) -> list[Settled]:
+        batch = [] if self._failed else [job for job in batch if job.ticket > self._undone_to]
+        results = settle(batch, self._apply)
+        self._failed = self._failed or any(result.error is not None for result in results)
+        return results
+
+    def _apply(self, batch: Sequence[Job]) -> DiosError | None:
+        error = self._try(batch)
+        if not isinstance(error, OutOfMemoryError) or not self._spare:
+            return error
+        # Whoever uses up the node's descriptors must not make everybody's changes fail.
+        memfd.close_all(self._spare)
+        self._spare.clear()
+        try:
+            return self._try(batch)
+        finally:
+            self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        with contextlib.suppress(OSError):
+            while len(self._spare) < limits.STORE_SPARE_DESCRIPTORS:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _try(self, batch: Sequence[Job]) -> DiosError | None:
+        temporary: list[int] = []
+        refused = next((job.error for job in batch if job.error is not None), None)
+        if refused is not None:
+            return refused
+        try:
+            steps = [step for job in batch for step in job.changes]
+            entries = [
+                Entry(step.record.object, step.position, step.data)
+                for step in steps
+                if isinstance(step, Append)
+            ]
+            if entries:
+                # Before their rows: nobody knows of them until these tell how long the logs are.
+                self._logs.write(entries)
+            self._store.apply(
+                [
+                    self._composed(step, temporary) if isinstance(step, Composed) else step
+                    for step in _last_records(steps)
+                ]
+            )
+        except DiosError as error:
+            return error
+        except OSError as error:
+            return translated(error)
+        finally:
+            for fd in temporary:
+                os.close(fd)
+        return None
+
+    def _composed(self, step: Composed, temporary: list[int]) -> Put:
+        """Put a large content together in a memory of its own; reads what the store holds now."""
+        opened: list[Content] = []
+        try:
+            base = step.base
+            if base is None:
+                base = self._contents.fetch(step.record.object)
+                opened.append(base)
+            source = step.source
+            if source is None:
+                content = self._contents.fetch(step.source_object)
+                opened.append(content)
+                source = Source(content, 0, min(step.length, size_of(content)))
+            total = new_size(size_of(base), step.offset, source.length, replace=step.replace)
+            fd = memfd.create_memory(total, "to be stored")
+            temporary.append(fd)
+            compose_memory(Memory(fd, total), base, step.offset, source, replace=step.replace)
+            return Put(step.record, FilePayload(fd, total))
+        finally:
+            for content in opened:
+                # Opened here and seen by nobody else, so that its count is this thread's.
+                let_go(content)
+
+    # -- in the loop --------------------------------------------------------------------------------
+    def _break(self, error: BaseException) -> None:
+        self._defect = error
+        self._broken.set()
+        self._empty.set()
+
+    def _report(self, batch: list[Job], results: list[Settled]) -> None:
+        self._backlog -= len(batch)
+        if self._backlog < limits.STORE_QUEUE_MAX:
+            self._room.set()
+        for job in batch:
+            for content in job.kept:
+                let_go(content)
+        if not self._backlog:
+            self._empty.set()
+        issued = self._settled(results)
+        if any(result.error is not None for result in results):
+            self._queue.put(Resume(issued))

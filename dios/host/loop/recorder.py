@@ -1,0 +1,77 @@
+"""Records every step of a real node's core, so that ``dios.sim.node.replay`` can run it again.
+
+Not for: production by default: a recording holds names and small values. Its file is the node's alone.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+from msgspec import msgpack
+
+from dios.core.effects import Outcome
+from dios.core.events import Event
+from dios.core.machine import Core
+from dios.core.model.accounts import Defaults
+from dios.core.recording import Recorded, RecordingHeader
+from dios.core.remote.peers import Here
+from dios.ids import NodeId, Principal
+
+_LENGTH: Final = struct.Struct("<I")
+_VERSION: Final = 1
+
+
+class Recorder:
+    """A core whose steps are written down; used in place of the core itself."""
+
+    def __init__(
+        self,
+        path: Path,
+        entropy: Callable[[int], bytes],
+        owner: Principal,
+        *,
+        restricted: bool,
+        defaults: Defaults,
+        here: Here = Here(),  # noqa: B008 - it is frozen
+        forgotten: tuple[NodeId, ...] = (),
+    ) -> None:
+        self._entropy: Final = entropy
+        self._drawn = bytearray()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._file: Final = os.fdopen(descriptor, "wb")
+        self._core: Final = Core(
+            self._draw, owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten
+        )
+        header = RecordingHeader(_VERSION, owner, restricted, defaults, here, forgotten)
+        self._write(msgpack.encode(header))
+
+    @property
+    def state(self) -> object:
+        """The core's tables, for inspection."""
+        return self._core.state
+
+    def step(self, event: Event) -> Outcome:
+        """Take the step, then write it down."""
+        self._drawn.clear()
+        outcome = self._core.step(event)
+        digest = blake3(msgpack.encode(outcome)).digest()
+        self._write(msgpack.encode(Recorded(event, bytes(self._drawn), digest)))
+        return outcome
+
+    def close(self) -> None:
+        """Flush what was recorded."""
+        self._file.close()
+
+    def _draw(self, size: int) -> bytes:
+        drawn = self._entropy(size)
+        self._drawn += drawn
+        return drawn
+
+    def _write(self, frame: bytes) -> None:
+        self._file.write(_LENGTH.pack(len(frame)))
+        self._file.write(frame)

@@ -1,0 +1,242 @@
+"""One other node: where it is, and the connection with it while there is one.
+
+Not for: making connections (``dios.host.peers.links``), or what is said over them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.errors import ProtocolError, WouldBlockError
+from dios.host.bandwidth.rates import Charge, Rates
+from dios.host.peers.bulk import Allowance, Arrival, Arrived, DataReceiver, Piece, Transfer
+from dios.host.peers.connection_protocols import Line
+from dios.host.peers.sending import Sending
+from dios.ids import NodeId, TaskId
+from dios.wire import dcp
+from dios.wire.dcp_frames import Revoked, decode_frame, encode_frame
+from dios.wire.types import Traffic
+
+_log: Final = logging.getLogger(__name__)
+_FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
+_SMALL: Final = limits.DCP_SMALL_BYTES_MAX
+CONNECTIONS_MAX: Final = limits.DATA_CONNECTIONS_MAX + limits.GUARANTEED_CONNECTIONS_MAX
+_NOBODY: Final = TaskId(0)
+_UNKNOWN: Final = ("", _NOBODY)
+
+
+class Standing:
+    """A control connection that stands, and the data connections beside it.
+
+    ``ours`` says that this node made it; ``fault`` why it must end, if it must. ``under_way`` is told of
+    requests to that node while many bytes beside them, or beside their answers, are on their way.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        epoch: int,
+        sending: Sending,
+        counts: Counter[str],
+        rates: Rates,
+        *,
+        under_way: Callable[[int], None],
+        ours: bool,
+    ) -> None:
+        self.line = line
+        self.epoch = epoch
+        self.ours = ours
+        self.sending = sending
+        self.fault: Exception | None = None
+        self.allowance = Allowance()
+        self.receivers: set[DataReceiver] = set()
+        self.ends: set[Callable[[], None]] = set()
+        """What else ends with it."""
+        self.closed = False
+        self._counts = counts
+        self._rates = rates
+        self._under_way_told = under_way
+        self._askers: dict[int, tuple[str, TaskId]] = {}
+        self._under_way: set[tuple[type, int]] = set()
+        self._quiet = trio.Event()
+        self._quiet.set()
+
+    # -- sending --------------------------------------------------------------------------------------
+    def say(
+        self, message: dcp.Message | Revoked, beside: bytes | None = None, task: TaskId = _NOBODY
+    ) -> None:
+        """Say this at once, with few bytes beside it; they go for ``task``."""
+        if type(message) is dcp.Ask:
+            self._note_asker(message)
+        frame = encode_frame(message, beside)
+        size = len(frame)
+        if size > _SMALL and (size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_CROWDED_BYTES):
+            # So many wait already: this takes its turn, and what is small need not wait behind it.
+            self._transfer(_NOBODY, Transfer(frame[4:], (), _nothing))
+            return
+        if task:
+            self._rates.spend_inline(self.sending.of(task), size)
+        counts = self._counts
+        counts["messages_sent"] += 1
+        counts["bytes_sent"] += size
+        try:
+            self.line.send_nowait(frame)
+        except WouldBlockError as error:
+            self.end(error)
+
+    def say_bulk(
+        self, task: TaskId, message: dcp.Message, pieces: tuple[Piece, ...], done: Callable[[], None]
+    ) -> None:
+        """Say this with many bytes beside it, when it is the turn of ``task``; ``done`` is called once.
+
+        A request or an answer that is repeated while its bytes are still on their way is not sent twice.
+        """
+        if not isinstance(message, dcp.Ask | dcp.Reply):
+            self._transfer(task, Transfer(encode_frame(message)[4:], pieces, done))
+            return
+        key = (type(message), message.number)
+        if key in self._under_way:
+            done()
+            if isinstance(message, dcp.Reply):
+                self.say(dcp.Reply(message.number, dcp.Working()))
+            else:
+                self._under_way_told(message.number)
+            return
+        self._under_way.add(key)
+        if isinstance(message, dcp.Ask):
+            self._note_asker(message)
+
+        def over() -> None:
+            self._under_way.discard(key)
+            done()
+
+        self._transfer(task, Transfer(encode_frame(message)[4:], pieces, over))
+
+    def _transfer(self, task: TaskId, transfer: Transfer) -> None:
+        if len(transfer.message) > limits.DCP_MESSAGE_BYTES_MAX:
+            _log.error("a message to a node is too long", extra={"bytes": len(transfer.message)})
+            transfer.done()
+            return
+        self._counts["transfers_sent"] += 1
+        self._counts["bytes_sent"] += len(transfer.message) + transfer.size
+        try:
+            self.sending.send(task, transfer)
+        except WouldBlockError as error:
+            self.end(error)
+
+    def _note_asker(self, asked: dcp.Ask) -> None:
+        """For whom a call is made there: the bytes of the answer are its."""
+        if type(asked.body) is dcp.Forward:
+            askers = self._askers
+            askers[asked.number] = _whose(asked.body)
+            if len(askers) > limits.DCP_REQUESTS_MAX:
+                del askers[next(iter(askers))]
+
+    # -- receiving ------------------------------------------------------------------------------------
+    def receive_on(
+        self,
+        sock: socket.socket,
+        arrived: Callable[[Arrived], None],
+        ended: Callable[[Exception | None], None],
+    ) -> None:
+        """Take transfers from this socket; raises ProtocolError over the number of data connections."""
+        if len(self.receivers) >= CONNECTIONS_MAX:
+            sock.close()
+            raise ProtocolError(f"over {CONNECTIONS_MAX} data connections from one node")
+
+        def over(reason: Exception | None) -> None:
+            self.receivers.discard(receiver)
+            if not self.receivers:
+                self._quiet.set()
+            ended(reason)
+
+        self._quiet = trio.Event()
+        receiver = DataReceiver(
+            sock,
+            self.allowance,
+            incoming=self._begun,
+            arrived=arrived,
+            ended=over,
+        )
+        self.receivers.add(receiver)
+
+    def _tell_working(self, number: int) -> None:
+        """The bytes of a request come: the core will know of it when they have."""
+        if not self.closed:
+            self.say(dcp.Reply(number, dcp.Working()))
+
+    def _begun(self, receiver: DataReceiver, body: bytes, size: int) -> Arrival:
+        """Some bytes come, in the thread of ``receiver``: whose they are, and of what they are part."""
+        try:
+            message, _ = decode_frame(body)
+        except ProtocolError:
+            message = None  # it is refused where it is taken
+        whose, tell = _UNKNOWN, _nothing
+        if isinstance(message, dcp.Reply):
+            whose = self._askers.get(message.number, _UNKNOWN)
+            tell = partial(self._under_way_told, message.number)
+        elif isinstance(message, dcp.Ask):
+            whose = _whose(message.body)
+            tell = partial(self._tell_working, message.number)
+        principal, task = whose
+        return Arrival(
+            Charge(self._rates, principal, Traffic.IN, size, task), size, partial(receiver.in_loop, tell)
+        )
+
+    def end(self, fault: Exception | None = None) -> None:
+        """End it; whoever serves it finds out by itself."""
+        if self.closed:
+            return
+        self.closed = True
+        self.fault = fault
+        self.line.close()
+        self.sending.close()
+        self.allowance.close()
+        for receiver in self.receivers:
+            receiver.close()
+        for end in list(self.ends):
+            end()
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of it is under way any more, after ``end``."""
+        await self.sending.wait_empty()
+        await self._quiet.wait()
+
+
+def _whose(body: dcp.RequestBody) -> tuple[str, TaskId]:
+    """For whom a node asks this: a principal, and its task if it is one's."""
+    if isinstance(body, dcp.Keep):
+        return body.principal, _NOBODY
+    caller: dcp.Caller | None = getattr(body, "caller", None)
+    return _UNKNOWN if caller is None else (caller.principal, caller.task)
+
+
+def _nothing() -> None:
+    return
+
+
+class Link:
+    """What this node knows of another one."""
+
+    def __init__(self, node: NodeId, name: str, address: str) -> None:
+        self.node = node
+        self.name = name
+        self.address = address
+        self.standing: Standing | None = None
+        self.dialling: trio.CancelScope | None = None
+        """While a connection is being made."""
+        self.keeping: trio.CancelScope | None = None
+        """While somebody looks after it."""
+        self.lost = trio.Event()
+        self.trouble = ""
+        """Why it could not be reached last."""
+        self.told: int | None = None
+        """The epoch with which the core was told that it is up; None when it was told that it is down."""

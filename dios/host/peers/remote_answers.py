@@ -1,0 +1,139 @@
+"""Answers to tasks of other nodes: the same results, with bytes instead of descriptors (thesis §4.8).
+
+Not for: what is answered (the core answers a deputy as it answers a task), or how it travels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.effects import AnswerRead, AnswerVector, AnswerWrite
+from dios.errors import Code, DamagedError
+from dios.host.content.contents import Contents
+from dios.host.content.memories import Memory
+from dios.host.peers.bulk import Piece
+from dios.host.peers.links import Links
+from dios.ids import NodeId, TaskId
+from dios.transport.memory.memfd import close_all, copies_of
+from dios.wire import dcp
+from dios.wire.messages import AnyResult, Buffer, Failure, Mapping, Results, Welcome
+
+_NOBODY: Final = TaskId(0)
+
+
+class Outlet:
+    """Where the answers to one deputy go."""
+
+    __slots__ = ("_links", "_node", "task")
+
+    def __init__(self, task: TaskId, node: NodeId, links: Links) -> None:
+        self.task: Final = task
+        self._node: Final = node
+        self._links: Final = links
+
+    @property
+    def node(self) -> NodeId:
+        """Whose task it is."""
+        return self._node
+
+    def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
+        """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
+        if not fds:
+            self._send(seq, result)
+        elif isinstance(result, Buffer):
+            pieces = _pieces((result,), fds)
+            self._send_beside(seq, _bare(result, came=bool(pieces)), pieces, fds)
+        elif isinstance(result, Results):
+            mapped = [part for part in result.results if isinstance(part, Buffer) and part.mapping]
+            each = [_pieces((part,), (fd,)) for part, fd in zip(mapped, fds, strict=True)]
+            came = {id(part) for part, some in zip(mapped, each, strict=True) if some}
+            parts = tuple(
+                _bare(part, came=id(part) in came) if isinstance(part, Buffer) else part
+                for part in result.results
+            )
+            self._send_beside(seq, Results(parts), tuple(one for some in each for one in some), fds)
+
+    def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
+        if not isinstance(result, Welcome):
+            # What is told to coordinators, and of tasks and nodes, is no traffic of a job's.
+            task = self.task if isinstance(result, Buffer | Results) else _NOBODY
+            self._links.send(self.node, dcp.Reply(seq, result), beside, task)
+
+    def _send_beside(
+        self, seq: int, result: Buffer | Results, pieces: tuple[Piece, ...], fds: Sequence[int]
+    ) -> None:
+        size = sum(piece.length for piece in pieces)
+        if size > limits.DCP_RECEIVING_BYTES_MAX:
+            self._send(seq, _too_many(size))
+        elif size <= self._links.inline_bytes_max:
+            self._send(seq, result, b"".join([_bytes_of(piece) for piece in pieces]) or None)
+        else:
+            copies = copies_of(fds)
+            own = tuple(piece._replace(fd=copies[fds.index(piece.fd)]) for piece in pieces)
+            self._links.send_bulk(
+                self.node, self.task, dcp.Reply(seq, result), own, lambda: close_all(copies)
+            )
+
+
+def _bare(result: Buffer, *, came: bool) -> Buffer:
+    """The buffer without a mapping: ``length`` of its bytes go beside the message, all or none."""
+    if not result.mapping:
+        return result
+    length = result.size if came else 0
+    return Buffer(result.buffer, result.size, result.v_r, result.v_w, length=length)
+
+
+def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[Piece, ...]:
+    """Where the bytes of these buffers stand, one after another; nothing for fresh memory, which is zero."""
+    return tuple(
+        Piece(fd, result.start, result.size)
+        for result, fd in zip(results, fds, strict=True)
+        if result.size and not (result.mapping is Mapping.WRITABLE and _is_blank(fd, result))
+    )
+
+
+def _is_blank(fd: int, result: Buffer) -> bool:
+    try:
+        return os.lseek(fd, result.start, os.SEEK_DATA) >= result.start + result.size
+    except OSError:
+        return True
+
+
+def _bytes_of(piece: Piece) -> bytes:
+    data = os.pread(piece.fd, piece.length, piece.start)
+    if len(data) < piece.length:
+        raise DamagedError(f"{piece.length} bytes were promised to a node, {len(data)} are there")
+    return data
+
+
+def _too_many(size: int) -> Failure:
+    return Failure(
+        int(Code.EFBIG),
+        f"{size} bytes of another node at once are over {limits.DCP_RECEIVING_BYTES_MAX}; read them in parts",
+    )
+
+
+def for_deputy(
+    effect: AnswerRead | AnswerWrite | AnswerVector, contents: Contents
+) -> AnswerRead | AnswerWrite | AnswerVector:
+    """The same answer, without relying on memory that a task here would see change under its mapping."""
+    if isinstance(effect, AnswerVector):
+        if not any(isinstance(part, AnswerRead | AnswerWrite) and part.reuse for part in effect.parts):
+            return effect
+        parts = [
+            for_deputy(part, contents) if isinstance(part, AnswerRead | AnswerWrite) else part
+            for part in effect.parts
+        ]
+        return replace(effect, parts=tuple(parts))
+    if not effect.reuse:
+        return effect
+    if isinstance(effect, AnswerRead):
+        content = contents.peek(effect.object)
+        if not (isinstance(content, Memory) and content.raw):
+            return effect
+    return replace(effect, reuse=False)

@@ -1,0 +1,159 @@
+"""Carries one stream between a ring and a data connection, in a thread of its own.
+
+Not for: making rings or connections (``dios.host.peers.streams``).
+
+The connection carries pieces, each with its length before it, and one of length 0 for the end of the stream:
+without it the stream broke off, and whoever reads it is told so. A full ring stops the connection, and with
+it the writer on the other node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from dios import limits
+from dios.errors import ClosedError, DiosError, EndOfStreamError, ProtocolError
+from dios.host.bandwidth.accounts import Account
+from dios.host.bandwidth.rates import Rates
+from dios.ids import TaskId
+from dios.transport.rings.end import RingEnd
+from dios.transport.rings.reader import RingReader
+from dios.transport.rings.waiting import wait_any
+from dios.transport.rings.writer import RingWriter
+from dios.wire.types import Traffic
+
+_LENGTH: Final = struct.Struct("<I")
+_END: Final = _LENGTH.pack(0)
+
+
+class Taker(NamedTuple):
+    """The task that took an end of a stream from afar, and its principal."""
+
+    task: TaskId
+    principal: str
+
+
+class Pump:
+    """One stream on its way, with a ring and a socket of its own.
+
+    Its bytes are those of ``taker``, the task that took an end from afar, and its principal. ``ended`` is
+    called in the loop when it is over.
+    """
+
+    def __init__(
+        self, ring: RingEnd, sock: socket.socket, rates: Rates, taker: Taker, ended: Callable[[], None]
+    ) -> None:
+        self._ring: Final = ring
+        self._sock: Final = sock
+        self._rates: Final = rates
+        self._taker: Final = taker
+        self._ended: Final = ended
+        self._token: Final = trio.lowlevel.current_trio_token()
+        self._lock: Final = threading.Lock()
+        self._closed = False
+        self._broken_off = False
+        threading.Thread(target=self._live, name="stream between nodes", daemon=True).start()
+
+    def close(self) -> None:
+        """Break it off."""
+        self._broken_off = True
+        self._rates.wake()
+        with self._lock:
+            if not self._closed:
+                # Not a TLS socket's own method, which takes TLS away from under the thread.
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def _live(self) -> None:
+        try:
+            if isinstance(self._ring, RingReader):
+                self._outward(self._ring)
+            elif isinstance(self._ring, RingWriter):
+                self._inward(self._ring)
+        finally:
+            with self._lock:
+                self._closed = True
+                self._sock.close()
+            self._ring.close()
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._ended)
+
+    # -- from the ring to the other node --------------------------------------------------------------
+    def _outward(self, ring: RingReader) -> None:
+        try:
+            while True:
+                ready, heard = wait_any((ring,), None, (self._sock.fileno(),))
+                if heard and not ready:
+                    return  # nobody reads there any more: closing tells the writer
+                data = ring.read(self._rates.piece(self._account(), Traffic.OUT))
+                task, principal = self._taker
+                if not self._rates.pass_on(principal, Traffic.OUT, len(data), self._is_broken_off, task):
+                    return
+                self._sock.sendall(_LENGTH.pack(len(data)) + data)
+        except EndOfStreamError:
+            with contextlib.suppress(OSError):
+                self._sock.sendall(_END)
+        except (DiosError, OSError, ValueError):
+            return
+
+    def _account(self) -> Account:
+        return self._rates.account(self._taker.task, self._taker.principal)
+
+    def _is_broken_off(self) -> bool:
+        return self._broken_off
+
+    # -- from the other node to the ring --------------------------------------------------------------
+    def _inward(self, ring: RingWriter) -> None:
+        head = memoryview(bytearray(_LENGTH.size))
+        block = memoryview(bytearray(limits.STREAM_PIECE_BYTES))
+        try:
+            while True:
+                self._fill(ring, head)
+                (size,) = _LENGTH.unpack(head)
+                if not size:
+                    return
+                if size > len(block):
+                    raise ProtocolError(f"a piece of {size} bytes of a stream")
+                self._fill(ring, block[:size])
+                self._rates.count(self._account(), Traffic.IN, size)
+                ring.write(block[:size])
+        except ClosedError:
+            return  # nobody reads any more: the end of the connection tells the other node
+        except (DiosError, OSError, ValueError):
+            ring.break_off()
+
+    def _fill(self, ring: RingWriter, view: memoryview) -> None:
+        done = 0
+        while done < len(view):
+            self._wait(ring)
+            count = self._sock.recv_into(view[done:])
+            if not count:
+                raise ConnectionResetError("a stream ended in its middle")
+            done += count
+
+    def _wait(self, ring: RingWriter) -> None:
+        """Wait until something comes; raises ClosedError when the reader leaves meanwhile."""
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            return
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(ring.fileno(), select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if ring.peer_closed:
+                raise ClosedError("the reader of this stream is gone")
+            if self._sock.fileno() in ready:
+                return
+            # The reader rang for something else.
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(ring.fileno())

@@ -1,0 +1,346 @@
+"""The zygote: a small warm process with one thread, which every task is forked from.
+
+Not for: policy. It does what ``dios.host.process.zygote_pool`` in the daemon tells it over one inherited
+socket, and
+ends with every child when that socket closes. Started as ``python -I -m dios.host.process.zygote_main FD``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Final, NoReturn
+
+from dios import limits
+from dios.host.process.zygote_messages import (
+    EXCEPTION_STATUS,
+    LOCKDOWN_FAILED_STATUS,
+    Ended,
+    Failed,
+    FromZygote,
+    Made,
+    Make,
+    NotMade,
+    Ready,
+    Setup,
+    Tighten,
+    Tightened,
+    decode_to_zygote,
+    encode,
+)
+from dios.host.sandbox import kernel, limits_of_task, lockdown, namespaces, numbers, privileges, view
+from dios.wire.types import Brand
+
+_ABOVE_TASKS: Final = 10
+"""The zygote's own descriptors start here: 0 to 3 are the places of a task's."""
+
+_OOM_SCORE: Final = "500"
+_LOG_READ_ALL: Final = 3
+_JOIN_SESSION_KEYRING: Final = 1
+_LOG_BYTES: Final = 16 * limits.KIB
+_LOG_READS: Final = 3
+_LOG_PAUSE_S: Final = 0.001
+Entry = Callable[[], int | None]
+
+
+class Zygote:
+    """The state of the serving loop."""
+
+    def __init__(self, control: socket.socket, setup: Setup) -> None:
+        self._control = control
+        self._pure = setup.brand is Brand.PURE
+        self._null = fcntl.fcntl(os.open(os.devnull, os.O_RDWR), fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS)
+        os.closerange(3, _ABOVE_TASKS)
+        os.dup2(self._null, lockdown.SOCKET)
+        self._entry = _load(setup)
+        self._pids: dict[int, int] = {}
+        self._ids: dict[int, int] = {}
+        limits_of_task.apply_to_zygote()
+        trees = self._confine(setup) if self._pure else []
+        self._trees = tuple(trees)
+        own = os.pidfd_open(os.getpid())
+        self._prepared = lockdown.Prepared(frozenset(setup.available), trees, self._null, own)
+        self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _woken)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+
+    @staticmethod
+    def _confine(setup: Setup) -> list[str]:
+        """Enter the view and give up the user, as far as the machine lets us. Returns the view's trees."""
+        # Of the kernel's keys a task would have those of whoever started the node; this ring is empty.
+        with contextlib.suppress(OSError):
+            kernel.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
+        trees = view.library_trees(setup.paths)
+        available = set(setup.available)
+        root = privileges.may_mount()
+        if os.geteuid() == 0 and not root:
+            privileges.become_unprivileged()
+        flags = kernel.CLONE_NEWNS if "mount" in available else 0
+        flags |= kernel.CLONE_NEWUTS if "uts" in available else 0
+        if root:
+            kernel.syscall("unshare", flags)
+        elif flags and "user" in available:
+            view.enter_user_namespace(flags)
+        if "uts" in available:
+            namespaces.hide_host_name()
+        if "mount" in available:
+            view.enter(trees)
+        if root:
+            privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
+        # Only now: a change of user forgets it. With the daemon, zygote and tasks go at once.
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        return trees
+
+    def send(self, message: FromZygote, descriptors: tuple[int, ...] = ()) -> None:
+        """Send one message to the daemon."""
+        socket.send_fds(self._control, [encode(message)], descriptors)
+
+    def serve(self) -> None:
+        """Say Ready, do what the daemon says until it closes the socket, then end every child."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        gc.collect()
+        gc.freeze()
+        # The daemon may close the socket while an end is being told: that is its word too.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send(Ready(self._trees))
+            self._serve_until_closed(poll)
+        self._end_all()
+
+    def _serve_until_closed(self, poll: select.poll) -> None:
+        while True:
+            ready = [fd for fd, _ in poll.poll()]
+            if self._wake in ready:
+                os.read(self._wake, limits.ZYGOTE_MESSAGE_BYTES_MAX)
+                self._reap()
+            if self._control.fileno() in ready and not self._receive():
+                return
+
+    def _receive(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._control, limits.ZYGOTE_MESSAGE_BYTES_MAX, 2)
+        if not data:
+            return False
+        message = decode_to_zygote(data)
+        if isinstance(message, Make):
+            self._make(message, *descriptors)
+        elif isinstance(message, Tighten):
+            self._tighten(message)
+        return True
+
+    def _make(self, make: Make, task_socket: int, console: int) -> None:
+        flags = self._prepared.flags if self._pure else 0
+        try:
+            pid, pidfd = kernel.clone3(flags, settid=self._prepared.tid_address)
+            if pid == 0:
+                self._become_task(make, task_socket, console)
+        except OSError as error:
+            self.send(NotMade(make.id, kernel.describe(error)))
+            return
+        finally:
+            os.close(task_socket)
+            os.close(console)
+        self._pids[make.id] = pid
+        self._ids[pid] = make.id
+        self.send(Made(make.id, pid), (pidfd,))
+        os.close(pidfd)
+
+    def _become_task(self, make: Make, task_socket: int, console: int) -> NoReturn:
+        """Lock down, run the entry point, end. In the child; nothing of the zygote may run after it."""
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            lock = lockdown.pure if self._pure else lockdown.limbo
+            lock(self._prepared, make, task_socket, console)
+        except BaseException as error:  # noqa: BLE001 - whatever failed, this child must not run on
+            _report_and_end(error, console)
+        gc.enable()
+        _run(self._entry)
+
+    def _tighten(self, message: Tighten) -> None:
+        pid = self._pids.get(message.id)
+        reason = ""
+        try:
+            if pid is None:
+                reason = "it has ended"
+            else:
+                limits_of_task.tighten(
+                    pid,
+                    memory_bytes=message.memory_bytes,
+                    cpu_ms=message.cpu_ms,
+                    processes=message.processes if self._pure else 0,
+                )
+        except OSError as error:
+            reason = kernel.describe(error)
+        self.send(Tightened(message.id, reason))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            number = self._ids.pop(pid, None)
+            if number is None:
+                continue
+            del self._pids[number]
+            cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
+            killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
+            refused = _refused_call(pid) if killed else ""
+            self.send(Ended(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
+        if not self._pure:
+            self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """End what ended limbo tasks left behind: as their subreaper we have it as our own children."""
+        for pid in _children():
+            if pid not in self._ids:
+                _kill(pid)
+
+    def _end_all(self) -> None:
+        for pid in self._ids:
+            _kill(pid)
+        while True:
+            try:
+                os.wait4(-1, 0)
+            except ChildProcessError:
+                return
+            if not self._pure:
+                for pid in _children():
+                    _kill(pid)
+
+
+def _woken(_number: int, _frame: FrameType | None) -> None:
+    """Nothing: the byte in the wake-up pipe is the message."""
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123 - no pathlib here
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _kill(pid: int) -> None:
+    # Only for own children that were not reaped: their numbers belong to nobody else yet.
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _refused_call(pid: int) -> str:
+    """The name of the call that a filter killed ``pid`` for, if the kernel's log tells us; it may be late."""
+    buffer = kernel.hold(bytes(_LOG_BYTES))
+    for _ in range(_LOG_READS):
+        try:
+            length = kernel.syscall("syslog", _LOG_READ_ALL, kernel.address_of(buffer), _LOG_BYTES)
+        except OSError:
+            return ""
+        for line in reversed(buffer.raw[:length].decode(errors="replace").splitlines()):
+            words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            if words.get("type") == "1326" and words.get("pid") == str(pid):
+                return numbers.name_of(int(words.get("syscall", "-1")))
+        select.select([], [], [], _LOG_PAUSE_S)
+    return ""
+
+
+def _load(setup: Setup) -> Entry:
+    sys.path.extend(path for path in setup.paths if path not in sys.path)
+    for name in setup.preload:
+        importlib.import_module(name)
+    module, _, attribute = setup.entry.partition(":")
+    entry: Entry = getattr(importlib.import_module(module), attribute)
+    return entry
+
+
+def _report_and_end(error: BaseException, console: int) -> NoReturn:
+    text = f"lock-down failed: {error}\n".encode()
+    for number in (console, *lockdown.CONSOLE):
+        try:
+            os.write(number, text)
+            break
+        except OSError:
+            continue
+    os._exit(LOCKDOWN_FAILED_STATUS)
+
+
+def _run(entry: Entry) -> NoReturn:
+    """Run the entry point as a program and end as the interpreter would, without freeing page by page."""
+    status = EXCEPTION_STATUS
+    try:
+        status = _guarded(entry)
+        # What the interpreter does at its end: wait for threads and executors, then exit functions.
+        vars(threading)["_shutdown"]()
+        vars(atexit)["_run_exitfuncs"]()
+    except BaseException:  # noqa: BLE001 - an exit function's exception is the program's
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue
+        os._exit(status)
+
+
+def _guarded(entry: Entry) -> int:
+    try:
+        returned = entry()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    except BaseException:  # noqa: BLE001 - the program's exception is reported, never handled
+        traceback.print_exc()
+        return EXCEPTION_STATUS
+    return (returned or 0) & 0xFF
+
+
+def _prefer_for_oom() -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - no pathlib here
+            file.write(_OOM_SCORE)
+    except OSError:
+        return  # a wish, no safeguard
+
+
+def main() -> None:
+    """Set up once, or say why not; then serve."""
+    inherited = int(sys.argv[1])
+    control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS))
+    os.close(inherited)
+    sys.argv[:] = ["dios-task"]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    data = control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX)
+    setup = decode_to_zygote(data) if data else None
+    if not isinstance(setup, Setup):
+        return
+    _prefer_for_oom()
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        zygote = Zygote(control, setup)
+    except Exception as error:  # noqa: BLE001 - the daemon is told whatever it was
+        control.send(encode(Failed(f"{type(error).__name__}: {error}")))
+        return
+    zygote.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Starting tasks: a pool of pure children already locked down, made by warm zygote processes.
+
+Not for: what a task does or is told (the driver welcomes it on its socket). One zygote serves pure tasks
+and lives behind the read-only view; another, started when the first limbo task is, serves ordinary ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError, InvalidError, NotSupportedError
+from dios.host.process.task_process import Bounds, TaskProcess
+from dios.host.process.zygote_link import Link
+from dios.host.process.zygote_messages import Setup
+from dios.host.sandbox.cgroups import Groups, open_groups
+from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
+from dios.wire.messages import Limits
+from dios.wire.types import Brand
+
+NO_LIMITS: Final = Limits()
+_OWN_DEFAULTS: Final = Bounds(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
+_nodes: Final = itertools.count(1)
+
+
+@asynccontextmanager
+async def open_zygote(
+    *,
+    entry: str,
+    preload: tuple[str, ...] = (),
+    paths: tuple[str, ...] = (),
+    pool_size: int = limits.TASK_POOL_SIZE_DEFAULT,
+    mechanisms: Mapping[str, Mechanism] | None = None,
+    accept_weaker: bool = False,
+    defaults: Limits = NO_LIMITS,
+) -> AsyncIterator[Zygote]:
+    """Start what tasks are started from; leaving the block ends every task (§4.10.3, Table 4.7).
+
+    ``entry`` is ``module:function``, called in each child after lock-down, with the DIOS socket as
+    descriptor 3; what it returns is the exit code. ``preload`` names modules to import beforehand, and
+    ``paths`` directories to import from, both seen read-only by pure tasks. ``mechanisms`` is what
+    ``probe`` found (probed now if not given); where it lacks something, pure tasks are refused unless
+    ``accept_weaker``. ``defaults`` are the limits of a task that asks for none, and of the pool's
+    children: what asks for more than these is started cold. Must be entered on the thread that the
+    daemon lives on: zygotes die with it.
+    Raises ``NotSupportedError`` when the zygote cannot be set up, with its reason.
+    """
+    if len(preload) > limits.PRELOAD_MODULES_MAX:
+        raise InvalidError(f"{len(preload)} modules to preload; at most {limits.PRELOAD_MODULES_MAX}")
+    found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
+    counted = {f"cgroup_{name}" for name in ("memory", "pids")}
+    wanted = any(found[name].available for name in counted & set(found))
+    groups = open_groups(f"dios-{os.getpid()}-{next(_nodes)}") if wanted else Groups([])
+    available = {name for name, mechanism in found.items() if mechanism.available} - counted
+    available |= {f"cgroup_{name}" for name in groups.controllers}
+    confined = accept_weaker or not missing_for_pure(found)
+    setup = Setup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
+    try:
+        # Before the nursery, so that a refusal reaches the caller as itself and not inside a group.
+        link = await Link.start(setup) if confined else None
+        async with trio.open_nursery() as nursery:
+            zygote = Zygote(
+                nursery,
+                setup,
+                found,
+                groups,
+                pool_size,
+                _bounds(defaults, _OWN_DEFAULTS),
+                accept_weaker=accept_weaker,
+            )
+            try:
+                if link is not None:
+                    zygote.serve_pure(link)
+                yield zygote
+            finally:
+                with trio.CancelScope(shield=True):
+                    await zygote.aclose()
+                nursery.cancel_scope.cancel()
+    finally:
+        groups.close()
+
+
+class Zygote:
+    """What ``open_zygote`` gives: ``spawn`` a task."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        setup: Setup,
+        mechanisms: Mapping[str, Mechanism],
+        groups: Groups,
+        pool_size: int,
+        defaults: Bounds,
+        *,
+        accept_weaker: bool,
+    ) -> None:
+        self._nursery = nursery
+        self._setup = setup
+        self._mechanisms = mechanisms
+        self._groups = groups
+        self._defaults = defaults
+        self._accept_weaker = accept_weaker
+        self._pool_size = pool_size if accept_weaker or not missing_for_pure(mechanisms) else 0
+        self._pool: deque[TaskProcess] = deque()
+        self._failures = 0
+        self._refill = trio.Event()
+        self._filled = trio.Event()
+        self._starting = trio.Lock()
+        self._links: dict[Brand, Link] = {}
+        self._alive: set[TaskProcess] = set()
+
+    def serve_pure(self, link: Link) -> None:
+        """Use this zygote for pure tasks, and begin to fill the pool."""
+        self._adopt(Brand.PURE, link)
+        if self._pool_size:
+            self._nursery.start_soon(self._keep_filled)
+
+    @property
+    def ready(self) -> int:
+        """How many pure children wait in the pool."""
+        return len(self._pool)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The zygotes' own process ids."""
+        return tuple(link.pid for link in self._links.values())
+
+    async def wait_pool_full(self) -> None:
+        """Wait until the pool is as full as it is going to be."""
+        if self._pool_size:
+            await self._filled.wait()
+
+    async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
+        """Start a task's process; it waits for its Welcome on its socket.
+
+        A limit of 0 is the node's default. Raises ``NotSupportedError`` where such a task cannot be had
+        on this machine, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` where the
+        machine has no room for a process.
+        """
+        bounds = _bounds(task_limits, self._defaults)
+        if brand is Brand.LEGACY:
+            raise NotSupportedError(
+                "a legacy program has no DIOS socket; start it outside of DIOS", call="run"
+            )
+        if brand is Brand.PURE:
+            if not self._accept_weaker:
+                require_pure(self._mechanisms)
+            child = await self._from_pool(bounds)
+            if child is not None:
+                return child
+        return await self._make(brand, bounds)
+
+    async def aclose(self) -> None:
+        """End every task and zygote."""
+        for child in self._alive:
+            child.kill()
+        for link in self._links.values():
+            await link.close()
+        for child in list(self._alive):
+            child.lost("the node stopped")
+            self._gone(child)
+        for child in self._pool:
+            child.close()
+        self._pool.clear()
+
+    async def _link(self, brand: Brand) -> Link:
+        """The zygote for ``brand``, started at need, and again when it has died."""
+        async with self._starting:
+            link = self._links.get(brand)
+            if link is None or not link.alive:
+                if link is not None:
+                    await link.close()
+                setup = Setup(
+                    brand, self._setup.entry, self._setup.preload, self._setup.paths, self._setup.available
+                )
+                link = await Link.start(setup)
+                self._adopt(brand, link)
+            return link
+
+    def _adopt(self, brand: Brand, link: Link) -> None:
+        self._links[brand] = link
+        link.on_end = self._gone
+        self._nursery.start_soon(link.run)
+
+    async def _make(self, brand: Brand, bounds: Bounds) -> TaskProcess:
+        link = await self._link(brand)
+        child = await link.make(bounds)
+        self._alive.add(child)
+        try:
+            if self._groups:
+                # In a thread, for the kernel may take ten milliseconds; the child locks down meanwhile.
+                await trio.to_thread.run_sync(self._enter_group, child)
+        except BaseException:
+            child.close()
+            raise
+        finally:
+            if child.exit is not None:
+                self._gone(child)
+        return child
+
+    def _enter_group(self, child: TaskProcess) -> None:
+        """Count the child in a group of its own; it has not begun, so nothing escapes the count."""
+        bounds = child.bounds
+        try:
+            group = child.group = self._groups.make(f"task-{child.number}")
+            group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
+            group.enter(child.pid)
+        except ProcessLookupError:
+            return  # it has ended by itself, which is told as its end
+        except OSError as error:
+            if child.exit is None:
+                raise DiosError(
+                    f"the task's limits could not be set: {error.strerror}", call="run"
+                ) from error
+
+    async def _from_pool(self, bounds: Bounds) -> TaskProcess | None:
+        """A waiting child that can have these limits, which may be lower than its own, never higher."""
+        if _exceeds(bounds, self._defaults):
+            return None
+        while self._pool:
+            child = self._pool.popleft()
+            self._refill.set()
+            if child.exit is not None:
+                child.close()
+                continue
+            if bounds != self._defaults:
+                try:
+                    await self._links[Brand.PURE].tighten(child, bounds)
+                    if child.group is not None:
+                        child.group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
+                except (DiosError, OSError):
+                    child.close()
+                    continue
+            self._failures = 0
+            return child
+        return None
+
+    async def _keep_filled(self) -> None:
+        while True:
+            while len(self._pool) < self._pool_size and self._failures < limits.POOL_FAILURES_MAX:
+                try:
+                    child = await self._make(Brand.PURE, self._defaults)
+                except DiosError:
+                    self._failures += 1
+                    continue
+                if child.exit is None:
+                    self._pool.append(child)
+                else:
+                    self._failures += 1
+                    child.close()
+            self._filled.set()
+            await self._refill.wait()
+            if self._pool:
+                # Making a child keeps a processor busy; the task that has just begun comes first.
+                await trio.sleep(limits.POOL_REFILL_MS / 1000)
+            self._refill = trio.Event()
+
+    def _gone(self, child: TaskProcess) -> None:
+        self._alive.discard(child)
+        if child.group is not None:
+            self._groups.give_up(child.group)
+        with contextlib.suppress(ValueError):
+            # It ended before it was handed out: an entry point that does not wait, or a damaged view.
+            # Three such ends in a row and children are made on demand, where their end is reported.
+            self._pool.remove(child)
+            self._failures += 1
+            child.close()
+            self._refill.set()
+
+
+def _exceeds(asked: Bounds, given: Bounds) -> bool:
+    """Whether ``asked`` wants more of anything; a CPU limit of 0 is none."""
+    return (
+        asked.memory_bytes > given.memory_bytes
+        or asked.processes > given.processes
+        or (given.cpu_ms > 0 and not 0 < asked.cpu_ms <= given.cpu_ms)
+    )
+
+
+def _bounds(task_limits: Limits, defaults: Bounds) -> Bounds:
+    memory = task_limits.memory_bytes or defaults.memory_bytes
+    processes = task_limits.processes or defaults.processes
+    if not limits.TASK_MEMORY_BYTES_MIN <= memory <= limits.TASK_MEMORY_BYTES_MAX:
+        raise InvalidError(
+            f"a memory limit of {memory} bytes; it must be between {limits.TASK_MEMORY_BYTES_MIN} "
+            f"and {limits.TASK_MEMORY_BYTES_MAX}",
+            call="run",
+        )
+    if task_limits.cpu_ms > limits.TASK_CPU_MS_MAX:
+        raise InvalidError(
+            f"a CPU limit of {task_limits.cpu_ms} ms; at most {limits.TASK_CPU_MS_MAX}", call="run"
+        )
+    if processes > limits.TASK_OPEN_FILES_MAX:
+        raise InvalidError(f"{processes} processes; at most {limits.TASK_OPEN_FILES_MAX}", call="run")
+    return Bounds(memory, task_limits.cpu_ms or defaults.cpu_ms, processes)

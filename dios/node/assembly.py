@@ -1,0 +1,277 @@
+"""One node's parts, put together: the only place that knows which concrete ones there are.
+
+Not for: behaviour. ``dios.node.serve`` runs what is built here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.core.effects import Audit
+from dios.core.events import Event, Recovered, TimerFired
+from dios.core.machine import Core
+from dios.core.model.accounts import Defaults
+from dios.core.remote.peers import Here
+from dios.errors import DiosError
+from dios.host.audit.log import AuditLog, Pressure
+from dios.host.bandwidth.rates import Rates
+from dios.host.content.buffers import Buffers, Work
+from dios.host.content.consoles import Consoles
+from dios.host.content.contents import Contents
+from dios.host.content.log_reader import LogReader
+from dios.host.content.public_pages import PublicPages
+from dios.host.content.stored_bytes import Stored
+from dios.host.content.streams import Streams
+from dios.host.loop.clock import Clock
+from dios.host.loop.driver import Driver, Stepper
+from dios.host.loop.effector import Effector, Parts
+from dios.host.loop.entropy import Entropy
+from dios.host.loop.fair_queue import Owners, Turns
+from dios.host.loop.outbox import Outbox
+from dios.host.loop.persister import Persister
+from dios.host.loop.recorder import Recorder
+from dios.host.loop.staging import Staging
+from dios.host.network.sockets import Sockets
+from dios.host.peers.effects import Peers
+from dios.host.peers.links import Links
+from dios.host.peers.receiving import Around
+from dios.host.peers.streams import StreamsBetween
+from dios.host.process.people_server import principal_of
+from dios.host.process.task_host import Desk, Spawner, TaskHost
+from dios.ids import Principal, TaskId
+from dios.node.cluster_port import Membership
+from dios.node.settings import NodeMode, Settings
+from dios.store.log_files import LogStore, MemoryLogs
+from dios.store.protocol import Store
+from dios.transport.memory.pool import MemoryPool
+from dios.wire.messages import Bound, Info
+from dios.wire.types import Resource
+
+
+class Alarm:
+    """Wakes the core at the moment it asked for last."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock: Final = clock
+        self._scope = trio.CancelScope()
+        self._deadline: int | None = None
+
+    def set(self, deadline: int | None) -> None:
+        """Ring at ``deadline`` (the core's nanoseconds) instead of what was set before."""
+        self._deadline = deadline
+        self._scope.deadline = self._seconds()
+
+    def _seconds(self) -> float:
+        if self._deadline is None:
+            return float("inf")
+        return trio.current_time() + (self._deadline - self._clock.now()) / 1e9
+
+    async def run(self, ring: Callable[[Event], None]) -> None:
+        """Ring until cancelled."""
+        while True:
+            with trio.CancelScope(deadline=self._seconds()) as self._scope:
+                await trio.sleep_forever()
+            now = self._clock.now()
+            if self._deadline is not None and now >= self._deadline:
+                self._deadline = None
+                ring(TimerFired(now))
+
+
+class NodeHost:
+    """The parts of a running node; made inside its trio loop, in ``nursery``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        audit: AuditLog,
+        spawner: Spawner,
+        nursery: trio.Nursery,
+        *,
+        complete: Callable[[Info], Info],
+        core: Stepper | None = None,
+        logs: LogStore | None = None,
+        membership: Membership | None = None,
+    ) -> None:
+        self._nursery: Final = nursery
+        self._audit: Final = audit
+        self.stopping: Final = trio.Event()
+        self.clock: Final = Clock()
+        self.alarm: Final = Alarm(self.clock)
+        self._core: Final = _core_for(settings, membership) if core is None else core
+        self.owners: Final = Owners()
+        self._turns: Final = Turns(self.owners)
+        self.rates: Final = Rates((settings.link_rate, settings.link_rate, settings.store_rate))
+        stored = Stored(self.rates, self.owners)
+        self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored)
+        self.pool: Final = MemoryPool()
+        self.contents: Final = Contents(store, self.pool)
+        self.buffers: Final = Buffers(self.contents)
+        self.pages: Final = PublicPages()
+        self.consoles: Final = Consoles()
+        self.streams: Final = Streams()
+        self.sockets: Final = Sockets(nursery, self.streams, self.clock, self.driver.post)
+        self.logs: Final = MemoryLogs() if logs is None else logs
+        self.persister: Final = Persister(store, self.contents, self.driver.persisted, self.logs)
+        nursery.start_soon(self.persister.watch)
+        self.tasks: Final = TaskHost(nursery, spawner)
+        self.outbox: Final = Outbox(self.tasks.overrun)
+        self.staging: Final = Staging(
+            self.contents,
+            self.buffers,
+            self.persister,
+            self._done_before,
+            lambda: self.driver.tangled,
+        )
+        self.contents.in_use = self.staging.is_staged
+        self.links: Final = None if membership is None else self._make_links(membership)
+        self.effector: Final = self._make_effector(complete)
+        self.driver.connect(self.effector, self.staging)
+        self.tasks.connect(
+            Desk(
+                self.driver,
+                self.outbox,
+                self.pages,
+                self.consoles,
+                self.persister,
+                self.clock,
+                self.rates,
+                stored,
+            )
+        )
+
+    def _make_effector(self, complete: Callable[[Info], Info]) -> Effector:
+        parts = Parts(
+            self.contents,
+            self.buffers,
+            self.staging,
+            self.pages,
+            self.consoles,
+            self.streams,
+            self.sockets,
+            LogReader(self.logs, self.outbox),
+            self.outbox,
+            self.tasks,
+            self._audit,
+            self.clock,
+            self.rates,
+            None if self.links is None else self._make_peers(self.links),
+        )
+        return Effector(
+            parts,
+            post=self.driver.post,
+            in_thread=self._in_thread,
+            info=complete,
+            begin_shutdown=self.stopping.set,
+        )
+
+    def _make_links(self, membership: Membership) -> Links:
+        around = Around(
+            self.driver, self.persister, self.clock, self.owners, self.rates, self.denied_connection
+        )
+        return Links(membership.me, membership.network, membership.guard, around, self._nursery)
+
+    def _make_peers(self, links: Links) -> Peers:
+        between = links.streamer = StreamsBetween(links, self._nursery, self.rates)
+        self._nursery.start_soon(between.run)
+        return Peers(links, self.outbox, self.buffers, self.contents, self.owners, self.streams, between)
+
+    def recover(self, event: Recovered) -> None:
+        """What the store held is the core's and the host's beginning."""
+        self.contents.recovered((record.object, record.size) for record in event.records)
+        self.driver.feed(event)
+
+    def denied_connection(self, principal: Principal, why: str) -> None:
+        """Somebody was not let in: the core never sees it."""
+        self._record_denial("connect", principal, why)
+
+    def broken_connection(self, principal: Principal, why: str) -> None:
+        """A defect outside of every step ended a connection."""
+        self._record_denial("disconnect", principal, why)
+
+    def _record_denial(self, action: str, principal: Principal, why: str) -> None:
+        if self._audit.pressure is Pressure.HIGH:
+            return  # the node's log has it; a stranger must not fill its memory
+        self._audit.append(Audit(self.clock.now(), action, "denied", principal, "", "", why))
+
+    def _done_before(self, step: int) -> bool:
+        return self.effector.done_before(step)
+
+    def _in_thread(self, task: TaskId, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        def begin() -> None:
+            if self._nursery.cancel_scope.cancel_called:
+                self._at_the_end(work, finish)
+                self._turns.ended(task)
+            else:
+                self._nursery.start_soon(self._work, task, work, finish, name="work in a thread")
+
+        self._turns.ask(task, begin)
+
+    async def _work(self, task: TaskId, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        failed: Exception | None = None
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(work.run)
+            except (DiosError, OSError) as error:
+                failed = error
+        self._turns.ended(task)
+        self.driver.resumed(lambda: finish(failed))
+
+    def _at_the_end(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
+        """At the very end nobody is kept waiting by doing it here."""
+        failed: Exception | None = None
+        try:
+            work.run()
+        except (DiosError, OSError) as error:
+            failed = error
+        finish(failed)
+
+    async def settle(self) -> None:
+        """Wait until everything that was decided has been done; bounded by NODE_STOP_MS_MAX."""
+        with trio.move_on_after(limits.NODE_STOP_MS_MAX / 1000):
+            await self.driver.wait_settled()
+
+    async def aclose(self) -> None:
+        """Write what is queued, and let go of every memory and descriptor; after the nursery has ended."""
+        await self.persister.aclose()
+        self.buffers.close_all()
+        self.sockets.close_all()
+        self.streams.close()
+        self.contents.close()
+        self.pages.close_all()
+        self.pool.close()
+        if isinstance(self._core, Recorder):
+            self._core.close()
+
+
+def _core_for(settings: Settings, membership: Membership | None) -> Stepper:
+    owner = principal_of(os.geteuid())
+    restricted = settings.mode is NodeMode.RESTRICTED
+    defaults = Defaults(
+        settings.task_limits,
+        settings.group_limits,
+        settings.principal_limits,
+        settings.task_memory_bytes,
+        (
+            Bound(Resource.TASKS, settings.tasks_max),
+            Bound(Resource.VOLATILE_BYTES, settings.volatile_bytes_max),
+        ),
+    )
+    here = Here() if membership is None else membership.here
+    forgotten = () if membership is None else membership.forgotten
+    if settings.record is not None:
+        return Recorder(
+            settings.record,
+            Entropy(),
+            owner,
+            restricted=restricted,
+            defaults=defaults,
+            here=here,
+            forgotten=forgotten,
+        )
+    return Core(Entropy(), owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten)

@@ -1,0 +1,178 @@
+"""A node's part in its cluster: its identity, its port, and the other nodes it looks for at the start.
+
+Not for: making or joining a cluster (``dios.node.cluster``), or what nodes say (``dios.host.peers``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from dios import limits
+from dios.core.events import Event, LoadMeasured
+from dios.core.remote.peers import Here
+from dios.errors import DiosError
+from dios.host.loop.clock import Clock
+from dios.host.peers.connection_protocols import Line, Myself, Network
+from dios.host.peers.links import Links
+from dios.host.peers.receiving import Guard
+from dios.ids import NodeId, Principal
+from dios.node import coordinator_supervisor, discovery, machine, seeds
+from dios.node.settings import Settings
+from dios.transport.identity import identity, joining
+from dios.transport.identity.certificates import Role
+from dios.transport.identity.identity import Identity
+from dios.transport.tcp.announce import Voice
+from dios.transport.tcp.secured import Secured
+from dios.transport.tcp.tls import Listener, dial, listen
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Dialer:
+    """Dials other nodes as this one; connections run in ``nursery``."""
+
+    def __init__(self, me: Identity, nursery: trio.Nursery) -> None:
+        self._me: Final = me
+        self._nursery: Final = nursery
+
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> Line:
+        """As ``dios.transport.tcp.tls.dial``."""
+        return await dial(address, self._me, self._nursery, expect=expect)
+
+
+class Membership(NamedTuple):
+    """What makes a node one of a cluster. ``secret`` never leaves it."""
+
+    me: Myself
+    secret: bytes
+    forgotten: tuple[NodeId, ...]
+    network: Network
+    guard: Guard
+    slots: int = limits.TASKS_MAX
+    labels: tuple[tuple[str, str], ...] = ()
+    coordinator: bool = False
+
+    @property
+    def here(self) -> Here:
+        """The same for the core."""
+        me = self.me
+        return Here(
+            me.node,
+            me.epoch,
+            me.name,
+            me.rack,
+            me.address,
+            self.secret,
+            len(os.sched_getaffinity(0)),
+            machine.memory_bytes(),
+            self.slots,
+            self.labels,
+            self.coordinator,
+        )
+
+    def __repr__(self) -> str:
+        return f"Membership({self.me})"
+
+
+class Port(NamedTuple):
+    """An open port of a node of a cluster, before anybody is served there."""
+
+    membership: Membership
+    identity: Identity
+    listener: Listener
+    denied: Callable[[Principal, str], None]
+
+
+async def open_port(
+    settings: Settings, nursery: trio.Nursery, denied: Callable[[Principal, str], None]
+) -> Port | None:
+    """Open the node's port; None for a lone node, which has no identity or does not listen.
+
+    ``denied`` is told who was not let in, and why. Raises DiosError or OSError when it cannot be.
+    """
+    found = identity.load(settings.data)
+    if found is None or not settings.listen:
+        if found is not None:
+            _log.warning("the node is one of a cluster, but does not listen: it is alone")
+        return None
+    listener = await listen(
+        settings.listen,
+        found,
+        nursery,
+        refused=lambda where, why: denied(Principal(f"address:{where}"), why),
+    )
+    epoch = identity.next_epoch(settings.data)
+    address = settings.advertise or listener.address
+    me = Myself(found.node, epoch, found.name, settings.rack, address)
+    forgotten = tuple(sorted(found.revoked))
+    network = Dialer(found, nursery)
+    membership = Membership(
+        me,
+        found.secret,
+        forgotten,
+        network,
+        found.trust,
+        settings.tasks_max,
+        settings.labels,
+        coordinator_supervisor.wanted(settings),
+    )
+    return Port(membership, found, listener, denied)
+
+
+async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio.Nursery) -> None:
+    """Serve other nodes, and look for those of the last time; until cancelled."""
+    for address in seeds.read(settings.data):
+        if address != port.membership.me.address:
+            nursery.start_soon(links.seek, address, name="look for the cluster")
+    if settings.announce:
+        me = port.membership.me
+        voice = Voice(port.identity.cluster, port.membership.secret, me.node, me.address)
+        place = discovery.place_of(settings.listen)
+        nursery.start_soon(discovery.find_others, voice, links, place, name="announce")
+    _log.info("the node listens for others", extra={"address": port.listener.address})
+    try:
+        while True:
+            secured = await port.listener.accept()
+            if secured.peer.role is Role.JOIN:
+                nursery.start_soon(_admit, port.identity, secured, links, port.denied, name="admit a node")
+            else:
+                nursery.start_soon(links.welcome, secured, name="serve a node")
+    except trio.EndOfChannel:
+        return
+    finally:
+        port.listener.close()
+
+
+async def _admit(
+    me: Identity, secured: Secured, links: Links, denied: Callable[[Principal, str], None]
+) -> None:
+    try:
+        known = await joining.admit(me, secured, taken=links.is_taken)
+    except (DiosError, OSError) as error:
+        _log.warning("a node was not admitted", extra={"why": str(error)})
+        denied(Principal("join"), str(error))
+    else:
+        _log.info("a node was admitted", extra={"peer": known.name})
+
+
+async def measure_load(clock: Clock, feed: Callable[[Event], None]) -> None:
+    """Tell the core now and then how much memory is free; until cancelled."""
+    while True:
+        feed(LoadMeasured(clock.now(), machine.free_memory_bytes()))
+        await trio.sleep(limits.LOAD_MEASURE_MS / 1000)
+
+
+async def keep_seeds(settings: Settings, links: Links) -> None:
+    """Write down where the other nodes are whenever one is met, for the next start; until cancelled."""
+    while True:
+        await links.wait_met()
+        addresses = links.addresses
+        try:
+            await trio.to_thread.run_sync(seeds.write, settings.data, addresses)
+        except OSError as error:
+            _log.warning("where the other nodes are is not written down", extra={"why": str(error)})

@@ -1,0 +1,103 @@
+"""A node's coordinator of Firmament: a limbo task of its own that is started with it and started again.
+
+Not for: scheduling (``dios.firmament``), which no node loads. A coordinator that ends loses nothing: what
+waits is on the nodes' boards, what runs runs on, and the next one reads both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError
+from dios.node.settings import Coordinator, NodeMode, Settings
+from dios.transport.identity import durable_files
+from dios.wire.messages import Limits
+from dios.wire.types import ObjectType
+
+if TYPE_CHECKING:
+    from dios.client.trio.node import AsyncNode, AsyncReference
+
+LABEL: Final = "coordinator"
+_KEPT: Final = ("knowledge", "shares")
+"""The labels of the durable objects in which a coordinator keeps its measurements, and the shares."""
+_PROGRAM: Final = b"from dios.firmament.coordinator.main import main\n\nmain()\n"
+_NEEDED: Final = ("numpy", "numba")
+
+_log: Final = logging.getLogger(__name__)
+
+
+def wanted(settings: Settings) -> bool:
+    """Whether this node runs a coordinator; says in the log why one that was asked for does not."""
+    if settings.coordinator is Coordinator.OFF:
+        return False
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if settings.mode is NodeMode.RESTRICTED:
+        _log.warning("no coordinator: a restricted node runs pure tasks only, and a coordinator is none")
+        return False
+    if missing:
+        level = logging.WARNING if settings.coordinator is Coordinator.ON else logging.INFO
+        why = f"{', '.join(missing)} missing: pip install 'dios[cluster]'"
+        _log.log(level, "no coordinator: tasks go where there are fewest", extra={"why": why})
+        return False
+    return True
+
+
+async def keep_coordinator(settings: Settings) -> None:
+    """Run the node's coordinator, and start it again when it ends; until cancelled."""
+    # Late: a node without a coordinator needs no client in its process.
+    from dios.client.trio.node import open_node  # noqa: PLC0415 - see above
+
+    arguments = (
+        *(settings.scheduling.value, settings.cost_model),
+        *(settings.fairness.value, str(settings.fairness_memory)),
+    )
+    pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+    while True:
+        began = trio.current_time()
+        try:
+            async with open_node(settings.socket, groups=(), label="keeps the coordinator") as node:
+                kept = {label: await _kept(node, settings, label) for label in _KEPT}
+                task = await node.run(
+                    _PROGRAM,
+                    brand="limbo",
+                    label=LABEL,
+                    args=arguments,
+                    inputs={label: one for label, one in kept.items() if one is not None},
+                    limits=Limits(memory_bytes=limits.COORDINATOR_MEMORY_BYTES),
+                    local=True,
+                )
+                status = await task.wait()
+                why = status.detail.strip().rpartition("\n")[2] or f"status {status.exit_status}"
+        except (DiosError, OSError) as error:
+            why = str(error)
+        if trio.current_time() - began > limits.COORDINATOR_STEADY_MS / 1000:
+            pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+        _log.warning("the coordinator ended and is started again", extra={"why": why, "in_s": pause_s})
+        await trio.sleep(pause_s)
+        pause_s = min(pause_s * 2, limits.COORDINATOR_PAUSE_MS_MAX / 1000)
+
+
+async def _kept(node: AsyncNode, settings: Settings, label: str) -> AsyncReference | None:
+    """A durable object in which the coordinator keeps something; made at the first start."""
+    path = settings.identity / f"{label}.name"
+    try:
+        name = await trio.to_thread.run_sync(path.read_bytes)
+    except FileNotFoundError:
+        name = b""
+    # A file that is damaged is as good as none: what was measured is lost, and other nodes know the shares.
+    found = await node.find(name) if len(name) == limits.NAME_BYTES else None
+    if found is not None:
+        return found
+    home = node.home
+    if home is None:
+        return None
+    made = await node.create(ObjectType.DURABLE_BLOB, groups=(home,))
+    # The name is the right to it: for the node's user alone.
+    if made.name is not None:
+        await trio.to_thread.run_sync(durable_files.write, path, made.name)
+    return made

@@ -1,0 +1,325 @@
+"""Jobs made of what their tasks took in earlier runs (Packer paper, III-A: profiling of demands).
+
+For: `dios pack learn`. Not for: measuring, nor for keeping what was measured, which a cluster's coordinators
+do; what comes here are plain numbers, and what goes is the text of a job (``ti_mra_toml``).
+
+Demands are those measured, at each instant the most of all that touches it, with a margin, neighbours that
+are nearly equal made equal, and everything rounded up: what is reserved is never less than what was taken.
+A job is stopped when its time is over, so tasks may have some time to spare. In that they ask for what they
+took last, however late they are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from dios.limits import PACKER_NODES_MAX
+from dios.packer.job.ti_mra import RESOURCES, Floats, JobError, TiMra
+from dios.packer.job.ti_mra_toml import quoted
+from dios.packer.job.timeline import Measured, Timeline
+
+MIB: Final = 2**20
+MB: Final = 1e6
+MBIT: Final = 1e6 / 8
+"""Bytes a second."""
+
+_OF: Final = {
+    "cpu": ("cpu_milli", 1000.0, 100),
+    "memory": ("memory", float(MIB), 1),
+    "disk_write": ("disk_write", MB, 100),
+    "disk_read": ("disk_read", MB, 100),
+}
+"""By resource: what it is measured as, how many of that are one, and in which parts of one it is told."""
+_DISKS: Final = frozenset({"disk_write", "disk_read"})
+_NOTHING_S: Final = 1e5
+"""Fewer bytes a second of a disk or a link are not asked for: everybody writes a line now and then, and who
+asks for anything finds no place where nobody knows what a disk can do."""
+_BANDWIDTH_PARTS: Final = 100
+_NEAR: Final = 1.1
+"""Instants of which the most is no more than so many times the least are told as one."""
+_TINY: Final = 0.02
+"""And those that differ by less than this part of the most at any time."""
+_COPY: Final = re.compile(r"(.+)\.(\d+)")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def fresh_job(
+    name: str,
+    members: Sequence[Measured],
+    *,
+    instant_s: float = 1.0,
+    margin: float = 1.1,
+    spare_s: float = 0.0,
+) -> str:
+    """The text of a job of these tasks, without edges: nobody measures who waits for whom.
+
+    Copies (``map.0``, ``map.1``, ...) become one task with a count, which asks for the most of all of them.
+
+    Raises:
+        JobError: there are too many instants, or tasks; the message says what to do.
+    """
+    time = Timeline(members, instant_s, spare_s)
+    if len(members) > PACKER_NODES_MAX:
+        raise JobError("tasks", f"are {len(members)}: {PACKER_NODES_MAX} at most are possible")
+    lines = [
+        f"name = {quoted(name)}",
+        f"instants = {time.instants}",
+        f"instant_s = {float(instant_s)!r}",
+    ]
+    for group, names in _groups(time.members):
+        lines += ["", f"[tasks.{_key(group)}]"]
+        if names != [group]:
+            lines.append(f"count = {len(names)}")
+        lines += _task(time, names, {}, margin)
+    return "\n".join(lines) + "\n"
+
+
+def job_from(
+    source: str | Path,
+    members: Sequence[Measured],
+    *,
+    instant_s: float = 1.0,
+    margin: float = 1.1,
+    spare_s: float = 0.0,
+) -> str:
+    """The text of a job, from a file (a ``Path``) or a text, with the demands that were measured.
+
+    Graph, weight, and what else stands there stays; only comments go. Where nothing was measured, the most
+    that it asked for before is asked for all the time. An edge has its part of what its target received and
+    its source sent; one over which nothing went from node to node keeps the most that it had.
+
+    Raises:
+        JobError: there is no job, or there would be too many instants; the message says what to do.
+        OSError: there is no such file.
+    """
+    table, before = _read(source)
+    time = Timeline(members, instant_s, spare_s)
+    names = {kind: _names(table.get(kind)) for kind in ("tasks", "services")}
+    lines = [f"name = {quoted(before.name)}", f"instants = {time.instants}"]
+    lines.append(f"instant_s = {float(instant_s)!r}")
+    for key, value in table.items():
+        if key not in {"name", "instants", "instant_s", "tasks", "services", "edges"}:
+            lines.append(f"{_key(key)} = {_value(value)}")
+    peaks = dict(zip((node.name for node in before.nodes), before.demand.max(axis=1), strict=True))
+    for kind in ("tasks", "services"):
+        for name, given in _tables(table.get(kind)):
+            lines += ["", f"[{kind}.{_key(name)}]"]
+            kept = {key: value for key, value in given.items() if key not in {*RESOURCES, "start", "end"}}
+            lines += [f"{_key(key)} = {_value(value)}" for key, value in kept.items()]
+            copies = names[kind][name]
+            said = dict(zip(RESOURCES, np.max([peaks[each] for each in copies], axis=0), strict=True))
+            lines += _task(time, copies if kind == "tasks" else [], said, margin)
+    unknown = sorted(time.members.keys() - {each for copies in names["tasks"].values() for each in copies})
+    if unknown:
+        lines += ["", f"# measured too, but no task of this job any more: {', '.join(unknown)}"]
+    lines += _edges(time, table, before, {**names["tasks"], **names["services"]}, margin)
+    return "\n".join(lines) + "\n"
+
+
+# -- tasks ----------------------------------------------------------------------------------------------
+def _task(time: Timeline, names: Sequence[str], said: Mapping[str, float], margin: float) -> list[str]:
+    """Start, end and demands of some copies of a task; ``said`` is what to ask for where nobody measured."""
+    first, end = time.life(names)
+    lines: list[str] = []
+    if first:
+        lines.append(f"start = {first}")
+    if end < time.instants:
+        lines.append(f"end = {end}")
+    known = [time.members[name] for name in names if name in time.members]
+    if names:
+        lines += _remarks(known, names)
+    for resource, (channel, unit, parts) in _OF.items():
+        taken = time.most(names, channel)
+        if taken is not None and resource in _DISKS and taken.max() < _NOTHING_S:
+            if taken.any():
+                lines.append(f"# {resource}: less than {_NOTHING_S / MB:g} MB/s, which is not asked for")
+        elif taken is not None:
+            lines += _demand(resource, _rounded(taken[first:end] * (margin / unit), parts), first)
+        elif said.get(resource):
+            lines.append(f"{resource} = {_number(said[resource])}" + ("  # not measured" if names else ""))
+        elif names:
+            lines.append(f"# {resource} was not measured")
+    return lines
+
+
+def _remarks(known: Sequence[Measured], names: Sequence[str]) -> list[str]:
+    if not known:
+        return ["# it was not measured: it asks for the most that it asked for before, all the time"]
+    runs = max(one.runs for one in known)
+    every = sum(max(one.runs, one.completed) for one in known)
+    failed = every - sum(one.completed for one in known)
+    some = "" if len(known) == len(names) else f"; {len(known)} of {len(names)} copies were"
+    lost = f"; failed or stopped: {failed} of {every}" if failed else ""
+    moved = [
+        f"{word} up to {_number(float(_rounded(np.array([most / MBIT]), _BANDWIDTH_PARTS)[0]))} Mbit/s"
+        for word in ("sent", "received")
+        if (most := max((value for one in known for _, value in one.values.get(word, ())), default=0))
+    ]
+    beyond = f"; each {' and '.join(moved)}" if moved else ""
+    return [f"# measured in {_count(runs, 'run')}{some}{lost}{beyond}"]
+
+
+def _groups(members: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Tasks with their copies; names that end with all numbers from 0 on are copies of one task."""
+    names = set(members)
+    numbered: dict[str, list[int]] = {}
+    for name in names:
+        if (found := _COPY.fullmatch(name)) and found[2] == str(int(found[2])):
+            numbered.setdefault(found[1], []).append(int(found[2]))
+    groups: dict[str, list[str]] = {}
+    for group, numbers in numbered.items():
+        if group not in names and len(numbers) > 1 and sorted(numbers) == list(range(len(numbers))):
+            groups[group] = [f"{group}.{number}" for number in range(len(numbers))]
+    single = names - {name for copies in groups.values() for name in copies}
+    return sorted({**groups, **{name: [name] for name in single}}.items())
+
+
+# -- edges ----------------------------------------------------------------------------------------------
+def _edges(
+    time: Timeline,
+    table: Mapping[str, object],
+    before: TiMra,
+    names: Mapping[str, Sequence[str]],
+    margin: float,
+) -> list[str]:
+    flows = _flows(time, before)
+    lines: list[str] = []
+    at = 0
+    listed = table.get("edges")
+    for given in listed if isinstance(listed, list) else []:
+        pairs = _pairs(given, names)
+        chosen = slice(at, at + pairs)
+        at += pairs
+        lines += ["", "[[edges]]"]
+        lines += [f"{_key(key)} = {_value(value)}" for key, value in given.items() if key != "bandwidth"]
+        most = flows[chosen].max(axis=0, initial=0.0)
+        said = float(before.bandwidth[chosen].max(initial=0.0))
+        if most.max() >= _NOTHING_S:
+            lines += _demand("bandwidth", _rounded(most * (margin / MBIT), _BANDWIDTH_PARTS), 0)
+        elif said:
+            target = names.get(str(given.get("to")), [])
+            source = names.get(str(given.get("from")), [])
+            measured = [name for name in target if name in time.members] or source
+            first, end = time.life(measured)
+            kept = np.zeros(time.instants)
+            kept[first:end] = said
+            lines.append("# nothing went over it from node to node while it was measured: as it was before")
+            lines += _demand("bandwidth", kept, 0)
+    return lines
+
+
+def _flows(time: Timeline, before: TiMra) -> Floats:
+    """(edges, instants): its part of what each edge's target received and of what its source sent.
+
+    Parts are those of the bandwidths that were asked for before, or equal ones where none was.
+    """
+    ends, peaks = before.ends, before.bandwidth.max(axis=1, initial=0.0)
+    found = np.zeros((len(ends), time.instants))
+    for side, channel in ((0, "sent"), (1, "received")):
+        total = np.bincount(ends[:, side], weights=peaks, minlength=len(before.nodes))
+        count = np.bincount(ends[:, side], minlength=len(before.nodes))
+        for number, node in enumerate(before.nodes):
+            moved = time.taken(node.name, channel)
+            if moved is None or not moved.any():
+                continue
+            for edge in np.flatnonzero(ends[:, side] == number).tolist():
+                part = peaks[edge] / total[number] if total[number] else 1 / count[number]
+                found[edge] += part * moved
+    return found
+
+
+def _pairs(given: Mapping[str, object], names: Mapping[str, Sequence[str]]) -> int:
+    """How many edges an entry stands for."""
+    source, target = str(given.get("from")), str(given.get("to"))
+    sources, targets = names.get(source, [source]), names.get(target, [target])
+    if given.get("pattern") == "each":
+        return len(sources)
+    return len(sources) * len(targets) - (len(sources) if source == target else 0)
+
+
+# -- text -----------------------------------------------------------------------------------------------
+def _read(source: str | Path) -> tuple[dict[str, object], TiMra]:
+    """A job as it is written, and what it means."""
+    before = TiMra.from_toml(source)
+    text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+    return tomllib.loads(text), before
+
+
+def _tables(given: object) -> list[tuple[str, dict[str, object]]]:
+    found = given.items() if isinstance(given, dict) else ()
+    return [(str(name), table if isinstance(table, dict) else {}) for name, table in found]
+
+
+def _names(given: object) -> dict[str, list[str]]:
+    """The names of the copies of each task or service."""
+    found: dict[str, list[str]] = {}
+    for name, table in _tables(given):
+        count = table.get("count", 1)
+        copies = count if isinstance(count, int) else 1
+        found[name] = [name] if copies == 1 else [f"{name}.{number}" for number in range(copies)]
+    return found
+
+
+def _demand(key: str, values: Floats, first: int) -> list[str]:
+    """A demand of instants from ``first`` on; none where it is nothing."""
+    if not values.any():
+        return []
+    merged = _merged(values.tolist())
+    if len(set(merged)) == 1:
+        return [f"{key} = {_number(merged[0])}"]
+    # Before the first step a demand is nothing.
+    steps = [(at, value) for at, value in enumerate(merged) if value != (merged[at - 1] if at else 0)]
+    told = ", ".join(f"{first + at} = {_number(value)}" for at, value in steps)
+    return [f"{key} = {{ {told} }}"]
+
+
+def _merged(values: Sequence[float]) -> list[float]:
+    """Neighbours that are nearly equal, all as high as the highest of them."""
+    tiny = _TINY * max(values)
+    found: list[float] = []
+    begin, least, most = 0, values[0], values[0]
+    for at, value in enumerate([*values, math.inf]):
+        lower, upper = min(least, value), max(most, value)
+        if upper > _NEAR * lower and upper - lower > tiny:
+            found += [most] * (at - begin)
+            begin, least, most = at, value, value
+        else:
+            least, most = lower, upper
+    return found
+
+
+def _rounded(values: Floats, parts: int) -> Floats:
+    """Rounded up to such parts of one; but not for what binary fractions add."""
+    return np.asarray(np.ceil((values * parts).round(6)) / parts)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else quoted(name)
+
+
+def _value(value: object) -> str:
+    """Anything that TOML's reader gives, in one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(str(key))} = {_value(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return repr(value) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,180 @@
+"""What the links between a task and those already placed are worth, wherever the task went; compiled.
+
+Not for: a server's own resources (``score_kernels.py``), or choosing among planes (``place_kernels.py``).
+
+Paths of a tree differ only by rack and pod: whatever is beyond them is reckoned once for each rack, not for
+each server. Where racks have several planes, a bundle counts as one link with the room of all: it may
+promise room that no single path has, which placing finds out, but never denies room that there is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dios.compiled import borrowing
+from dios.packer.job.ti_mra import Floats
+from dios.packer.kernels.records import CUBIC, DOWN, UP, Load, Near, Rule, Site
+
+
+@borrowing
+def gather(site: Site, load: Load, node: int, near: Near) -> int:
+    """Sum up the exchange of a node with those that are placed; how many edges it has with them."""
+    near.total[:] = 0.0
+    near.groups[:] = 0
+    edges = 0
+    for which in range(load.first[node], load.first[node + 1]):
+        edge = load.at[which]
+        way = 0 if load.ends[edge, 1] == node else 1
+        there = load.place[load.ends[edge, way]]
+        if there < 0:
+            continue
+        edges += 1
+        for level in range(3):
+            name = there
+            if level >= 1:
+                name = site.rack[there]
+            if level == 2:
+                name = site.pod[name]
+            group = _group(near, level, name)
+            for t in range(load.slots.size):
+                flow = np.float64(load.flow[edge, t])
+                _count(near.part[level, group, way, t], flow)
+                near.volume[level, group] += flow
+                if level == 0:
+                    _count(near.total[way, t], flow)
+    return edges
+
+
+@borrowing
+def _count(sums: Floats, flow: float) -> None:
+    sums[0] += 1.0
+    sums[1] += flow
+    sums[2] += flow * flow
+    sums[3] += flow * flow * flow
+
+
+@borrowing
+def _group(near: Near, level: int, name: int) -> int:
+    """The index of a server, rack or pod among those that the task exchanges with."""
+    for group in range(near.groups[level]):
+        if near.who[level, group] == name:
+            return group
+    group = int(near.groups[level])
+    near.groups[level] += 1
+    near.who[level, group] = name
+    near.part[level, group] = 0.0
+    near.volume[level, group] = 0.0
+    return group
+
+
+@borrowing
+def link_worth(free: float, scale: float, sums: Floats, kind: int, weight: float) -> float:
+    """What a link counts at one instant: equation 8 over all edges that pass it, or their alignment."""
+    if kind == CUBIC:
+        q, z = free * scale, scale
+        cubes: float = sums[0] * q**3 - 3.0 * sums[1] * z * q**2 + 3.0 * sums[2] * z**2 * q - sums[3] * z**3
+        return weight * cubes * q
+    return 0.0
+
+
+@borrowing
+def weigh_far_ends(site: Site, load: Load, rule: Rule, weight: float, near: Near) -> None:
+    """The links at the other ends: of servers, racks and pods with which the task exchanges."""
+    racks = site.pod.size
+    pods = near.pods[0]
+    for level in range(3):
+        near.beyond[level], near.full[level] = 0.0, 0
+        for group in range(near.groups[level]):
+            name = near.who[level, group]
+            worth, ok, edges = 0.0, 1, 0.0
+            for way in range(2):
+                if near.part[level, group, way, 0, 0] == 0.0:
+                    continue
+                edges += near.part[level, group, way, 0, 0]
+                for t in range(load.slots.size):
+                    sums, slot = near.part[level, group, way, t], load.slots[t]
+                    if level == 0:
+                        # What the task receives leaves there by the link up.
+                        row = UP if way == 0 else DOWN
+                        free, scale = (
+                            np.float64(site.free[slot, row, name]),
+                            np.float64(site.scale[row, name]),
+                        )
+                    else:
+                        at = name + way * racks if level == 1 else 2 * racks + way * pods + name
+                        free, scale = np.float64(site.bundle[slot, at]), site.bundle_scale[at]
+                    if free < sums[1]:
+                        ok = 0
+                    worth += link_worth(free, scale, sums, rule.kind, weight)
+            # Two links of each edge are saved if the task is beside it.
+            near.inside[level, group] = 2.0 * edges * load.slots.size * rule.bonus * weight - worth
+            near.far_ok[level, group] = ok
+            near.beyond[level] += worth
+            near.full[level] += 1 - ok
+
+
+@borrowing
+def _near_end(
+    site: Site, load: Load, level: int, name: int, own: int, rule: Rule, weight: float, near: Near
+) -> tuple[float, int]:
+    """A rack's or a pod's own links, if the task were in it: all of its exchange but what stays inside."""
+    racks, pods = site.pod.size, near.pods[0]
+    worth, ok = 0.0, 1
+    sums = near.work
+    for way in range(2):
+        if near.total[way, 0, 0] == 0.0:
+            continue
+        # What the task receives comes in by the link down.
+        at = name + (1 - way) * racks if level == 1 else 2 * racks + (1 - way) * pods + name
+        for t in range(load.slots.size):
+            for k in range(4):
+                sums[k] = near.total[way, t, k]
+                if own >= 0:
+                    sums[k] -= near.part[level, own, way, t, k]
+            if sums[0] == 0.0:
+                continue
+            free = np.float64(site.bundle[load.slots[t], at])
+            if free < sums[1]:
+                ok = 0
+            worth += link_worth(free, site.bundle_scale[at], sums, rule.kind, weight)
+    return worth, ok
+
+
+@borrowing
+def _find(near: Near, level: int, name: int) -> int:
+    for group in range(near.groups[level]):
+        if near.who[level, group] == name:
+            return group
+    return -1
+
+
+@borrowing
+def weigh_tiers(site: Site, load: Load, rule: Rule, weight: float, near: Near) -> None:
+    """For each rack, what the links of racks and pods count and have room for, if the task were in it."""
+    # Levels come from ranges: Numba would compile a constant as a case of its own.
+    for level in range(1, 3):
+        count = site.pod.size if level == 1 else near.pods[0]
+        for name in range(count):
+            own = _find(near, level, name)
+            worth, ok = _near_end(site, load, level, name, own, rule, weight, near)
+            full = near.full[level]
+            worth += near.beyond[level]
+            if own >= 0:
+                worth += near.inside[level, own]
+                full -= 1 - near.far_ok[level, own]
+            near.tier_score[level, name] = worth
+            near.tier_ok[level, name] = 1 if ok == 1 and full == 0 else 0
+            near.tier_kept[level, name] = near.volume[level, own] if own >= 0 else 0.0
+    everything = 0.0
+    for group in range(near.groups[2]):
+        everything += near.volume[2, group]
+    for rack in range(site.pod.size):
+        pod = site.pod[rack]
+        near.tier_score[1, rack] += near.tier_score[2, pod]
+        near.tier_ok[1, rack] *= near.tier_ok[2, pod]
+        factor = 1.0
+        if everything > 0.0:
+            factor -= rule.remote
+            factor -= rule.racks * (1.0 - near.tier_kept[1, rack] / everything)
+            factor -= rule.pods * (1.0 - near.tier_kept[2, pod] / everything)
+        near.factor[rack] = factor

@@ -1,0 +1,364 @@
+"""The cluster mix of §8.2.1 on simulated machines: Figures 8.1 to 8.4.
+
+For: ``dios repro firmament``. Not for: the machines and programs, which are the simulator's.
+
+Five programs of Table 8.2 run for an hour on the clusters of Table 8.1, placed by two baselines (a queue with
+random first fit, and one that looks at load, in Mesos' place) and by two cost models (Whare-MCs and CoCo).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dios.firmament.cluster.columns import Floats
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.models.catalogue import Value
+from dios.firmament.settings import SchedulerSettings
+from dios.firmament.simulate.machines import MODEL_CLUSTER, SRG_CLUSTER, thesis_machines
+from dios.firmament.simulate.mix import MEM_FIT, TABLE_8_2, MixWorkload
+from dios.firmament.simulate.outcome import Outcome
+from dios.firmament.simulate.run import SimulationConfig, simulate
+from dios.firmament.simulate.schedulers import scheduler_for
+from dios.firmament.simulate.world import TaskRecord
+from dios.papers.figures import PERCENTILE_COLUMNS, Claim, Figure, Sheet, mean, median, percentile, spread
+from dios.plotting import Boxes, Lines, distribution
+
+HOUR_S: Final = 3600.0
+QUICK_S: Final = 120.0
+ROUND_S: Final = 0.5
+"""Simulated time between rounds; the thesis' are back to back, which takes about as long there."""
+SAMPLE_S: Final = 10.0
+MINUTE_S: Final = 60.0
+
+QUEUE: Final = "queue"
+LOAD: Final = "queue, load-aware"
+WHARE: Final = "Whare-MCs"
+COCO: Final = "CoCo"
+SCHEDULERS: Final[dict[str, tuple[str, dict[str, Value]]]] = {
+    QUEUE: ("queue", {}),
+    LOAD: ("queue-load", {}),
+    WHARE: ("whare-mcs", {}),
+    # One task for each class and aggregate in a round, as §7.3.3 has it.
+    COCO: ("coco", {"wave": "aggregate"}),
+}
+PROGRAMS: Final = tuple(entry.program.name for entry in TABLE_8_2)
+IO_PROGRAMS: Final = ("io_read", "io_write")
+
+Told = Callable[[str], None]
+"""Takes a line that says what is being done."""
+
+_NOTES: Final = (
+    "Machines and programs are simulated. What the thesis gives (cores, clocks, jobs, tasks) is as there.",
+    "What it does not give (caches, bandwidths, how programs disturb each other) is a model.",
+    "The load-aware queue stands in Mesos' place: it offers machines with enough CPUs and memory.",
+    "Running tasks are neither stopped nor moved; a task that moves would begin again.",
+)
+
+
+@dataclass
+class MixRuns:
+    """The simulations that the four figures share, each made when it is first asked for."""
+
+    seed: int
+    told: Told
+    seconds: float = HOUR_S
+    """Simulated time."""
+    _found: dict[tuple[bool, str], Outcome] = field(default_factory=dict)
+
+    @property
+    def quick(self) -> bool:
+        """Whether it is shorter than the thesis' hour."""
+        return self.seconds < HOUR_S
+
+    def outcome(self, name: str, *, large: bool) -> Outcome:
+        """One scheduler on the SRG cluster (Table 8.1a), or on the model data centre (8.1b)."""
+        key = large, name
+        if key not in self._found:
+            place = "model data centre" if large else "SRG cluster"
+            self.told(f"{name} on the {place}, {self.seconds:.0f} simulated seconds")
+            self._found[key] = self._run(name, large=large)
+            if self._found[key].interrupted:
+                raise KeyboardInterrupt
+        return self._found[key]
+
+    def tasks(self, name: str, program: str, *, large: bool) -> list[TaskRecord]:
+        """The tasks of a program that ended."""
+        return self.outcome(name, large=large).of(program)
+
+    def setting(self) -> tuple[tuple[str, str], ...]:
+        """How the simulations were made."""
+        return (
+            ("simulated time", f"{self.seconds:.0f} s"),
+            ("time between rounds", f"{ROUND_S} s"),
+            ("cost models", "whare-mcs; coco with wave=aggregate"),
+            ("seed", str(self.seed)),
+        )
+
+    def _run(self, name: str, *, large: bool) -> Outcome:
+        model, parameters = SCHEDULERS[name]
+        knowledge = KnowledgeBase("repro", 1)
+        settings = SchedulerSettings(preemption=False, migration=False)
+        scheduler = scheduler_for(
+            model, parameters=parameters, settings=settings, knowledge=knowledge, seed=self.seed
+        )
+        machines = thesis_machines(MODEL_CLUSTER if large else SRG_CLUSTER)
+        return simulate(
+            SimulationConfig(
+                MixWorkload(machines, self.seed, large=large),
+                scheduler,
+                self.seconds,
+                round_interval=ROUND_S,
+                sample_interval=SAMPLE_S,
+                knowledge=knowledge,
+            )
+        )
+
+
+def figure_8_1(runs: MixRuns) -> Figure:
+    """Normalised runtimes on both clusters."""
+    sheets, pictures = [], []
+    claims: list[Claim] = []
+    for large in (False, True):
+        letter, place = (
+            ("b", "homogeneous model data centre") if large else ("a", "heterogeneous SRG cluster")
+        )
+        groups = {
+            program: {
+                name: [task.normalised for task in runs.tasks(name, program, large=large)]
+                for name in SCHEDULERS
+            }
+            for program in PROGRAMS
+        }
+        rows = [
+            (program, name, *spread(values))
+            for program, series in groups.items()
+            for name, values in series.items()
+        ]
+        title = f"({letter}) {place}: runtime beside the ideal"
+        sheets.append(Sheet(title, ("workload", "scheduler", *PERCENTILE_COLUMNS), rows))
+        pictures.append(Boxes(f"8.1{letter}", f"Figure 8.1{letter}: {place}", "runtime / ideal", groups))
+        claims += _claims_8_1(f"Figure 8.1{letter}", groups)
+    near = [value for program in IO_PROGRAMS for value in pictures[1].groups[program][COCO]]
+    claims.append(
+        Claim(
+            "§8.2.1, Figure 8.1b",
+            "io_stream under CoCo: one on each machine, so its runtime is close to the ideal",
+            "close to 1",
+            f"median {median(near):.2f}, 99 % {percentile(near, 99):.2f}",
+            percentile(near, 99) < 1.1,
+        )
+    )
+    return Figure(
+        "8.1",
+        "Figure 8.1: runtimes in the cluster mix",
+        runs.seed,
+        runs.quick,
+        runs.setting(),
+        tuple(sheets),
+        tuple(claims),
+        tuple(pictures),
+        _NOTES,
+    )
+
+
+def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[Claim]:
+    medians = {name: [median(groups[program][name]) for program in PROGRAMS] for name in SCHEDULERS}
+    claims = []
+    for name in (WHARE, COCO):
+        over_queue = sum(ours <= base for ours, base in zip(medians[name], medians[QUEUE], strict=True))
+        over_load = sum(ours <= 1.02 * base for ours, base in zip(medians[name], medians[LOAD], strict=True))
+        claims += [
+            Claim(
+                where,
+                f"{name}: median no worse than the queue's",
+                "almost all of 5 workloads",
+                f"{over_queue} of 5",
+                over_queue >= 4,
+            ),
+            Claim(
+                where,
+                f"{name}: matches (within 2 %) or beats what stands in Mesos' place",
+                "all 5 workloads",
+                f"{over_load} of 5",
+                over_load == 5,
+            ),
+        ]
+    slowdowns = [
+        (base - 1) / max(ours - 1, 0.01)
+        for base, ours in zip(
+            medians[QUEUE],
+            (min(pair) for pair in zip(medians[WHARE], medians[COCO], strict=True)),
+            strict=True,
+        )
+    ]
+    claims.append(
+        Claim(
+            f"§8.5, {where}",
+            "the better model lowers the slow-down of the median by (best workload)",
+            "2-4 x",
+            f"{max(slowdowns):.1f} x",
+            max(slowdowns) >= 2,
+        )
+    )
+    return claims
+
+
+def figure_8_2(runs: MixRuns) -> Figure:
+    """The L3-fitting workload minute by minute: how a model learns."""
+    names = (QUEUE, WHARE, COCO)
+    minutes = int(runs.seconds // MINUTE_S)
+    means: dict[str, Floats] = {}
+    spreads: dict[str, Floats] = {}
+    for name in names:
+        tasks = runs.tasks(name, MEM_FIT.name, large=False)
+        minute = np.array([int(task.ended // MINUTE_S) for task in tasks], np.int64)
+        values = np.array([task.normalised for task in tasks])
+        by_minute = [values[minute == each] for each in range(minutes)]
+        means[name] = np.array([each.mean() if len(each) else np.nan for each in by_minute])
+        spreads[name] = np.array([each.std() if len(each) else np.nan for each in by_minute])
+    rows: list[tuple[str | int | float, ...]] = [
+        (
+            minute + 1,
+            *(_or_empty(column[minute]) for name in names for column in (means[name], spreads[name])),
+        )
+        for minute in range(minutes)
+    ]
+    columns = ("minute", *(f"{name}, {what}" for name in names for what in ("mean", "deviation")))
+    early = mean(means[WHARE][: max(3, minutes // 12)])
+    late = mean(means[WHARE][minutes // 2 :])
+    base = mean(means[QUEUE][minutes // 2 :])
+    claims = (
+        Claim(
+            "Figure 8.2",
+            "Whare-MCs gets better once it has learned: mean of the second half beside that of the start",
+            "a steep drop",
+            f"{early:.2f} to {late:.2f}",
+            late < early,
+        ),
+        Claim(
+            "Figure 8.2",
+            "Whare-MCs beside the queue, in the second half",
+            "lower",
+            f"{late:.2f} beside {base:.2f}",
+            late < base,
+        ),
+    )
+    curves = {name: (np.arange(1.0, minutes + 1), means[name]) for name in names}
+    picture = Lines("8.2", "Figure 8.2: mem_stream, L3-fit, SRG cluster", "minute", "runtime / ideal", curves)
+    return Figure(
+        "8.2",
+        "Figure 8.2: learning good mappings",
+        runs.seed,
+        runs.quick,
+        runs.setting(),
+        (Sheet("Runtime beside the ideal of mem_stream, L3-fit, by the minute of its end", columns, rows),),
+        claims,
+        (picture,),
+        _NOTES,
+    )
+
+
+def figure_8_3(runs: MixRuns) -> Figure:
+    """How long tasks wait, on the SRG cluster."""
+    groups = {
+        program: {
+            name: [task.waited for task in runs.tasks(name, program, large=False)] for name in SCHEDULERS
+        }
+        for program in PROGRAMS
+    }
+    rows = [
+        (program, name, *spread(values))
+        for program, series in groups.items()
+        for name, values in series.items()
+    ]
+    every = {name: [each for program in PROGRAMS for each in groups[program][name]] for name in SCHEDULERS}
+    claims = (
+        Claim(
+            "§8.2.1, Figure 8.3",
+            "CoCo's waves make tasks wait: median over all workloads",
+            "10-15 s",
+            f"{median(every[COCO]):.1f} s",
+            median(every[COCO]) > 3 * median(every[QUEUE]),
+        ),
+        Claim(
+            "§8.2.1, Figure 8.3",
+            "Whare-Map places at once: median over all workloads",
+            "within 0.2 s",
+            f"{median(every[WHARE]):.2f} s (a round each {ROUND_S} s)",
+            median(every[WHARE]) <= ROUND_S,
+        ),
+    )
+    return Figure(
+        "8.3",
+        "Figure 8.3: waiting times in the cluster mix",
+        runs.seed,
+        runs.quick,
+        runs.setting(),
+        (Sheet("Seconds of waiting, SRG cluster", ("workload", "scheduler", *PERCENTILE_COLUMNS), rows),),
+        claims,
+        (Boxes("8.3", "Figure 8.3: waiting, SRG cluster", "seconds", groups, log=True),),
+        (*_NOTES, "Only tasks that ran to their end count."),
+    )
+
+
+def figure_8_4(runs: MixRuns) -> Figure:
+    """Cycles for each instruction, over all tasks on the SRG cluster."""
+    values = {
+        name: np.array(
+            [
+                task.cycles_per_instruction
+                for program in PROGRAMS
+                for task in runs.tasks(name, program, large=False)
+            ]
+        )
+        for name in SCHEDULERS
+    }
+    rows = [(name, *spread(each)) for name, each in values.items()]
+    top = {name: percentile(each, 99) for name, each in values.items()}
+    claims = (
+        *(
+            Claim(
+                "Figure 8.4",
+                f"{name}: cycles for each instruction beside the queue's, at the median and at 75 %",
+                "as good or better almost always",
+                ", ".join(
+                    f"{percentile(values[name], at):.2f} / {percentile(values[QUEUE], at):.2f}"
+                    for at in (50, 75)
+                ),
+                bool(
+                    all(
+                        percentile(values[name], at) <= 1.02 * percentile(values[QUEUE], at)
+                        for at in (50, 75)
+                    )
+                ),
+            )
+            for name in (WHARE, COCO)
+        ),
+        Claim(
+            "Appendix A.2",
+            "99th percentile of the best model",
+            "around 3",
+            f"{min(top[WHARE], top[COCO]):.1f}",
+            1.5 <= min(top[WHARE], top[COCO]) <= 6,
+        ),
+    )
+    curves = {name: distribution(each) for name, each in values.items()}
+    return Figure(
+        "8.4",
+        "Figure 8.4: cycles for each instruction in the cluster mix",
+        runs.seed,
+        runs.quick,
+        runs.setting(),
+        (Sheet("Cycles for each instruction, SRG cluster", ("scheduler", *PERCENTILE_COLUMNS), rows),),
+        claims,
+        (Lines("8.4", "Figure 8.4: SRG cluster", "cycles for each instruction", "share of tasks", curves),),
+        _NOTES,
+    )
+
+
+def _or_empty(value: float) -> float | str:
+    return "" if np.isnan(value) else float(value)

@@ -1,0 +1,253 @@
+"""What is admitted, used and paid: Figures 3 to 5 of the Packer paper.
+
+For: ``dios repro packer``. Not for: playing jobs (``fields``), or why it is so (``knowledge``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from dios.packer.job.ti_mra import Floats
+from dios.packer.simulate import Summary
+from dios.papers.figures import Cell, Claim, Figure, Sheet, median
+from dios.papers.packer.runs import (
+    CALM,
+    FAMILY,
+    NAMES,
+    NOTES,
+    PAPER,
+    PRESSURE,
+    Field,
+    Fields,
+    percent,
+    revenue,
+    tasks,
+)
+from dios.plotting import Boxes, Lines, Picture
+
+RESOURCES: Final = ("CPU", "memory", "disk write", "disk read", "bandwidth")
+OTHERS: Final = (("tetris", "Tetris"), ("slots", "slots"))
+
+
+def by_seed(fields: Fields, mbps: float, of: Callable[[Summary], float], what: str) -> Sheet:
+    """Every policy and every seed, in percent."""
+    rows: list[tuple[Cell, ...]] = []
+    for name in NAMES:
+        found = [100.0 * value for value in fields.over_seeds(mbps, name, of)]
+        rows.append((name, median(found), *found))
+    seeds = tuple(f"seed {seed}" for seed in fields.seeds())
+    return Sheet(f"{what}, %, edges of {mbps:g} Mbit/s in the median", ("policy", "median", *seeds), rows)
+
+
+def as_published(
+    fields: Fields, of: Callable[[Summary], float], what: str, where: str, published: tuple[float, float]
+) -> list[Claim]:
+    """Packer beside Tetris and slots, under pressure and without."""
+    claims = []
+    for (name, called), told in zip(OTHERS, published, strict=True):
+        for mbps in (PRESSURE, CALM):
+            found = fields.gains(mbps, "literal", name, of)
+            claims.append(
+                Claim(
+                    where,
+                    f"{what} than {called}, {mbps:g} Mbit/s",
+                    f"about {told:+.0%}",
+                    percent(found),
+                    median(found) >= told and min(found) > 0.0,
+                )
+            )
+    return claims
+
+
+def figure_3(fields: Fields) -> Figure:
+    """The part of all tasks that is admitted."""
+    first = fields.field(fields.seed, PRESSURE)
+    return Figure(
+        number="3",
+        title="Figure 3: acceptance ratio of application tasks",
+        seed=fields.seed,
+        quick=fields.scope.quick,
+        setting=fields.setting(),
+        sheets=tuple(by_seed(fields, mbps, tasks, "Tasks admitted") for mbps in (PRESSURE, CALM)),
+        claims=(
+            *as_published(fields, tasks, "more tasks", "section III-B, Figure 3", (0.30, 0.67)),
+            _steady(fields),
+        ),
+        pictures=(_gains_over_time(fields.seed, first), _parts_over_time(fields.seed, first)),
+        notes=NOTES,
+        family=FAMILY,
+        source=PAPER,
+        options=fields.options,
+    )
+
+
+def _accepted(found: Field, name: str) -> Floats:
+    """The part admitted of the tasks that came up to each instant."""
+    admitted = np.cumsum(found.policies[name].admitted.tasks)
+    return np.asarray(admitted / np.maximum(np.cumsum(found.came.tasks), 1))
+
+
+def _gained(found: Field, other: str) -> Floats:
+    """By how many percent literal admitted more than another so far; not a number beside nothing."""
+    ours, theirs = _accepted(found, "literal"), _accepted(found, other)
+    return 100 * (np.divide(ours, theirs, out=np.full_like(ours, np.nan), where=theirs > 0) - 1)
+
+
+def _gains_over_time(seed: int, found: Field) -> Lines:
+    instants = np.arange(len(found.came.tasks), dtype=np.float64)
+    series = {f"over {called}": (instants, _gained(found, name)) for name, called in OTHERS}
+    return Lines("3", f"Tasks admitted so far, literal, seed {seed}", "instant", "% more", series)
+
+
+def _parts_over_time(seed: int, found: Field) -> Lines:
+    instants = np.arange(len(found.came.tasks), dtype=np.float64)
+    series = {name: (instants, 100 * _accepted(found, name)) for name in ("literal", "fixed", "ahead")}
+    series |= {name: (instants, 100 * _accepted(found, name)) for name in ("tetris", "tetris-time", "slots")}
+    return Lines("3-all", f"Tasks admitted so far, seed {seed}", "instant", "%", series)
+
+
+def _steady(fields: Fields) -> Claim:
+    """Whether gains settle: up to the end beside up to half of what counts."""
+    middle = (fields.begin + fields.scope.instants) // 2 - 1
+    moved = []
+    for seed in fields.seeds():
+        gains = _gained(fields.field(seed, PRESSURE), "tetris")
+        moved.append(float(abs(gains[-1] / gains[middle] - 1)))
+    return Claim(
+        "section III-B, Figure 3",
+        f"the gain over Tetris settles: after {fields.scope.instants} instants beside after {middle + 1}",
+        "settles around time 1,000",
+        f"differs by {median(moved):.0%} of it in the median seed, {max(moved):.0%} at the most",
+        max(moved) < 0.1,
+    )
+
+
+def figure_4(fields: Fields) -> Figure:
+    """How much of the five resources is used."""
+    rows: list[tuple[Cell, ...]] = []
+    for seed in fields.seeds():
+        found = fields.field(seed, PRESSURE).policies
+        for name in NAMES:
+            summary = found[name].summary
+            set_aside = (100 * summary.booked[0], 100 * summary.booked[4])
+            rows.append((seed, name, *(100 * part for part in summary.used), *set_aside))
+    return Figure(
+        number="4",
+        title="Figure 4: utilisation of CPU, memory, disk and bandwidth",
+        seed=fields.seed,
+        quick=fields.scope.quick,
+        setting=fields.setting(),
+        sheets=(
+            Sheet(
+                f"Used in the mean of instants, %, {PRESSURE:g} Mbit/s; and what was set aside",
+                ("seed", "policy", *RESOURCES, "CPU set aside", "bandwidth set aside"),
+                rows,
+            ),
+        ),
+        claims=tuple(_claims_4(fields)),
+        pictures=tuple(_differences(fields, which) for which in range(5)),
+        notes=(
+            *NOTES,
+            (
+                "Used is what admitted tasks ask for at each instant, and what their edges ask for on every "
+                "link that they pass; a policy that knows only peaks, or slots, sets more aside than that."
+            ),
+        ),
+        family=FAMILY,
+        source=PAPER,
+        options=fields.options,
+    )
+
+
+def _over(fields: Fields, seed: int, name: str, which: int) -> Floats:
+    """(T,) by how much `literal` uses more of a resource than another policy, at the instants that count."""
+    found = fields.field(seed, PRESSURE).policies
+    ours, theirs = (found[each].used[fields.begin :, which] for each in ("literal", name))
+    return ours / np.maximum(theirs, 1e-9) - 1.0
+
+
+def _claims_4(fields: Fields) -> list[Claim]:
+    claims = []
+    for (name, called), told in zip(OTHERS, (0.76, 0.87), strict=True):
+        found = fields.gains(PRESSURE, "literal", name, lambda summary: summary.used[4])
+        lowest = min(float(_over(fields, seed, name, 4).min()) for seed in fields.seeds())
+        claims += [
+            Claim(
+                "section III-B, Figure 4(e)",
+                f"higher utilisation of bandwidth than {called}",
+                f"about {told:+.0%}",
+                percent(found),
+                median(found) >= told,
+            ),
+            Claim(
+                "section III-B, Figure 4(e)",
+                f"utilisation of bandwidth is never below that of {called}",
+                "never",
+                f"{lowest:+.0%} at the worst instant of all seeds",
+                lowest >= 0.0,
+            ),
+        ]
+        parts = [
+            float(np.mean([_over(fields, seed, name, which) > 0 for which in range(4)]))
+            for seed in fields.seeds()
+        ]
+        claims.append(
+            Claim(
+                "section III-B, Figure 4(a) to (d)",
+                f"most of the time more CPU, memory and disk is used than by {called}, not always",
+                "most of the time",
+                f"{median(parts):.0%} of instants in the median seed, {min(parts):.0%} at the least",
+                min(parts) > 0.5,
+            )
+        )
+    return claims
+
+
+def _differences(fields: Fields, which: int) -> Lines:
+    instants = np.arange(fields.begin, fields.scope.instants, dtype=np.float64)
+    series = {
+        f"over {called}": (instants, 100 * _over(fields, fields.seed, name, which)) for name, called in OTHERS
+    }
+    title = f"{RESOURCES[which]} used, literal, seed {fields.seed}"
+    return Lines(f"4-{RESOURCES[which].replace(' ', '-').lower()}", title, "instant", "% more", series)
+
+
+def figure_5(fields: Fields) -> Figure:
+    """What the admitted jobs pay."""
+    drawn: tuple[Picture, ...] = (
+        Boxes(
+            *("5", f"Revenue, {PRESSURE:g} Mbit/s, every seed", "% of all jobs'"),
+            {
+                name: {"seeds": [100 * part for part in fields.over_seeds(PRESSURE, name, revenue)]}
+                for name in SHOWN
+            },
+        ),
+    )
+    return Figure(
+        number="5",
+        title="Figure 5: provider revenue",
+        seed=fields.seed,
+        quick=fields.scope.quick,
+        setting=fields.setting(),
+        sheets=tuple(
+            by_seed(fields, mbps, revenue, "Paid of what all would pay") for mbps in (PRESSURE, CALM)
+        ),
+        claims=tuple(as_published(fields, revenue, "more revenue", "section III-B, Figure 5", (0.29, 0.60))),
+        pictures=drawn,
+        notes=(
+            *NOTES,
+            (
+                "A job pays for what it asks for at each instant: 1 for all that a server has of a resource, "
+                "1 for edges that fill a server's link. The paper does not print its prices."
+            ),
+        ),
+        family=FAMILY,
+        source=PAPER,
+        options=fields.options,
+    )
+
+
+SHOWN: Final = ("literal", "fixed", "ahead", "tetris", "tetris-time", "slots")

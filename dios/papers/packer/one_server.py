@@ -1,0 +1,355 @@
+"""One server's link over time: guarantees of a task, and all rates together (Figures 7 and 8 of the paper).
+
+For: ``dios repro packer``. Not for: enforcing rates on real links.
+
+As in the paper's experiment an edge's guarantee is constant, here what it needs in the mean while it sends;
+jobs are admitted by that. What its task then tries to send changes over time, and is now more, now less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.packer.allocate import Placement, allocate
+from dios.packer.generate_jobs import Workload, generate_job
+from dios.packer.job.ti_mra import Floats, TiMra
+from dios.packer.policies import LITERAL
+from dios.packer.share_bandwidth import share_bandwidth
+from dios.packer.simulate import JOBS_EACH
+from dios.papers.figures import Cell, Claim, Figure, Sheet, median
+from dios.papers.packer.runs import FAMILY, PAPER, PRESSURE, Fields
+from dios.plotting import Lines
+
+STEPS: Final = 10
+"""Shares are recomputed so often in an instant."""
+BURST: Final = 0.7
+"""Deviation of the logarithm of what a task tries to send, around what its job was made with."""
+CLOSE: Final = 1e-6
+"""Of a link: less is rounding."""
+
+
+class Link(NamedTuple):
+    """What n tasks of the busiest server do over S steps."""
+
+    seed: int
+    server: int
+    capacity: float
+    names: tuple[str, ...]
+    guarantees: Floats
+    """(n, S) Mbit/s; 0 while a task is not there."""
+    demands: Floats
+    """(n, S)"""
+    rates: Floats
+    """(n, S)"""
+    weights: Floats
+    """(n,)"""
+
+    @property
+    def floors(self) -> Floats:
+        """(n, S) what nobody may fall below."""
+        return np.minimum(self.guarantees, self.demands)
+
+    @property
+    def hungry(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """(n, S) who sends less than it wants."""
+        return np.asarray(self.rates < self.demands - CLOSE * self.capacity)
+
+
+@dataclass
+class Watch:
+    """The busiest server of every seed, looked at once."""
+
+    fields: Fields
+    _links: list[Link] = field(default_factory=list)
+
+    def links(self) -> list[Link]:
+        """One for every seed."""
+        if not self._links:
+            for seed in self.fields.seeds():
+                self.fields.told(f"seed {seed}: one server's link")
+                self._links.append(busiest(self.fields, seed))
+        return self._links
+
+    def setting(self) -> tuple[tuple[str, str], ...]:
+        """What was played."""
+        places = ", ".join(f"server {link.server} (seed {link.seed})" for link in self.links())
+        first = self.links()[0]
+        return (
+            *self.fields.setting(),
+            ("server", f"the one whose tasks want to send the most: {places}"),
+            (
+                "shares",
+                f"recomputed {STEPS} times in an instant, over {first.rates.shape[1] // STEPS} instants",
+            ),
+        )
+
+
+def busiest(fields: Fields, seed: int) -> Link:
+    """Admit jobs until the first have ended and as long again; the server whose tasks then want the most."""
+    datacenter = fields.make()
+    begin = fields.begin
+    end = 2 * begin
+    workload = Workload(mbps=PRESSURE)
+    each = fields.scope.servers * JOBS_EACH
+    held: list[tuple[Placement, TiMra]] = []
+    wanted = np.zeros((fields.scope.servers, end))
+    for instant in range(end):
+        for number in range(int(instant * each), int((instant + 1) * each)):
+            job = generate_job(workload, seed, number)
+            found = allocate(datacenter, constant(job), instant, policy=LITERAL)
+            if found:
+                held.append((found, job))
+                for _, server, edges in _senders(found):
+                    flow = job.bandwidth[edges].sum(axis=0)[: end - instant]
+                    wanted[server, instant : instant + len(flow)] += flow
+    server = int(wanted[:, begin:].sum(axis=1).argmax())
+    # As far ahead as one can look nothing is booked.
+    capacity = float(datacenter.free("up")[-1, server])
+    return _watched(seed, server, capacity, held, (begin, end))
+
+
+def constant(job: TiMra) -> TiMra:
+    """The same job; each edge is guaranteed what it needs in the mean while it sends, all the time."""
+    busy = np.maximum((job.bandwidth > 0.0).sum(axis=1, keepdims=True), 1)
+    level = job.bandwidth.sum(axis=1, keepdims=True) / busy
+    return job.with_arrays(job.demand, np.broadcast_to(level, job.bandwidth.shape))
+
+
+def _senders(found: Placement) -> list[tuple[int, int, list[int]]]:
+    """Each node that sends to another server: node, server, and its edges that leave it."""
+    place = [found.servers[node.name] for node in found.job.nodes]
+    leaving: dict[int, list[int]] = {}
+    for edge, (source, target) in enumerate(found.job.ends.tolist()):
+        if place[source] != place[target]:
+            leaving.setdefault(source, []).append(edge)
+    return [(node, place[node], edges) for node, edges in leaving.items()]
+
+
+def _watched(
+    seed: int, server: int, capacity: float, held: list[tuple[Placement, TiMra]], span: tuple[int, int]
+) -> Link:
+    """Guarantees, demands and rates of a server's tasks, step by step."""
+    begin, end = span
+    rng = np.random.default_rng([seed, server])
+    steps = (end - begin) * STEPS
+    names, weights, guarantees, demands = [], [], [], []
+    for found, job in held:
+        for node, at, edges in _senders(found):
+            if at != server or found.end <= begin:
+                continue
+            promise, wish = (
+                _over_steps(flows[edges].sum(axis=0), found.start - begin, steps)
+                for flows in (found.job.bandwidth, job.bandwidth)
+            )
+            # A burst lasts for a fifth of an instant.
+            bursts = rng.lognormal(0.0, BURST, steps // 2).repeat(2)
+            names.append(f"{job.name}, {job.nodes[node].name}")
+            weights.append(job.weight)
+            guarantees.append(promise)
+            demands.append(wish * bursts)
+    promised, wanted, weight = np.array(guarantees), np.array(demands), np.array(weights)
+    rates = np.stack(
+        [share_bandwidth(capacity, promised[:, step], wanted[:, step], weight) for step in range(steps)],
+        axis=1,
+    )
+    return Link(seed, server, capacity, tuple(names), promised, wanted, rates, weight)
+
+
+def _over_steps(flow: Floats, start: int, steps: int) -> Floats:
+    """A row by instants, from ``start`` on, as a row of steps from 0 on; 0 outside of it."""
+    row = np.zeros(steps)
+    fine = flow.repeat(STEPS)[max(0, -start * STEPS) :]
+    first = max(0, start * STEPS)
+    fine = fine[: steps - first]
+    row[first : first + len(fine)] = fine
+    return row
+
+
+def as_printed(capacity: float, guarantees: Floats, demands: Floats, weights: Floats) -> Floats:
+    """Algorithm 2 as it is printed, in the order of its loops, until less than ``CLOSE`` is left."""
+    rates = np.minimum(guarantees, demands)
+    hungry = [at for at in range(rates.size) if guarantees[at] < demands[at]]
+    left = capacity - float(rates.sum())
+    while left > CLOSE * capacity and hungry:
+        total = float(weights[hungry].sum())
+        if total == 0.0:
+            break
+        for at in list(hungry):
+            value = min(float(demands[at] - rates[at]), float(weights[at]) / total * left)
+            rates[at] += value
+            left -= value
+            if rates[at] >= demands[at] - CLOSE * capacity:
+                hungry.remove(at)
+    return rates
+
+
+def _moments(link: Link) -> tuple[Cell, ...]:
+    """How many moments there are in which a task is there, and what it gets in them."""
+    there = link.guarantees > 0.0
+    above = link.demands > link.guarantees
+    below = (link.rates < link.floors - CLOSE * link.capacity)[there]
+    more = (link.rates > link.guarantees + CLOSE * link.capacity)[there & above]
+    return (
+        *(link.seed, len(link.names), int(there.sum()), int(below.sum())),
+        *(100 * float(above[there].mean()), 100 * float(more.mean()) if more.size else 0.0),
+        100 * float(link.hungry[there].mean()),
+    )
+
+
+def figure_7(watch: Watch) -> Figure:
+    """A task's rate beside its guarantee and its demand."""
+    rows = [_moments(link) for link in watch.links()]
+    columns = (
+        *("seed", "tasks", "moments", "below min(demand, guarantee)"),
+        *("demand above guarantee, %", "of these more than the guarantee, %", "hungry, %"),
+    )
+    below_all = sum(int(str(row[3])) for row in rows)
+    first = watch.links()[0]
+    at = _interesting(first)
+    steps = np.arange(first.rates.shape[1]) / STEPS
+    return Figure(
+        number="7",
+        title="Figure 7: minimum bandwidth guarantees of a task",
+        seed=watch.fields.seed,
+        quick=watch.fields.scope.quick,
+        setting=watch.setting(),
+        sheets=(Sheet("All tasks that send from the server; a moment is one task's step", columns, rows),),
+        claims=(
+            Claim(
+                "section III-B, Figure 7",
+                "the rate is never below the smaller of demand and guarantee",
+                "never",
+                f"{below_all} of {sum(int(str(row[2])) for row in rows):,} moments",
+                below_all == 0,
+            ),
+            Claim(
+                "section III-B, Figure 7",
+                "a task that demands more than its guarantee may get less than it demands",
+                "sometimes",
+                f"{median([float(row[6]) for row in rows]):.0f} % of moments in the median seed",
+                any(float(row[6]) > 0 for row in rows),
+            ),
+        ),
+        pictures=(
+            Lines(
+                *("7", f"{first.names[at]} on server {first.server}, seed {first.seed}", "instant", "Mbit/s"),
+                {
+                    "demand": (steps, first.demands[at]),
+                    "guarantee": (steps, first.guarantees[at]),
+                    "rate": (steps, first.rates[at]),
+                },
+            ),
+        ),
+        notes=(*NOTES, _equals(watch)),
+        family=FAMILY,
+        source=PAPER,
+        options=watch.fields.options,
+    )
+
+
+NOTES: Final = (
+    "Rates are those of dios.packer.share_bandwidth; no byte is sent. Real links are measured elsewhere.",
+    (
+        "Jobs are admitted by constant guarantees: what an edge needs in the mean while it sends. What it "
+        "then tries to send is what its job was made with, times a lognormal burst of two steps."
+    ),
+)
+
+
+def _interesting(link: Link) -> int:
+    """The task that is there for longest, as often above its guarantee as below."""
+    there = (link.guarantees > 0.0).sum(axis=1)
+    above = (link.demands > link.guarantees).sum(axis=1)
+    below = ((link.demands < link.guarantees) & (link.demands > 0.0)).sum(axis=1)
+    return int(np.argmax(np.minimum(above, below) + 1e-3 * there))
+
+
+def _equals(watch: Watch) -> str:
+    """What the printed order of Algorithm 2 does to equals."""
+    worst = 0.0
+    for link in watch.links():
+        for step in range(0, link.rates.shape[1], STEPS):
+            there = link.guarantees[:, step] > 0.0
+            columns = (link.guarantees[there, step], link.demands[there, step])
+            printed = as_printed(link.capacity, *columns, link.weights[there])
+            worst = max(worst, float(np.abs(printed - link.rates[there, step]).max(initial=0.0)))
+    two = as_printed(10.0, np.ones(2), np.full(2, 9.0), np.ones(2)).round(2).tolist()
+    return (
+        "As printed, Algorithm 2 gives the rest out in the order of tasks: two equals that share 10 get "
+        f"{two}. On these links a task's rate would differ from its fair one by up to {worst:.0f} Mbit/s."
+    )
+
+
+def _steps(link: Link) -> tuple[Cell, ...]:
+    """How full the link is, with and without lending, and the steps at which a promise was broken."""
+    total, wanted = link.rates.sum(axis=0), link.demands.sum(axis=0)
+    room = total < link.capacity * (1 - CLOSE)
+    idle = int((room & link.hungry.any(axis=0)).sum())
+    over = int((total > link.capacity * (1 + CLOSE)).sum())
+    parts = (total.mean(), link.floors.sum(axis=0).mean(), link.guarantees.sum(axis=0).max(), wanted.max())
+    return (
+        *(link.seed, *(100 * float(part) / link.capacity for part in parts)),
+        *(int((~room).sum()), idle, over),
+    )
+
+
+def figure_8(watch: Watch) -> Figure:
+    """All rates of the link together."""
+    rows = [_steps(link) for link in watch.links()]
+    columns = (
+        *("seed", "used, %", "used without lending, %", "guaranteed at the most, %", "wanted at the most, %"),
+        *("steps with a full link", "room left while one is hungry", "more than the link"),
+    )
+    first = watch.links()[0]
+    steps = np.arange(first.rates.shape[1]) / STEPS
+    lent = [float(row[1]) - float(row[2]) for row in rows]
+    return Figure(
+        number="8",
+        title="Figure 8: work-conserving sharing on a server",
+        seed=watch.fields.seed,
+        quick=watch.fields.scope.quick,
+        setting=watch.setting(),
+        sheets=(Sheet("The link of the server in each seed, means over steps", columns, rows),),
+        claims=(
+            Claim(
+                "section III-B, Figure 8",
+                "tasks get more than their guarantees when bandwidth is spare",
+                "yes",
+                f"{median(lent):+.0f} % of the link in the median seed",
+                min(lent) > 0.0,
+            ),
+            Claim(
+                "section II-C",
+                "nothing is left while somebody is hungry",
+                "never",
+                f"{sum(int(str(row[6])) for row in rows)} of {len(rows) * len(steps):,} steps",
+                all(row[6] == 0 for row in rows),
+            ),
+            Claim(
+                "section III-B, footnote 1",
+                "guarantees never exceed the link, although demands may",
+                "never",
+                f"at most {max(float(row[3]) for row in rows):.0f} % guaranteed, "
+                f"{max(float(row[4]) for row in rows):.0f} % wanted",
+                all(float(row[3]) <= 100 * (1 + CLOSE) and row[7] == 0 for row in rows),
+            ),
+        ),
+        pictures=(
+            Lines(
+                *("8", f"Server {first.server}, seed {first.seed}", "instant", "Mbit/s"),
+                {
+                    "demands": (steps, first.demands.sum(axis=0)),
+                    "guarantees": (steps, first.guarantees.sum(axis=0)),
+                    "rates": (steps, first.rates.sum(axis=0)),
+                    "link": (steps, np.full(len(steps), first.capacity)),
+                },
+            ),
+        ),
+        notes=NOTES,
+        family=FAMILY,
+        source=PAPER,
+        options=watch.fields.options,
+    )

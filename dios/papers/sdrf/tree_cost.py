@@ -1,0 +1,127 @@
+"""What one of SDRF's decisions costs: the live tree, a heap of everybody made anew, and compiled code.
+
+For: ``dios repro sdrf``, beside section VII's claim that the tree makes SDRF practical. Not for: comparing
+releases (``make bench`` does that).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+import numpy as np
+
+from dios.fairness.google_like import UNITS
+from dios.fairness.trace import MICRO, FairTrace
+from dios.fairness.trace_events import Replay, replay
+from dios.fairness.trace_report import play
+from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
+from dios.papers.sdrf.months import FAMILY, PAPER
+
+DELTA: Final = 1 - 1e-6
+CROWDS: Final = (10, 100, 600, 5_000)
+QUICK: Final = (10, 50)
+DECISIONS: Final = 60_000
+QUICK_DECISIONS: Final = 1_500
+ROOM: Final = 100
+"""Tasks that the pool holds at a time, about."""
+
+
+def crowd(users: int, decisions: int, seed: int) -> FairTrace:
+    """Everybody submits all its tasks at once and waits till the end: the tree is never small."""
+    rng = np.random.default_rng(seed)
+    each = max(1, decisions // users)
+    tasks = each * users
+    return FairTrace(
+        submit_us=np.zeros(tasks, np.int64),
+        duration_us=(rng.exponential(300.0, tasks) * MICRO).astype(np.int64) + MICRO,
+        user=np.tile(np.arange(users), each),
+        demands=np.rint(np.exp(rng.normal(-1.0, 0.7, (tasks, 2))) * UNITS / 8) + 1.0,
+        horizon_us=MICRO,
+        users=users,
+    )
+
+
+def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
+    """Time for each decision by how many users wait."""
+    decisions = QUICK_DECISIONS if quick else DECISIONS
+    found: dict[int, tuple[Replay, float]] = {}
+    for users in QUICK if quick else CROWDS:
+        told(f"{users} users who wait")
+        trace = crowd(users, decisions, seed)
+        pool = trace.demands.mean(axis=0) * ROOM
+        play(trace.taking(np.arange(trace.user.size) < 10), pool, DELTA)
+        began = time.process_time()
+        played = play(trace, pool, DELTA)
+        compiled_s = (time.process_time() - began) / played.order.size
+        again = replay(trace, pool, played, resort_every=max(1, decisions // 300))
+        found[users] = (again, compiled_s)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            *(users, each.decisions, each.waiting, each.per_thousand),
+            *(1e6 * each.tree_s / each.decisions, 1e6 * each.sorted_s, 1e6 * compiled_s),
+            each.sorted_s * each.decisions / each.tree_s,
+        )
+        for users, (each, compiled_s) in found.items()
+    ]
+    return Figure(
+        number="tree",
+        title="What a decision costs: the live tree, a heap of everybody made anew, compiled code",
+        seed=seed,
+        quick=quick,
+        setting=(
+            ("work", f"some {decisions:,} tasks, all submitted at once; about {ROOM} run at a time"),
+            ("delta", "1 - 1e-6"),
+            ("time", f"CPU time of one thread; load of the machine {_load()}"),
+        ),
+        sheets=(
+            Sheet(
+                "Microseconds for one decision",
+                (
+                    *("users", "decisions", "who wait, mean", "events for 1,000"),
+                    *("live tree", "heap made anew", "compiled", "heap / tree"),
+                ),
+                rows,
+            ),
+        ),
+        claims=_claims(found),
+        notes=(
+            (
+                "Tree and heap are plain Python with the same priority function. The tree's time is all of "
+                "its work (starts, finishes, changed allocations, events), the heap's one making of it."
+            ),
+            (
+                "Compiled is all of dios.fairness.simulate, with queues and finishes: every user is looked "
+                "at up to 2,048; beyond, it is the live tree again, compiled."
+            ),
+        ),
+        measured=True,
+        family=FAMILY,
+        source=PAPER,
+    )
+
+
+def _claims(found: dict[int, tuple[Replay, float]]) -> tuple[Claim, ...]:
+    most, least = max(found), min(found)
+    gain = {users: each.sorted_s * each.decisions / each.tree_s for users, (each, _) in found.items()}
+    return (
+        Claim(
+            "section VII",
+            f"the tree costs less than ordering everybody anew, {most:,} users",
+            "it does",
+            f"{gain[most]:.1f} times less",
+            gain[most] > 1,
+        ),
+        Claim(
+            "section VII",
+            f"the same, {least} users",
+            "it does",
+            f"{gain[least]:.1f} times",
+            gain[least] > 1,
+        ),
+    )
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"

@@ -1,0 +1,96 @@
+"""Two machines and a place for a network function between them, on virtual cables, in namespaces.
+
+For: measuring, and whoever wants to see a function at work on one machine. Not for: what is sent
+(``traffic.py``, ``tcp.py``). Offloads are off at all ends, since a virtual cable carries what no real one
+does: frames without checksums, and longer than its MTU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from dios.papers.sprayer.lab.spaces import Space
+from dios.sprayer.linux.af_packet import AfPacketEngine, between, processors
+from dios.sprayer.linux.af_xdp import AfXdpEngine
+from dios.sprayer.linux.offloads import change, wanted
+
+LEFT: Final = "10.214.0.1"
+RIGHT: Final = "10.214.0.2"
+CABLE: Final = "e0"
+INSIDE: Final = "in0"
+OUTSIDE: Final = "out0"
+_OFF: Final = ("tx-checksum", "tx-generic-segmentation", "tx-sctp", "tx-tcp", "tx-udp")
+RIGHT_LINK: Final = bytes.fromhex("02d105020002")
+STRANGER_LINK: Final = bytes.fromhex("02d10502ffff")
+"""Of nobody: who gets a frame for it looks no further, so that it costs the sender's processor little."""
+LEFT_LINK: Final = bytes.fromhex("02d105020001")
+
+
+class Cables:
+    """``left`` and ``right`` with addresses, and ``middle`` with ``in0`` and ``out0``; a context manager.
+
+    NotHereError, with the system's reason, where this machine makes no namespaces.
+    """
+
+    def __init__(self) -> None:
+        self._stack: Final = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            self._folder: Final = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-nf-")))
+            self.left, self.right, self.middle = (
+                stack.enter_context(contextlib.closing(Space(name))) for name in ("left", "right", "middle")
+            )
+            for space, ours, number in ((self.left, INSIDE, 1), (self.right, OUTSIDE, 2)):
+                self._lay(space, ours, number)
+            self._stack.push(stack.pop_all())
+
+    def _lay(self, space: Space, ours: str, number: int) -> None:
+        add = f"link add {ours} address 02:d1:05:01:00:{number:02x} type veth"
+        peer = f"peer name {CABLE} address 02:d1:05:02:00:{number:02x} netns {space.pid}"
+        self.middle.batch([f"{add} {peer}", f"link set {ours} up"])
+        space.batch([f"address add 10.214.0.{number}/24 dev {CABLE}", f"link set {CABLE} up"])
+        with space.entered():
+            offs = [name for name in wanted(CABLE) if name.startswith(_OFF)]
+            change(CABLE, dict.fromkeys(offs, False))
+
+    @contextlib.contextmanager
+    def engine(
+        self, cores: int, steer: str, *, secret: int | None = None, how: str = "af_packet"
+    ) -> Iterator[AfPacketEngine | AfXdpEngine]:
+        """Sockets in the middle for so many workers, each with a processor if there are enough."""
+        with contextlib.ExitStack() as stack:
+            with self.middle.entered():
+                pairs, pin = [(INSIDE, OUTSIDE)], processors(cores)
+                made = between(
+                    pairs, cores, how=how, steer=steer, pin=pin, secret=secret, records=self._folder
+                )
+                engine = stack.enter_context(made)
+            try:
+                yield engine
+            finally:
+                with self.middle.entered():
+                    stack.close()
+
+    def arrived(self) -> int:
+        """Frames that came to the right so far."""
+        for line in Path(f"/proc/{self.right.pid}/net/dev").read_text().splitlines():
+            name, _, counts = line.partition(":")
+            if name.strip() == CABLE:
+                return int(counts.split()[1])
+        raise AssertionError(f"the right has no {CABLE}")
+
+    def close(self) -> None:
+        """Let the namespaces go."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,266 @@
+"""How fast a network function is, in what order frames leave it, and after how long.
+
+For: ``dios repro sprayer`` and benchmarks. Not for: connections of a real TCP (``tcp.py``), or what is sent
+(``traffic.py``).
+
+Between cables the sender, the workers and the sink share the processors of this machine, so each figure
+tells what workers did with a second of the processor beside what they did in a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.papers.sprayer.lab.cables import LEFT_LINK, RIGHT_LINK, Cables
+from dios.papers.sprayer.lab.frames import ABOVE, Frames, Numbers
+from dios.papers.sprayer.lab.spaces import NotHereError
+from dios.papers.sprayer.lab.traffic import SENDER, SINK, Sender, Sink, made
+from dios.sprayer.linux.af_packet import AfPacketEngine
+from dios.sprayer.linux.af_xdp import AfXdpEngine
+from dios.sprayer.memory_engine import MemoryEngine
+from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.runtime.worker_kernels import RECEIVED
+from dios.sprayer.runtime.workers import Workers
+
+SHORT: Final = 64
+"""Bytes of the frames of the thesis."""
+SHORT_BURST: Final = 64
+LONG: Final = 1514
+LONG_BURST: Final = 32
+WARM_S: Final = 0.15
+WORKER: Final = "worker "
+"""How names of workers' threads begin."""
+_FIRST: Final = 1
+AGAIN: Final = 2**40
+
+
+class Setting(NamedTuple):
+    """What is sent through what."""
+
+    cores: int = 2
+    steer: str = "spray"
+    flows: int = 1
+    length: int = SHORT
+    seed: int = 1
+    seconds: float = 1.0
+    how: str = "af_packet"
+    """Or ``af_xdp``."""
+
+
+class Rate(NamedTuple):
+    """What was forwarded."""
+
+    frames_s: float
+    each: list[float]
+    """Frames a second that each core received."""
+    worker_cpus: float
+    """Processors that workers used."""
+    sender_cpus: float
+    lost: float
+    """The part of what was sent that did not come."""
+
+    @property
+    def per_cpu_s(self) -> float:
+        """Frames for each second of the processor that workers used."""
+        return self.frames_s / self.worker_cpus if self.worker_cpus else 0.0
+
+
+class _Moment(NamedTuple):
+    """What was counted until then."""
+
+    at: float
+    sent: int
+    come: int
+    received: Numbers
+    spent: dict[str, float]
+
+
+class Delay(NamedTuple):
+    """What became of frames that were sent one by one."""
+
+    frames_s: float
+    """So many were sent a second: what was asked for, if the sender could."""
+    median: float
+    """From sending to coming, in microseconds."""
+    p99: float
+    late: float
+    """The part that came after one that was sent later."""
+    late_by_three: float
+    """The part that came after three or more such."""
+    lost: float
+
+
+def in_memory(function: NetworkFunction, setting: Setting) -> Rate:
+    """The workers alone, each with frames that are there already, over and over.
+
+    RSS gives each flow to a core that the seed draws; spraying goes by the low bits of the checksum.
+    """
+    frames = Frames(setting.flows, setting.length, setting.seed, target=RIGHT_LINK, source=LEFT_LINK)
+    turns = np.arange(len(frames.messages)) % setting.flows
+    if setting.steer == "rss":
+        drawn = np.random.default_rng(setting.seed).integers(0, setting.cores, setting.flows)
+        cores = drawn[turns]
+    else:
+        cores = frames.checksums % setting.cores
+    opening = MemoryEngine([each.tobytes()[ABOVE:] for each in frames.opening], setting.cores, room=0)
+    texts = [each.tobytes()[ABOVE:] for each in frames.messages]
+    workers = Workers(function, opening, seed=setting.seed)
+    workers.drain()
+    workers.change_engine(MemoryEngine(texts, setting.cores, steer=cores, room=0, again=AGAIN))
+    with workers:
+        time.sleep(WARM_S)
+        clocks = _clocks()
+        before, spent, begun = workers.counters[:, RECEIVED].copy(), _spent(clocks), time.monotonic()
+        time.sleep(setting.seconds)
+        span = time.monotonic() - begun
+        after, used = workers.counters[:, RECEIVED] - before, _spent(clocks)
+    # Whoever gets nothing looks for it all the time, which is no work.
+    names = [f"{WORKER}{core}" for core in np.flatnonzero(after)]
+    busy = sum(used[name] - spent[name] for name in names)
+    return Rate(float(after.sum()) / span, [float(each) / span for each in after], busy / span, 0.0, 0.0)
+
+
+@contextlib.contextmanager
+def _running(
+    cables: Cables, function: NetworkFunction | None, setting: Setting, burst: int
+) -> Iterator[tuple[Workers, Sender]]:
+    """A function between the cables, and a sender whose flows are open."""
+    frames = made(setting.flows, setting.length, setting.seed, burst=burst)
+    with (
+        cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine,
+        Sender(cables.left, frames) as sender,
+    ):
+        workers = Workers(function, engine, seed=setting.seed)
+        workers.turn(0, 0)  # what is compiled at the first turn is compiled now
+        with workers:
+            before = workers.counters[:, RECEIVED].sum()
+            sender.open_flows()
+            late = time.monotonic() + WARM_S
+            while workers.counters[:, RECEIVED].sum() - before < setting.flows and time.monotonic() < late:
+                time.sleep(WARM_S / 100)
+            yield workers, sender
+
+
+def forwarding(cables: Cables, function: NetworkFunction | None, setting: Setting) -> Rate:
+    """As much as the workers take from a sender that keeps each core busy and loses nothing."""
+    burst = SHORT_BURST if setting.length < LONG // 2 else LONG_BURST
+    with _running(cables, function, setting, burst) as (workers, sender):
+        counters = workers.counters[:, RECEIVED]
+        cores = sender.cores_of(counters)
+        found = taken(cables, sender, counters, setting.seconds, cores)
+        return found._replace(lost=_lost(workers))
+
+
+def _lost(workers: Workers) -> float:
+    """The part of all frames that found no room: in rings of sockets, between cores, or going out."""
+    told = workers.statistics()
+    lost = sum(told.causes[name] for name in ("ring_full", "not_sent"))
+    if isinstance(workers.engine, (AfPacketEngine, AfXdpEngine)):
+        lost += sum(workers.engine.statistics(core).no_place for core in range(workers.cores))
+    return lost / max(told.counts["received"], 1)
+
+
+def taken(
+    cables: Cables, sender: Sender, counters: Numbers | None, seconds: float, cores: Sequence[int] = ()
+) -> Rate:
+    """What comes to the right while a sender sends as much as ``counters`` say that is taken, or all it can.
+
+    ``counters`` (cores,) are whose threads' names begin with ``WORKER``; ``cores`` as ``Sender.running``.
+    """
+    with _watching(), sender.running(cores=cores, counters=counters) as sent:
+        go_first(alike=True)
+        time.sleep(WARM_S)
+        clocks = _clocks()
+        each = np.zeros(1, np.int64) if counters is None else counters
+        before = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        time.sleep(seconds)
+        after = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+    span, given, come = after.at - before.at, after.sent - before.sent, after.come - before.come
+    cpus = {name: (after.spent[name] - before.spent[name]) / span for name in clocks}
+    sender_cpus = cpus.pop(SENDER)
+    # What was on its way at one of both ends is no loss, and of a window nothing is lost.
+    lost = 1.0 - come / given if counters is None and given > come else 0.0
+    received = [float(one) / span for one in after.received - before.received]
+    return Rate(come / span, received, sum(cpus.values()), sender_cpus, lost)
+
+
+def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, rate: int) -> Delay:
+    """How long frames take, and in what order they come, of which so many a second are sent one by one."""
+    with (
+        _watching(),
+        _running(cables, function, setting, 1) as (_, sender),
+        Sink(cables, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
+        sender.running(rate=rate, batch=1, stamped=True) as sent,
+    ):
+        go_first()
+        time.sleep(WARM_S)
+        before, begun = sent(), time.monotonic()
+        sink.clear()
+        time.sleep(setting.seconds)
+        span = time.monotonic() - begun
+        given, come, late, more, found = (
+            sent() - before,
+            sink.taken,
+            sink.late,
+            sink.late_by_three,
+            sink.delays_us(),
+        )
+    if not come or not len(found):
+        raise NotHereError(f"none of {given} frames came through")
+    lost = max(0.0, 1.0 - come / given) if given else 0.0
+    return Delay(
+        frames_s=given / span,
+        median=float(np.median(found)),
+        p99=float(np.percentile(found, 99)),
+        late=late / come,
+        late_by_three=more / come,
+        lost=lost,
+    )
+
+
+def go_first(*, alike: bool = False) -> None:
+    """Let loops that run go before everything else: workers and a sink before a sender, or all ``alike``.
+
+    A worker that is held up by something else holds half of a flow back; a sender that is held up by workers
+    sends less than it wants. Among those that are alike each has its processor until it waits for something:
+    one that is woken for each frame does much work for it. Where this may not be done, all take turns.
+    """
+    for thread in threading.enumerate():
+        if thread.native_id is not None and thread.name.startswith((WORKER, SENDER, SINK)):
+            ahead = thread.name != SENDER and not alike
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(thread.native_id, os.SCHED_FIFO, os.sched_param(_FIRST + ahead))
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[None]:
+    """Let this thread go before even those, so that what it reads is of one moment."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIRST + 2))
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _clocks() -> dict[str, int]:
+    """The processor clock of each worker and of the sender, by thread's name."""
+    return {
+        thread.name: time.pthread_getcpuclockid(thread.ident)
+        for thread in threading.enumerate()
+        if thread.ident is not None and (thread.name.startswith(WORKER) or thread.name == SENDER)
+    }
+
+
+def _spent(clocks: dict[str, int]) -> dict[str, float]:
+    return {name: time.clock_gettime(clock) for name, clock in clocks.items()}

@@ -1,0 +1,151 @@
+"""Connections of a real TCP through a network function: iperf3 between two machines in namespaces.
+
+Not for: frames that we make (``traffic.py``). TCP is that of Linux, untuned; what it sent again and what came
+out of order is read from its counters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypedDict, cast
+
+from dios.papers.sprayer.lab.cables import RIGHT, Cables
+from dios.papers.sprayer.lab.measure import Setting
+from dios.papers.sprayer.lab.spaces import NotHereError, Space, mortal, not_started
+from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.runtime.workers import Workers, jain
+
+IPERF: Final = "iperf3"
+FLOWS_MAX: Final = 128
+"""iperf3's own bound."""
+GRACE_S: Final = 20
+
+
+class Throughput(NamedTuple):
+    """What connections carried from left to right."""
+
+    bits_s: float
+    jain: float
+    """Jain's index of what each carried."""
+    again: float
+    """The part of what the sender sent that it sent again."""
+    late: float
+    """The part of the segments at the receiver that came before others that were sent earlier."""
+    answers: float
+    """Segments that the receiver sent for each that came: half of one in order, one for each out of order."""
+
+
+class _Rate(TypedDict):
+    bits_per_second: float
+
+
+class _Stream(TypedDict):
+    receiver: _Rate
+
+
+class _End(TypedDict):
+    streams: list[_Stream]
+
+
+class _Report(TypedDict, total=False):
+    end: _End
+    error: str
+
+
+def missing() -> str:
+    """What is not installed, with the command that installs it; nothing if all is there."""
+    return (
+        "" if shutil.which(IPERF) else f"{IPERF} is not installed (on Debian or Ubuntu: apt install {IPERF})"
+    )
+
+
+def throughput(
+    cables: Cables,
+    function: NetworkFunction | None,
+    setting: Setting,
+    *,
+    settle_s: int = 1,
+    first: bool = True,
+) -> Throughput:
+    """So many connections at the same time, for whole seconds, after some that are not counted.
+
+    Workers go ``first`` on their processors, or have the priority that they have by default.
+    """
+    seconds = max(1, round(setting.seconds))
+    with cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine:
+        workers = Workers(function, engine, seed=setting.seed)
+        workers.turn(0, 0)
+        with workers, _serving(cables.right):
+            if first:
+                workers.go_first()
+            before = _counters(cables)
+            words = ["-c", RIGHT, "-P", str(setting.flows), "-t", str(seconds), "-O", str(settle_s), "-J"]
+            report = _client(cables.left, words, seconds + settle_s + GRACE_S)
+            after = _counters(cables)
+    if "end" not in report or not report["end"].get("streams"):
+        raise NotHereError(f"{IPERF}: {report.get('error', 'no result')}")
+    shares = [round(stream["receiver"]["bits_per_second"]) for stream in report["end"]["streams"]]
+    sent, again, come, late, answers = (new - old for new, old in zip(after, before, strict=True))
+    return Throughput(
+        bits_s=float(sum(shares)),
+        jain=jain(shares),
+        again=again / max(sent + again, 1),
+        late=late / max(come, 1),
+        answers=answers / max(come, 1),
+    )
+
+
+def _client(space: Space, words: list[str], limit_s: float) -> _Report:
+    try:
+        done = subprocess.run(
+            mortal(space.inside(IPERF, *words)), capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise NotHereError(f"{IPERF} did not end within {limit_s:g} s") from None
+    except OSError as error:
+        raise not_started(IPERF, error) from None
+    try:
+        return cast("_Report", json.loads(done.stdout))
+    except ValueError:
+        raise NotHereError(f"{IPERF}: {done.stderr.strip() or done.stdout.strip()[:200]}") from None
+
+
+@contextlib.contextmanager
+def _serving(space: Space) -> Iterator[None]:
+    """The server of iperf3, until the end."""
+    command = mortal(space.inside(IPERF, "-s", "--forceflush"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            said = ""
+            for line in process.stdout or ():
+                said = line
+                if "listening" in line:
+                    break
+            else:
+                raise NotHereError(f"{IPERF}: {said.strip()}; {missing()}")
+            yield
+        finally:
+            process.kill()
+
+
+def _counters(cables: Cables) -> tuple[int, int, int, int, int]:
+    """Segments of the left, and sent again; of those at the right, that had to wait there; its answers."""
+    left, right = _table(cables.left, "snmp"), _table(cables.right, "snmp")
+    waited = _table(cables.right, "netstat")["TcpExt.TCPOFOQueue"]
+    return left["Tcp.OutSegs"], left["Tcp.RetransSegs"], right["Tcp.InSegs"], waited, right["Tcp.OutSegs"]
+
+
+def _table(space: Space, name: str) -> dict[str, int]:
+    """The kernel's counters of one machine, as ``Tcp.InSegs``."""
+    lines = Path(f"/proc/{space.pid}/net/{name}").read_text().splitlines()
+    found: dict[str, int] = {}
+    for heads, numbers in zip(lines[::2], lines[1::2], strict=True):
+        kind, *names = heads.split()
+        for key, number in zip(names, numbers.split()[1:], strict=True):
+            found[f"{kind.rstrip(':')}.{key}"] = int(number)
+    return found

@@ -1,0 +1,251 @@
+"""Frames sent and taken by threads that need no Python: what measures a network function between two cables.
+
+Not for: how fast it is found to be (``measure.py``), or the loops themselves (``traffic_kernels.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.papers.sprayer.lab import traffic_kernels as kernels
+from dios.papers.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
+from dios.papers.sprayer.lab.frames import Bytes, Frames
+from dios.papers.sprayer.lab.spaces import NotHereError, Space
+from dios.sprayer.linux.packet_socket import PacketSocket, interface
+
+_SOL_PACKET: Final = 263
+_VIRTUAL_HEADER: Final = 15
+SENDER: Final = "sender"
+SINK: Final = "sink"
+"""Names of threads."""
+SPREAD: Final = 8
+BATCH: Final = 64
+WINDOW: Final = 1024
+"""Frames on their way to one core: enough to keep it busy, and half of what its ring holds."""
+LATE_MAX: Final = 256
+SINK_PLACES: Final = 4096
+PAUSE_NS: Final = 20_000
+PAUSE_SINK_NS: Final = 2_000_000
+"""Its ring holds so many frames, and the kernel tells when each came: looking more often only costs."""
+PAUSE_LONG_NS: Final = 100_000
+"""Where rings are to be kept full: a sender that looks more often takes time from what it measures."""
+WAIT_S: Final = 2.0
+
+Words = npt.NDArray[np.int64]
+_Loop = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+def made(flows: int, length: int, seed: int, *, burst: int = 1) -> Frames:
+    """Frames from the left that come to the right and are for nobody there."""
+    return Frames(flows, length, seed, target=STRANGER_LINK, source=LEFT_LINK, burst=burst)
+
+
+class _Thread:
+    """A loop in a thread; its first word ends it."""
+
+    def __init__(self, name: str, address: int, words: Words) -> None:
+        self._words: Final = words
+        self._thread: Final = threading.Thread(
+            target=_Loop(address), args=(words.ctypes.data, 0, 0), name=name
+        )
+
+    def start(self) -> None:
+        self._words[kernels.STOP] = 0
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._words[kernels.STOP] = 1
+        self._thread.join()
+
+
+def _times() -> tuple[Words, Words]:
+    """What the kernel reads as a pause, and where it writes the time."""
+    return np.array([0, PAUSE_NS], np.int64), np.zeros(2, np.int64)
+
+
+class Sender:
+    """Sends frames from the left; a context manager, open at once.
+
+    Nothing is sent before ``open_flows`` and ``running``.
+    """
+
+    def __init__(self, space: Space, frames: Frames) -> None:
+        self.frames: Final = frames
+        with space.entered():
+            try:
+                self._socket: Final = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            except OSError as error:
+                raise NotHereError(f"no packet socket: {error.strerror}; start it as root") from None
+            self._socket.bind((CABLE, 0))
+        self._socket.setsockopt(_SOL_PACKET, _VIRTUAL_HEADER, struct.pack("=i", 1))
+        self.stamps: Final = np.zeros(len(frames.messages), np.int64)
+        self._pause, self._clock = _times()
+        self._words: Final = np.zeros(kernels.SENDER_WORDS, np.int64)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def give(self, message: Bytes) -> None:
+        """Send one message, (bytes,) uint8."""
+        self._socket.send(message.data)
+
+    def open_flows(self) -> None:
+        """Send a SYN of each flow."""
+        for message in self.frames.opening:
+            self.give(message)
+
+    def cores_of(self, counters: Words) -> list[int]:
+        """On which core each flow arrives, found out by sending a message of each; -1 for more than one.
+
+        ``counters`` (cores,) say how much each core received. Nothing else may come meanwhile.
+        """
+        found = []
+        flows, burst = self.frames.flows, self.frames.burst
+        tries = 1 if burst > 1 else SPREAD
+        for flow in range(flows):
+            before = counters.copy()
+            for message in self.frames.messages[flow::flows][:tries]:
+                self.give(message)
+            late = time.monotonic() + WAIT_S
+            while (counters - before).sum() < burst:
+                if time.monotonic() > late:
+                    raise NotHereError("a frame that was sent did not come to any core")
+            cores = np.flatnonzero(counters - before)
+            found.append(int(cores[0]) if len(cores) == 1 else -1)
+        return found
+
+    def _queues(self, cores: Sequence[int], counters: Words | None) -> tuple[Words, list[Words]]:
+        """The queues of the sender, one for each core that flows are on, and what they point to."""
+        frames = self.frames
+        alone = counters is not None and cores and min(cores) >= 0
+        groups = sorted(set(cores)) if alone else [0]
+        queues, kept = np.zeros((len(groups), kernels.QUEUE_WORDS), np.int64), []
+        flow = np.arange(len(frames.messages)) % frames.flows
+        for queue, core in zip(queues, groups, strict=True):
+            order = np.flatnonzero(np.asarray(cores)[flow] == core) if alone else np.arange(len(flow))
+            vectors = np.zeros((len(order), 2), np.int64)
+            vectors[:, 0] = frames.messages.ctypes.data + order * frames.messages.shape[1]
+            vectors[:, 1] = frames.messages.shape[1]
+            messages = np.zeros((len(order), kernels.MESSAGE_BYTES // 8), np.int64)
+            messages[:, 2] = vectors.ctypes.data + 16 * np.arange(len(order))
+            messages[:, 3] = 1
+            queue[kernels.MESSAGES], queue[kernels.SIZE] = messages.ctypes.data, len(order)
+            queue[kernels.BURST] = frames.burst
+            if counters is not None:
+                mine = counters[core : core + 1] if alone else counters
+                queue[kernels.COUNTER], queue[kernels.COUNTERS] = mine.ctypes.data, len(mine)
+                queue[kernels.STRIDE], queue[kernels.BASE] = counters.strides[0], int(mine.sum())
+            kept += [vectors, messages]
+        return queues, kept
+
+    @contextlib.contextmanager
+    def running(
+        self,
+        *,
+        rate: int = 0,
+        cores: Sequence[int] = (),
+        counters: Words | None = None,
+        batch: int = BATCH,
+        stamped: bool = False,
+    ) -> Iterator[Callable[[], int]]:
+        """The sender at work; what it yields says how many frames were sent.
+
+        With a ``rate`` so many frames a second. With ``counters`` as many as are taken: each core is kept
+        busy by its flows (``cores``, from ``cores_of``), and no more are on their way than rings hold.
+        """
+        queues, kept = self._queues(cores, counters)
+        words = self._words
+        words[:] = 0
+        self._pause[1] = PAUSE_NS if rate else PAUSE_LONG_NS
+        words[kernels.SOCKET] = self._socket.fileno()
+        words[kernels.PAUSE], words[kernels.CLOCK] = self._pause.ctypes.data, self._clock.ctypes.data
+        words[kernels.QUEUES], words[kernels.QUEUES_AT] = len(queues), queues.ctypes.data
+        words[kernels.BATCH], words[kernels.RATE], words[kernels.WINDOW] = batch, rate, WINDOW
+        words[kernels.LATE_MAX] = LATE_MAX
+        words[kernels.STAMPS] = self.stamps.ctypes.data if stamped else 0
+        thread = _Thread(SENDER, kernels.functions()[0], words)
+        thread.start()
+        try:
+            yield lambda: int(queues[:, kernels.SENT].sum())
+        finally:
+            thread.stop()
+            kept.clear()
+
+
+class Sink:
+    """Takes frames on the right, with the kernel's time of each; a context manager, at work at once."""
+
+    def __init__(self, cables: Cables, sender: Sender, *, delays: int = 0) -> None:
+        frames = sender.frames
+        with cables.right.entered():
+            self._socket: Final = PacketSocket(interface(CABLE), SINK_PLACES)
+        ring = self._socket.ring()
+        self._last: Final = np.zeros(frames.flows, np.int64)
+        self._delays: Final = np.zeros(max(delays, 1), np.int64)
+        self._pause, self._clock = _times()
+        self._words: Final = np.zeros(kernels.SINK_WORDS, np.int64)
+        words = self._words
+        self._pause[1] = PAUSE_SINK_NS
+        words[kernels.PAUSE] = self._pause.ctypes.data
+        words[kernels.RING], words[kernels.PLACES] = ring.ctypes.data, len(ring)
+        words[kernels.PLACE_BYTES] = ring.shape[1]
+        words[kernels.FLOWS], words[kernels.EACH] = frames.flows, frames.each
+        words[kernels.PAYLOAD], words[kernels.LAST] = frames.payload, self._last.ctypes.data
+        words[kernels.SENT_AT] = sender.stamps.ctypes.data if delays else 0
+        words[kernels.DELAYS], words[kernels.DELAYS_SIZE] = self._delays.ctypes.data, delays
+        del ring
+        self._thread: Final = _Thread(SINK, kernels.functions()[1], words)
+        self._socket.open_up()
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.stop()
+        self._socket.close()
+
+    def clear(self) -> None:
+        """Forget what was counted until now."""
+        for word in (kernels.TAKEN, kernels.LATE, kernels.LATE_3, kernels.DELAYS_COUNT):
+            self._words[word] = 0
+
+    def wait_taken(self, count: int, limit_s: float) -> None:
+        """Wait until so many came. NotHereError if they do not."""
+        late = time.monotonic() + limit_s
+        while self.taken < count:
+            if time.monotonic() > late:
+                raise NotHereError(f"{self.taken} of {count} frames came within {limit_s:g} s")
+            time.sleep(PAUSE_NS / 1e9)
+
+    @property
+    def taken(self) -> int:
+        """Frames that came."""
+        return int(self._words[kernels.TAKEN])
+
+    @property
+    def late(self) -> int:
+        """Those that came after one that was sent later, in their flow."""
+        return int(self._words[kernels.LATE])
+
+    @property
+    def late_by_three(self) -> int:
+        """Those that came after three or more such: what makes a TCP send again."""
+        return int(self._words[kernels.LATE_3])
+
+    def delays_us(self) -> npt.NDArray[np.float64]:
+        """From each frame's sending to its coming."""
+        return self._delays[: self._words[kernels.DELAYS_COUNT]] / 1e3

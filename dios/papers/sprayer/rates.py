@@ -1,0 +1,202 @@
+"""Frames that are processed in a second: Figures 3.6a and 3.7a of the thesis.
+
+For: ``dios repro sprayer``. Not for: connections of a real TCP (``connections.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.sprayer.runs import (
+    BOTH,
+    CABLES,
+    FAMILY,
+    MEMORY,
+    NONE,
+    NOTES,
+    PARTS,
+    RSS,
+    SPRAY,
+    Fields,
+    mean,
+    middle_and_ends,
+    ratios,
+    spread,
+    times,
+)
+from dios.plotting import Lines
+
+_NIC_MPPS: Final = 10.0
+
+
+def figure_6a(fields: Fields) -> Figure:
+    """One flow, by the cycles that each packet takes."""
+    rows: list[tuple[Cell, ...]] = []
+    for place in fields.places():
+        for cycles in fields.scope.cycles:
+            pair = [fields.rates(place, steer, cycles, 1) for steer in BOTH]
+            for steer, rates in zip(BOTH, pair, strict=True):
+                found = [fields.rate(place, steer, cycles, 1, seed) for seed in fields.seeds()]
+                rows.append(
+                    (
+                        place,
+                        cycles,
+                        steer,
+                        *(float(each) / 1e3 for each in middle_and_ends(rates)),
+                        mean(ratios(rates, pair[0])),
+                        mean([each.per_cpu_s for each in found]) / 1e3,
+                        mean([each.worker_cpus for each in found]),
+                        mean([each.sender_cpus for each in found]),
+                        100 * max(each.lost for each in found),
+                    )
+                )
+    columns = ("where", "cycles", "steer", *PARTS, "x RSS", "each CPU second", "workers", "sender", "lost %")
+    sheet = Sheet("Thousand frames of 64 bytes a second; processors of workers and sender", columns, rows)
+    return Figure(
+        number="3.6a",
+        title="Figure 3.6a: processing rate of one flow",
+        seed=fields.seed,
+        quick=fields.scope.quick,
+        setting=fields.setting(),
+        sheets=(sheet,),
+        claims=tuple(_claims_6a(fields)),
+        pictures=tuple(_picture_6a(fields, place) for place in fields.places()),
+        notes=NOTES,
+        measured=True,
+        family=FAMILY,
+        options=fields.options,
+    )
+
+
+def _claims_6a(fields: Fields) -> list[Claim]:
+    most = max(fields.scope.cycles)
+    claims = []
+    for place in fields.places():
+        gain = ratios(*(fields.rates(place, steer, most, 1) for steer in (SPRAY, RSS)))
+        claims.append(
+            Claim(
+                "section 3.4, Figure 3.6a",
+                f"one flow, {most:,} cycles, {place}: spraying beside RSS",
+                f"significantly more, with 8 cores ({NONE})",
+                f"{times(gain)} with {fields.cores} cores",
+                min(gain) > 1.0,
+            )
+        )
+        quickest = [rate / 1e6 for rate in fields.rates(place, SPRAY, 0, 1)]
+        claims.append(
+            Claim(
+                "section 3.4",
+                f"spraying at 0 cycles, {place}, million frames a second",
+                f"about {_NIC_MPPS:g}, the limit of the card",
+                f"{mean(quickest):.2f}",
+                mean(quickest) >= _NIC_MPPS,
+            )
+        )
+        found = [fields.rate(place, SPRAY, most, 1, seed).each for seed in fields.seeds()]
+        least = min(min(each) / max(sum(each), 1.0) for each in found)
+        claims.append(
+            Claim(
+                "section 3.7",
+                f"one flow uses every core, {place}: the least that a core had",
+                "the entire capacity",
+                f"{least:.1%} of all",
+                least > 0.8 / fields.cores,
+            )
+        )
+    return claims
+
+
+def _picture_6a(fields: Fields, place: str) -> Lines:
+    # At 0 cycles memory is so much faster that nothing else would be seen.
+    x = [cycles for cycles in fields.scope.cycles if cycles or place != MEMORY]
+    series = {
+        steer: (x, [mean(fields.rates(place, steer, cycles, 1)) / 1e3 for cycles in x]) for steer in BOTH
+    }
+    name = "3.6a-memory" if place == MEMORY else "3.6a"
+    return Lines(
+        name, f"One flow of frames of 64 bytes, {place}", "cycles for each", "thousand a second", series
+    )
+
+
+def figure_7a(fields: Fields) -> Figure:
+    """The most cycles, by the number of flows."""
+    most = max(fields.scope.cycles)
+    rows: list[tuple[Cell, ...]] = []
+    for place in fields.places():
+        for flows in fields.scope.flows:
+            for steer in BOTH:
+                rates = fields.rates(place, steer, most, flows)
+                found = [fields.rate(place, steer, most, flows, seed) for seed in fields.seeds()]
+                cells = (float(each) / 1e3 for each in middle_and_ends(rates))
+                per_cpu = mean([each.per_cpu_s for each in found]) / 1e3
+                idle = sum(1 for rate in found for each in rate.each if each < 0.01 * rate.frames_s)
+                rows.append((place, flows, steer, *cells, per_cpu, idle / len(found)))
+    columns = ("where", "flows", "steer", *PARTS, "each CPU second", "idle cores")
+    return Figure(
+        number="3.7a",
+        title=f"Figure 3.7a: processing rate by number of flows, {most:,} cycles",
+        seed=fields.seed,
+        quick=fields.scope.quick,
+        setting=fields.setting(),
+        sheets=(Sheet("Thousand frames of 64 bytes a second", columns, rows),),
+        claims=tuple(claim for place in fields.places() for claim in _claims_7a(fields, place, most)),
+        pictures=(_picture_7a(fields, most),),
+        notes=NOTES,
+        measured=True,
+        family=FAMILY,
+        options=fields.options,
+    )
+
+
+def _claims_7a(fields: Fields, place: str, most: int) -> list[Claim]:
+    few, many = min(fields.scope.flows), max(fields.scope.flows)
+    by_flows = {
+        steer: {flows: fields.rates(place, steer, most, flows) for flows in fields.scope.flows}
+        for steer in BOTH
+    }
+    steady = spread([mean(rates) for rates in by_flows[SPRAY].values()])
+    one, other = (ratios(by_flows[RSS][flows], by_flows[SPRAY][flows]) for flows in (few, many))
+    ends = {steer: max(spread(rates) for rates in found.values()) for steer, found in by_flows.items()}
+    where = "section 3.4, Figure 3.7a"
+    return [
+        Claim(
+            where,
+            f"spraying, {place}: from the least to the most of all numbers of flows",
+            f"consistent ({NONE})",
+            f"{steady:.1%} of the mean",
+            steady < 0.1,
+        ),
+        Claim(
+            where,
+            f"RSS beside spraying, {few} flow, {place}",
+            f"considerably worse ({NONE})",
+            times(one),
+            mean(one) < 0.9,
+        ),
+        Claim(
+            where,
+            f"RSS beside spraying, {many} flows, {place}",
+            f"similar ({NONE})",
+            times(other),
+            0.9 < mean(other) < 1.1,
+        ),
+        Claim(
+            where,
+            f"from the least to the most of seeds, {place}",
+            f"more with RSS ({NONE})",
+            f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
+            ends[RSS] > ends[SPRAY],
+        ),
+    ]
+
+
+def _picture_7a(fields: Fields, most: int) -> Lines:
+    place = CABLES if fields.cables else MEMORY
+    x = fields.scope.flows
+    series = {}
+    for steer in BOTH:
+        found = [fields.rates(place, steer, most, flows) for flows in x]
+        for name, of in (("mean", mean), ("least", min), ("most", max)):
+            series[f"{steer}, {name}"] = (x, [of(rates) / 1e3 for rates in found])
+    return Lines("3.7a", f"{most:,} cycles, {place}", "flows", "thousand a second", series, log_x=True)

@@ -1,0 +1,156 @@
+"""Boxes, lines and points as pictures: data says what to draw; matplotlib (extra ``plots``) draws.
+
+For: the figures of experiments (``repro``) and of single simulations. Not for: numbers, which stand in tables
+(``dios.papers.figures``) whether or not one can draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dios.errors import Code, DiosError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INSTALL: Final = "pip install 'dios[plots]'"
+_WIDTH: Final = 7.0
+_HEIGHT: Final = 3.2
+_DPI: Final = 90
+"""Small files: the pictures stand in the repository."""
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Numbers: TypeAlias = Sequence[float] | Floats
+
+
+class Boxes(NamedTuple):
+    """A box for each group and series: 25th to 75th percentile, whiskers from the 1st to the 99th."""
+
+    name: str
+    title: str
+    y: str
+    groups: Mapping[str, Mapping[str, Numbers]]
+    """Values by group (along the x axis) and series (colour)."""
+    log: bool = False
+
+
+class Lines(NamedTuple):
+    """Curves."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, tuple[Numbers, Numbers]]
+    log_x: bool = False
+
+
+class Dots(NamedTuple):
+    """Points, and the diagonal on which both numbers are equal."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, tuple[Numbers, Numbers, Numbers]]
+    """x, y, and how large each point is (1: small)."""
+
+
+Picture = Boxes | Lines | Dots
+
+
+def distribution(values: Numbers) -> tuple[Floats, Floats]:
+    """A cumulative distribution as a curve: values, and the share of values up to each."""
+    ordered = np.sort(np.asarray(values, np.float64))
+    return ordered, np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there."""
+    try:
+        import_module("matplotlib")
+    except ImportError:
+        return False
+    return True
+
+
+class MissingPlotsError(DiosError):
+    """Pictures were asked for and matplotlib is not installed."""
+
+    code: ClassVar[Code] = Code.ENOSYS
+
+
+def need_plots() -> None:
+    """Raises MissingPlotsError where nothing can be drawn: before hours of simulation, not after."""
+    if not can_draw():
+        raise MissingPlotsError(f"pictures need matplotlib, which is not installed: {INSTALL}")
+
+
+def draw(picture: Picture, path: Path) -> None:
+    """Write a picture as PNG; ``can_draw`` says whether that is possible."""
+    # Late: an optional extra that takes a second to load.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - see above
+    from matplotlib.figure import Figure  # noqa: PLC0415 - the same
+
+    canvas = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.add_subplot()
+    if isinstance(picture, Boxes):
+        _boxes(axes, picture)
+    elif isinstance(picture, Dots):
+        _dots(axes, picture)
+    else:
+        _lines(axes, picture)
+    axes.set_title(picture.title, fontsize=9)
+    axes.set_ylabel(picture.y, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.grid(visible=True, axis="y", alpha=0.3)
+    # Without a date and a version in it the same data gives the same file.
+    canvas.savefig(path, dpi=_DPI, metadata={"Software": None})
+
+
+def _boxes(axes: Axes, picture: Boxes) -> None:
+    series = list(dict.fromkeys(name for group in picture.groups.values() for name in group))
+    width = 0.8 / max(len(series), 1)
+    for at, name in enumerate(series):
+        places = [x - 0.4 + (at + 0.5) * width for x in range(len(picture.groups))]
+        values = [np.asarray(group.get(name, ())) for group in picture.groups.values()]
+        shown = axes.boxplot(
+            values, positions=places, widths=0.85 * width, whis=(1, 99), sym="", patch_artist=True
+        )
+        colour = f"C{at}"
+        for box in shown["boxes"]:
+            box.set(facecolor=colour, alpha=0.6, linewidth=0.6)
+        for part in (*shown["whiskers"], *shown["caps"], *shown["medians"]):
+            part.set(color="black", linewidth=0.7)
+        axes.plot([], [], color=colour, label=name, linewidth=5, alpha=0.6)
+        tops = [(x, each.max()) for x, each in zip(places, values, strict=True) if len(each)]
+        axes.plot([x for x, _ in tops], [y for _, y in tops], "*", color=colour, markersize=3)
+    axes.set_xticks(range(len(picture.groups)), list(picture.groups))
+    if picture.log:
+        axes.set_yscale("symlog", linthresh=1)
+    axes.legend(fontsize=7)
+
+
+def _dots(axes: Axes, picture: Dots) -> None:
+    for name, (x, y, size) in picture.series.items():
+        axes.scatter(np.asarray(x), np.asarray(y), s=4 * np.asarray(size), alpha=0.4, label=name)
+    axes.axline((0, 0), slope=1, color="black", linewidth=0.7)
+    axes.set_xlabel(picture.x, fontsize=8)
+    axes.legend(fontsize=7)
+
+
+def _lines(axes: Axes, picture: Lines) -> None:
+    for name, (x, y) in picture.series.items():
+        axes.plot(np.asarray(x), np.asarray(y), label=name, linewidth=1.0)
+    axes.set_xlabel(picture.x, fontsize=8)
+    if picture.log_x:
+        axes.set_xscale("log")
+    if picture.series:
+        axes.legend(fontsize=7)

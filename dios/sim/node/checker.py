@@ -1,0 +1,141 @@
+"""Compares what the node has with what it vouched for.
+
+Not for: what happens between two looks; each answer is judged when it comes (``dios.sim.node.workload``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from dios.errors import DamagedError
+from dios.ids import Name, ObjectId
+from dios.sim.disk.device import Device
+from dios.sim.disk.faults import Fault
+from dios.sim.disk.model_store import ModelStore
+from dios.sim.node.contents import known
+from dios.sim.node.host import SimHost
+from dios.sim.node.workload import Memory, Promise
+from dios.wire.types import ObjectType
+
+
+class BrokenPromiseError(AssertionError):
+    """The node lost, tore or invented something it had vouched for."""
+
+
+class Checker:
+    """One run's judge. ``damaged`` counts the objects whose bytes a flipped bit has spoilt."""
+
+    def __init__(self, memory: Memory, device: Device) -> None:
+        self._memory: Final = memory
+        self._device: Final = device
+        self._strangers: Final[set[Name]] = set()
+        self._spoilt: Final[set[Name | ObjectId]] = set()
+        self._place = "the start"
+
+    @property
+    def damaged(self) -> int:
+        """How many objects were found damaged."""
+        return len(self._spoilt)
+
+    def broken(self, what: str) -> BrokenPromiseError:
+        """The error to raise."""
+        return BrokenPromiseError(f"{self._place}: {what}")
+
+    # -- after a start ------------------------------------------------------------------------------
+    def check_after_start(self, host: SimHost, store: ModelStore, *, place: str) -> None:
+        """Nothing acknowledged is lost, nothing is torn or invented, what is damaged is said to be."""
+        self._place = place
+        with self._device.at_rest():
+            found = self._found(host, store)
+            left_out = {self._key(target) for target, record in store.records().items() if record is None}
+            for name, promise in self._memory.promises.items():
+                self._check_promise(name, promise, found, left_out)
+            self._check_strangers(found)
+        self._memory.creating.clear()
+
+    def _found(self, host: SimHost, store: ModelStore) -> dict[Name, bytes | None]:
+        """The value of every durable blob with a name; None for one that is refused as damaged."""
+        found: dict[Name, bytes | None] = {}
+        for target in host.core.state.objects.values():
+            if target.name is None or target.type is not ObjectType.DURABLE_BLOB:
+                continue
+            try:
+                value = known(store.content, target.id)
+            except DamagedError:
+                found[target.name] = None
+                self._spoil(self._key(target.id))
+                continue
+            found[target.name] = value
+            if target.size != len(value):
+                raise self.broken(f"an object of {target.size} bytes has {len(value)}")
+        return found
+
+    def _spoil(self, key: Name | ObjectId) -> None:
+        self._spoilt.add(key)
+        flips = self._device.faults[Fault.FLIP]
+        if len(self._spoilt) > flips:
+            raise self.broken(f"{len(self._spoilt)} objects are damaged by {flips} flipped bits")
+
+    def _key(self, target: ObjectId) -> Name | ObjectId:
+        return self._memory.named.get(target, target)
+
+    def _check_promise(
+        self,
+        name: Name,
+        promise: Promise,
+        found: dict[Name, bytes | None],
+        left_out: set[Name | ObjectId],
+    ) -> None:
+        value = found.get(name)
+        if name in found and value is None:
+            return  # damaged and refused: what it was stays promised until it is written again
+        if name in left_out:
+            self._spoil(name)
+        elif value != promise.acknowledged and value not in promise.possible:
+            raise self.broken(
+                f"found {value!r}, acknowledged was {promise.acknowledged!r}, possible {promise.possible!r}"
+            )
+        promise.acknowledged, promise.possible = value, []
+
+    def _check_strangers(self, found: dict[Name, bytes | None]) -> None:
+        """What nobody was told of must be the work of a creation that nobody was answered."""
+        left = Counter(self._memory.creating)
+        for name, value in found.items():
+            if name in self._memory.promises or name in self._strangers:
+                continue
+            self._strangers.add(name)
+            if value is None:
+                continue
+            left[value] -= 1
+            if left[value] < 0:
+                raise self.broken(f"{value!r} was invented: nobody had asked to create it")
+
+    # -- between two steps --------------------------------------------------------------------------
+    def agree(self, host: SimHost, store: ModelStore) -> None:
+        """With nothing on its way to the disk, core, host and store have the same objects and bytes."""
+        with self._device.at_rest():
+            stored = store.records()
+            recorded = {
+                target.id: target.recorded
+                for target in host.core.state.objects.values()
+                if target.recorded is not None
+            }
+            for target in stored.keys() | recorded.keys():
+                if stored.get(target, ...) is None:
+                    self._spoil(self._key(target))
+                elif stored.get(target) != recorded.get(target):
+                    raise self.broken(
+                        f"the store has {stored.get(target)!r}, the core {recorded.get(target)!r}"
+                    )
+            for target in host.contents.stored & host.contents.at_hand.keys() & recorded.keys():
+                self._compare(host, store, target)
+
+    def _compare(self, host: SimHost, store: ModelStore, target: ObjectId) -> None:
+        try:
+            value = known(store.content, target)
+        except DamagedError:
+            self._spoil(self._key(target))
+            return
+        if value != host.contents.at_hand[target]:
+            raise self.broken(f"the store has {value!r}, the host {host.contents.at_hand[target]!r}")

@@ -1,0 +1,284 @@
+"""A host of the core in virtual time: bytes instead of memory, a list instead of sockets.
+
+Not for: speed or sandboxing. It follows ``dios.core.effects`` to the letter, so that what it tells a
+client is what the real host would; what a refused change leaves of its step is as in
+``dios.host.loop.effector``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Final, NamedTuple
+
+from blake3 import blake3
+from msgspec import msgpack
+
+from dios.core import effects, events
+from dios.core.calls.dispatch import carried_bytes
+from dios.core.effects import Outcome
+from dios.core.machine import Core
+from dios.core.model.invariants import check
+from dios.core.remote.peers import Here
+from dios.errors import DiosError
+from dios.host.loop import effect_kinds
+from dios.host.loop.commit_results import settle
+from dios.ids import BufferId, ObjectId, PayloadId, Principal, TaskId, Ticket
+from dios.sim.node.contents import SimContents, read_whole
+from dios.store.protocol import Change, Drop, InlinePayload, Put, Store
+from dios.wire import messages
+from dios.wire.types import Cause
+
+NODE_OWNER: Final = Principal("uid:1000")
+
+
+class Job(NamedTuple):
+    """One ticket's changes; with ``error`` it fails in its place, without being tried."""
+
+    ticket: Ticket
+    changes: list[Change]
+    error: DiosError | None
+
+
+class SimHost:
+    """One node's life from start to crash.
+
+    ``reply`` is called with task, sequence number, result and the bytes that came with it;
+    ``read`` gives a content that the store holds. Raises what a store's ``recover`` raises.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        store: Store,
+        reply: Callable[[TaskId, int, messages.AnyResult, bytes | None], None],
+        trace: blake3,
+        *,
+        now: int,
+        read: Callable[[ObjectId], bytes] | None = None,
+        here: Here = Here(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self._store: Final = store
+        self._reply: Final = reply
+        self._trace: Final = trace
+        self.core: Final = Core(rng.randbytes, NODE_OWNER, here=here)
+        self.buffers: dict[BufferId, bytes] = {}
+        self.contents: Final = SimContents(read or partial(read_whole, store), self.buffers)
+        self.spawned: list[TaskId] = []
+        self.killed: list[TaskId] = []
+        self.now = now
+        self.deadline: int | None = None
+        self._next_payload = 1
+        self._queue: deque[Job] = deque()
+        self._held: list[tuple[Ticket, list[effects.Effect]]] = []
+        self._posted: deque[events.Event] = deque()
+        self._durable = self._issued = self._tangled = Ticket(0)
+        records = tuple(store.recover())
+        self.contents.recovered(record.object for record in records)
+        self.step(events.Recovered(now, records))
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits for the disk."""
+        return not (self._queue or self._held)
+
+    # -- events in ---------------------------------------------------------------------------------
+    def step(self, event: events.Event) -> None:
+        """One step of the core, its invariants, and its outcome; then the events that this made."""
+        self._step(event)
+        self._drain()
+
+    def _step(self, event: events.Event) -> None:
+        self._trace.update(msgpack.encode(event))
+        outcome = self.core.step(event)
+        self._check(event, outcome)
+        self._trace.update(msgpack.encode(outcome))
+        self._carry_out(outcome)
+
+    def _check(self, event: events.Event, outcome: Outcome) -> None:
+        del event, outcome
+        check(self.core.state)
+
+    def call(self, task: TaskId, seq: int, call: messages.AnyCall) -> None:
+        """A task's frame arrived."""
+        first = PayloadId(self._next_payload)
+        self._keep(call)
+        self.step(events.Called(self.now, task, seq, call, first))
+
+    def _keep(self, call: messages.AnyCall) -> None:
+        for part in call.calls if isinstance(call, messages.Vector) else (call,):
+            data = None if isinstance(part, messages.Hello) else carried_bytes(part)
+            if data is not None:
+                self.contents.payloads[PayloadId(self._next_payload)] = data
+                self._next_payload += 1
+
+    def advance(self, nanoseconds: int) -> None:
+        """Let time pass; a deadline on the way is kept."""
+        self.now += nanoseconds
+        if self.deadline is not None and self.now >= self.deadline:
+            self.step(events.TimerFired(self.now))
+
+    # -- the disk ----------------------------------------------------------------------------------
+    def sync(self, jobs: int = 1) -> None:
+        """The oldest jobs become durable together; where one is refused, so is all that was issued since."""
+        batch = [self._queue.popleft() for _ in range(min(jobs, len(self._queue)))]
+        for result in settle(batch, self._apply):
+            if result.error is None:
+                ready = self._no_longer_held(result.last)
+                self.step(events.Persisted(self.now, result.last))
+                for _, after in ready:
+                    self._run(after)
+            else:
+                self._fail(result.first, result.error)
+        self._drain()
+
+    def _apply(self, jobs: Sequence[Job]) -> DiosError | None:
+        refused = next((job.error for job in jobs if job.error is not None), None)
+        if refused is not None:
+            return refused
+        try:
+            self._store.apply([change for job in jobs for change in job.changes])
+        except DiosError as error:
+            return error
+        return None
+
+    def _fail(self, first: Ticket, error: DiosError) -> None:
+        last = self._issued
+        self._queue.clear()
+        ready = self._no_longer_held(last)
+        self._step(events.PersistFailed(self.now, first, last, int(error.code), error.message))
+        failure = messages.Failure(int(error.code), error.message, error.fingerprint)
+        for ticket, after in ready:
+            if ticket < first:
+                self._run(after)
+            else:
+                self._run_failed(after, failure)
+
+    def _no_longer_held(self, last: Ticket) -> list[tuple[Ticket, list[effects.Effect]]]:
+        self._durable = max(self._durable, last)
+        ready = [held for held in self._held if held[0] <= last]
+        self._held = [held for held in self._held if held[0] > last]
+        return ready
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        self.deadline = outcome.deadline
+        if outcome.persist:
+            self._issued = outcome.ticket
+            self._queue.append(self._job(outcome))
+        wait = outcome.wait_for
+        if self._tangled > self._durable and effect_kinds.touches_contents(outcome.after):
+            wait = max(wait, self._tangled)
+        if wait > self._durable:
+            self._held.append((wait, outcome.after))
+            if wait > outcome.wait_for or effect_kinds.tangles(outcome.after):
+                self._tangled = max(self._tangled, wait)
+        else:
+            self._run(outcome.after)
+
+    def _job(self, outcome: Outcome) -> Job:
+        changes: list[Change] = []
+        error: DiosError | None = None
+        for operation in outcome.persist:
+            if isinstance(operation, effects.DropObject):
+                changes.append(Drop(operation.object))
+            elif isinstance(operation, effects.AppendLog) or operation.source is None:
+                changes.append(Put(operation.record))
+            else:
+                try:
+                    content = self.contents.stage(operation.record.object, operation.source)
+                    changes.append(Put(operation.record, InlinePayload(content)))
+                except DiosError as unreadable:
+                    error = unreadable
+        return Job(outcome.ticket, changes, error)
+
+    def _drain(self) -> None:
+        while self._posted:
+            self._step(self._posted.popleft())
+
+    # -- effects out -------------------------------------------------------------------------------
+    def _run(self, after: list[effects.Effect]) -> None:
+        for place, effect in enumerate(after):
+            try:
+                self._one(effect)
+            except DiosError as error:
+                failure = messages.Failure(int(error.code), error.message, error.fingerprint)
+                if not self._refused(effect, failure):
+                    self._run_failed(after[place + 1 :], failure, content_lost=False)
+                    return
+
+    def _refused(self, effect: effects.Effect, failure: messages.Failure) -> bool:
+        """Tell whoever waits; False when the rest of the step must fail with it."""
+        if isinstance(effect, effect_kinds.ANSWERS):
+            self._reply(effect.task, effect.seq, failure, None)
+        if isinstance(effect, effects.AnswerRead | effects.AnswerWrite):
+            self._posted.append(
+                events.EffectFailed(
+                    self.now,
+                    effect.task,
+                    effect.result.buffer,
+                    effect.object,
+                    failure.code,
+                    failure.message,
+                )
+            )
+        return not isinstance(effect, effects.ApplyWrite | effects.DuplicateContent)
+
+    def _run_failed(
+        self, after: list[effects.Effect], failure: messages.Failure, *, content_lost: bool = True
+    ) -> None:
+        """What is left of a step whose changes were refused: free, and refuse.
+
+        ``content_lost`` says that the durable writes among the effects did not take place.
+        """
+        for effect in after:
+            if isinstance(effect, effect_kinds.ANSWERS):
+                self._reply(effect.task, effect.seq, failure, None)
+            elif isinstance(effect, effect_kinds.DONE_EVEN_IN_FAILURE):
+                self._one(effect)
+            elif isinstance(effect, effects.Spawn):
+                self._posted.append(
+                    events.TaskEnded(self.now, effect.task, Cause.SPAWN, detail=failure.message)
+                )
+            else:
+                self.contents.fail(effect, lost=content_lost)
+
+    def _one(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Answer():
+                self._reply(effect.task, effect.seq, effect.result, None)
+            case effects.AnswerRead():
+                content = self.contents.current(effect.object)
+                data = content[effect.offset : effect.offset + effect.length]
+                if effect.result.buffer:
+                    self.buffers[BufferId(effect.result.buffer)] = data
+                self._reply(effect.task, effect.seq, effect.result, data)
+            case effects.AnswerWrite():
+                self._prepare(effect)
+                self._reply(effect.task, effect.seq, effect.result, None)
+            case effects.AnswerBytes():
+                self._reply(effect.task, effect.seq, effect.result, effect.data)
+            case effects.AnswerConsole():
+                self._reply(effect.task, effect.seq, effect.result, bytes(effect.result.size))
+            case effects.AnswerVector():
+                self._run(list(effect.parts))
+            case effects.AnswerAttach():
+                self._reply(effect.task, effect.seq, messages.Attached(effect.ring_bytes), None)
+            case effects.ApplyWrite() | effects.DuplicateContent() | effects.DiscardContent():
+                self.contents.change(effect)
+            case effects.CloseBuffer():
+                self.buffers.pop(effect.buffer, None)
+            case effects.Spawn():
+                self.spawned.append(effect.task)
+            case effects.Kill():
+                self.killed.append(effect.task)
+            case _:
+                pass  # pages, audit and process control leave nothing to check here
+
+    def _prepare(self, effect: effects.AnswerWrite) -> None:
+        buffer = BufferId(effect.result.buffer)
+        if effect.blank and effect.reuse and buffer in self.buffers:
+            return
+        old = b"" if effect.blank else self.contents.current(effect.object)
+        self.buffers[buffer] = old[effect.offset : effect.offset + effect.length].ljust(effect.length, b"\0")

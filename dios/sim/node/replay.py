@@ -1,0 +1,76 @@
+"""Replay of a recorded node: the same events and entropy through a fresh core give the same outcomes.
+
+Not for: making records, which the host does (``dios.host.loop.recorder``). One frame is a 4-byte
+little-endian
+length and a MessagePack ``Recorded``; the first has the node's owner and mode.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+from msgspec import Struct, msgpack
+
+from dios.core.events import Event
+from dios.core.machine import Core
+from dios.core.model.invariants import check
+from dios.core.recording import Recorded, RecordingHeader
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+class Replayed(Struct, frozen=True):
+    """How many events were replayed, and the first whose outcome differed (None: all the same)."""
+
+    events: int
+    first_difference: int | None
+
+
+def replay(path: Path) -> Replayed:
+    """Run a recording through a fresh core, checking invariants and every outcome's digest."""
+    frames = _frames(path.read_bytes())
+    header = msgpack.decode(next(frames), type=RecordingHeader)
+    entropy = bytearray()
+
+    def draw(size: int) -> bytes:
+        if len(entropy) < size:
+            raise ValueError("the replay draws more entropy than was recorded")
+        drawn = bytes(entropy[:size])
+        del entropy[:size]
+        return drawn
+
+    core = Core(
+        draw,
+        header.owner,
+        restricted=header.restricted,
+        defaults=header.defaults,
+        here=header.here,
+        forgotten=header.forgotten,
+    )
+    count = 0
+    for frame in frames:
+        recorded = msgpack.decode(frame, type=Recorded)
+        entropy[:] = recorded.entropy
+        event: Event = recorded.event
+        outcome = core.step(event)
+        check(core.state)
+        if blake3(msgpack.encode(outcome)).digest() != recorded.digest or entropy:
+            return Replayed(count, count)
+        count += 1
+    return Replayed(count, None)
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    """Whole frames only: a recording may end in the middle of one, where its node was killed."""
+    start = 0
+    while start + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size
+        if start + length > len(data):
+            return
+        yield data[start : start + length]
+        start += length

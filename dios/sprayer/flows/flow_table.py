@@ -1,0 +1,413 @@
+"""Tables of flows: one for each core, which alone writes it, and which all read without a lock.
+
+For: handlers, whose ``flows`` this is (thesis section 3.2.4, Table 3.2). Not for: when packets meet handlers.
+
+A table is open addressing of a fixed size. Each place has a word: 32 bits of the hash (or EMPTY, or GONE)
+above a version that is odd while its owner writes there. A reader copies the entry between two looks at the
+word, and so never sees half of a change; the copy is its own, and changing it changes nothing. An owner
+changes an entry in a place of its own too; it is shown to the others at the owner's next call here, or when
+its batch is done.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from dios.compiled import borrowing, folded
+from dios.limits import (
+    SPRAYER_ENTRY_BYTES_MAX,
+    SPRAYER_FLOWS_MAX,
+    SPRAYER_LOOKS_MAX,
+    SPRAYER_PROBES_MAX,
+)
+from dios.sprayer.compile.intrinsics import fence, load_acquire, natural, prefetch, store_release, whole
+from dios.sprayer.compile.tuple_methods import give_methods
+from dios.sprayer.flows.five_tuple import core_of_hash, get_five_tuple, hash_flow
+from dios.sprayer.packets.packet import Batch, Entries, Flow, Kept
+
+Words = npt.NDArray[np.uint64]
+Table = npt.NDArray[np.void]
+
+EMPTY: Final = natural(0)
+GONE: Final = natural(1)
+_32: Final = natural(32)
+_VERSION: Final = natural(0xFFFFFFFF)
+_ODD: Final = natural(1)
+
+COPIES: Final = 8
+"""So many entries that calls returned stay as they are."""
+
+# What the books of a core's table count.
+HELD: Final = 0
+FULL: Final = 1
+FOREIGN: Final = 2
+BUSY: Final = 3
+EXPIRED: Final = 4
+PENDING: Final = 5
+"""The place that was changed and is not shown yet, or -1."""
+PENDING_WORD: Final = 6
+NEXT_COPY: Final = 7
+LOOKED: Final = 8
+"""Where looking for flows that are over goes on."""
+BOOKS: Final = 16
+
+
+class Flows(NamedTuple):
+    """The tables of all cores as one of them sees them."""
+
+    core: int
+    """This one, from 0."""
+    cores: int
+    now: int
+    """Seconds."""
+    flows_max: int
+    """So many flows are kept by each core at most."""
+    idle: int
+    """Seconds without a packet after which a flow is over."""
+    seed: Words
+    """(1,) that of the hash."""
+    words: Words
+    """(cores * places,) hash and version of each place."""
+    table: Table
+    """(cores * places,) five-tuples and entries."""
+    seen: npt.NDArray[np.uint32]
+    """(cores * cores * places,) when a core saw a packet of a flow: by that core, then by place."""
+    copies: Entries
+    """(COPIES + 1,) entries for this core: the first is being changed, the last is nothing."""
+    books: npt.NDArray[np.int64]
+    """(BOOKS,)"""
+    entries: Entries
+    """(batch,) what ``get_flows`` found."""
+    found: npt.NDArray[np.uint8]
+    """(batch,) whether it did."""
+    journal: Words
+    """(J,) for tests: how many changes there were, and the hashes of their flows."""
+
+    def designated_core(self, flow: Flow) -> int:
+        """The core that keeps a flow and its reverse."""
+        return core_of_hash(hash_flow(flow, self.seed[0]), self.cores)
+
+    def get_flow(self, flow: Flow) -> Kept | None:
+        """What its designated core keeps of a flow, in a copy that the caller may keep for a few calls."""
+        self.show()
+        hashed = hash_flow(flow, self.seed[0])
+        place = _find(self, flow, hashed, core_of_hash(hashed, self.cores))
+        if place < 0:
+            return None
+        return self.copies[self.books[NEXT_COPY]]
+
+    def get_flows(self, batch: Batch) -> None:
+        """``get_flow`` for each packet of a batch: ``flows.found[i]`` and ``flows.entries[i]``."""
+        self.show()
+        places = natural(self.words.size // self.cores - 1)
+        for i in range(len(batch)):
+            core = core_of_hash(batch[i].hash, self.cores)
+            home = core * (self.words.size // self.cores) + whole(batch[i].hash & places)
+            prefetch(self.table.ctypes.data + home * self.table.itemsize)
+        for i in range(len(batch)):
+            hashed = batch[i].hash
+            place = _find(self, get_five_tuple(batch[i]), hashed, core_of_hash(hashed, self.cores))
+            self.found[i] = place >= 0
+            if place >= 0:
+                self.entries[i] = self.copies[self.books[NEXT_COPY]]
+
+    def get_local_flow(self, flow: Flow) -> Kept | None:
+        """What this core keeps of a flow, to be changed until the next call of ``flows``."""
+        self.show()
+        hashed = hash_flow(flow, self.seed[0])
+        if core_of_hash(hashed, self.cores) != self.core:
+            self.books[FOREIGN] += 1
+            return None
+        place = _find(self, flow, hashed, self.core)
+        if place < 0:
+            return None
+        self.copies[0] = self.table[place].entry
+        self.books[PENDING] = place
+        self.books[PENDING_WORD] = whole(_name(hashed))
+        return self.copies[0]
+
+    def insert_local_flow(self, flow: Flow) -> Kept | None:
+        """A new entry of zeros (or what there is), to be changed until the next call of ``flows``.
+
+        None if there is no room, or if another core is the designated one; both are counted.
+        """
+        there = self.get_local_flow(flow)
+        if there is not None:
+            return there
+        hashed = hash_flow(flow, self.seed[0])
+        if core_of_hash(hashed, self.cores) != self.core:
+            return None
+        place = whole(-1)
+        if self.books[HELD] < self.flows_max:
+            place = _free(self, hashed)
+        if place < 0:
+            self.books[FULL] += 1
+            return None
+        word = self.words[place]
+        store_release(self.words, place, word | _ODD)
+        fence()
+        row = self.table[place]
+        row.source_high, row.source_low = flow.source_high, flow.source_low
+        row.target_high, row.target_low = flow.target_high, flow.target_low
+        row.source_port, row.target_port, row.protocol = flow.source_port, flow.target_port, flow.protocol
+        row.idle = self.idle
+        self.seen[self.core * self.words.size + place] = self.now
+        self.copies[0] = self.copies[COPIES]
+        self.books[HELD] += 1
+        self.books[PENDING] = place
+        self.books[PENDING_WORD] = whole(_name(hashed))
+        return self.copies[0]
+
+    def remove_local_flow(self, flow: Flow) -> bool:
+        """Forget a flow; whether this core kept it."""
+        self.show()
+        hashed = hash_flow(flow, self.seed[0])
+        if core_of_hash(hashed, self.cores) != self.core:
+            self.books[FOREIGN] += 1
+            return False
+        place = _find(self, flow, hashed, self.core)
+        if place < 0:
+            return False
+        _remove(self, place)
+        return True
+
+    def expire_after(self, flow: Flow, seconds: int) -> bool:
+        """Let a flow of this core be over after so many seconds without a packet; whether it is kept."""
+        if self.get_local_flow(flow) is None:
+            return False
+        # Only the owner reads it, so nobody can see half of it.
+        self.table[self.books[PENDING]].idle = seconds
+        self.books[PENDING] = -1
+        return True
+
+    def holds(self, flow: Flow) -> bool:
+        """Whether this core keeps a flow, over or not; it does not count as a look at it."""
+        self.show()
+        return _own_place(self, flow) >= 0
+
+    def still_seen(self, flow: Flow) -> bool:
+        """Whether this core keeps a flow that is not over; it does not count as a look at it."""
+        self.show()
+        place = _own_place(self, flow)
+        return place >= 0 and not _is_over(self, place)
+
+    def keep(self, flow: Flow) -> None:
+        """Count a flow as seen now."""
+        self.get_flow(flow)
+
+    def look_for_expired(self) -> int:
+        """Look at one more place of this core's table: the place, if its flow is over; otherwise -1."""
+        places = self.words.size // self.cores
+        at = self.books[LOOKED]
+        self.books[LOOKED] = (at + 1) & (places - 1)
+        place = self.core * places + at
+        if self.words[place] >> _32 <= GONE:
+            return whole(-1)
+        if not _is_over(self, place):
+            return whole(-1)
+        self.books[EXPIRED] += 1
+        self.copies[0] = self.table[place].entry
+        return int(place)
+
+    def flow_at(self, place: int) -> Flow:
+        """The flow of a place that is in use."""
+        row = self.table[place]
+        return Flow(
+            row.source_high,
+            row.source_low,
+            row.target_high,
+            row.target_low,
+            natural(row.source_port),
+            natural(row.target_port),
+            natural(row.protocol),
+        )
+
+    def show(self) -> None:
+        """Let the others see what was changed last."""
+        place = self.books[PENDING]
+        if place < 0:
+            return
+        version = (self.words[place] | _ODD) & _VERSION
+        store_release(self.words, place, (self.words[place] & ~_VERSION) | version)
+        fence()
+        self.table[place].entry = self.copies[0]
+        name = natural(self.books[PENDING_WORD])
+        store_release(self.words, place, (name << _32) | ((version + _ODD) & _VERSION))
+        self.books[PENDING] = -1
+        _note(self, place)
+
+
+@folded
+def _name(hashed: int) -> int:
+    """What of a hash stands in a word: neither EMPTY nor GONE."""
+    return (hashed >> _32) | natural(2)
+
+
+@folded
+def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
+    """The place of a flow in a core's table, or -1; its entry is copied then, and marked as seen."""
+    places = flows.words.size // flows.cores
+    base, name = core * places, _name(hashed)
+    at = whole(hashed & natural(places - 1))
+    for _ in range(SPRAYER_PROBES_MAX):
+        for look in range(SPRAYER_LOOKS_MAX):
+            word = load_acquire(flows.words, base + at)
+            if word >> _32 == EMPTY:
+                return -1
+            if word >> _32 != name:
+                break
+            if word & _ODD:
+                flows.books[BUSY] += whole(look == 0)
+                continue
+            mine = _is(flows.table[base + at], flow)
+            if mine:
+                copy = flows.books[NEXT_COPY] % (COPIES - 1) + 1
+                flows.books[NEXT_COPY] = copy
+                flows.copies[copy] = flows.table[base + at].entry
+            fence()
+            if load_acquire(flows.words, base + at) != word:
+                continue
+            if mine:
+                flows.seen[flows.core * flows.words.size + base + at] = flows.now
+                return base + at
+            break
+        at = (at + 1) & (places - 1)
+    return -1
+
+
+@folded
+def _is(row: Flow, flow: Flow) -> bool:
+    # One branch for all of it: parts of flows are rarely the same by chance.
+    different = (row.source_low ^ flow.source_low) | (row.target_low ^ flow.target_low)
+    different |= (row.source_high ^ flow.source_high) | (row.target_high ^ flow.target_high)
+    different |= natural(row.source_port) ^ flow.source_port
+    different |= natural(row.target_port) ^ flow.target_port
+    return bool(different == EMPTY and natural(row.protocol) == flow.protocol)
+
+
+@borrowing
+def _place_after(flows: Flows, hashed: int, steps: int) -> int:
+    """A place where a flow of this core with that hash may be."""
+    places = flows.words.size // flows.cores
+    return flows.core * places + ((whole(hashed & natural(places - 1)) + steps) & (places - 1))
+
+
+@borrowing
+def _own_place(flows: Flows, flow: Flow) -> int:
+    """The place of a flow that this core keeps, or -1."""
+    hashed = hash_flow(flow, flows.seed[0])
+    if core_of_hash(hashed, flows.cores) != flows.core:
+        return whole(-1)
+    for at in range(SPRAYER_PROBES_MAX):
+        place = _place_after(flows, hashed, at)
+        name = flows.words[place] >> _32
+        if name == EMPTY:
+            break
+        if name == _name(hashed) and _is(flows.table[place], flow):
+            return place
+    return whole(-1)
+
+
+@borrowing
+def _is_over(flows: Flows, place: int) -> bool:
+    """Whether no core saw the flow of a place for longer than it may be idle."""
+    last = whole(0)
+    for core in range(flows.cores):
+        last = max(last, whole(flows.seen[core * flows.words.size + place]))
+    return flows.now - last > whole(flows.table[place].idle)
+
+
+@borrowing
+def _free(flows: Flows, hashed: int) -> int:
+    """A free place for a hash in this core's own table, or -1."""
+    for at in range(SPRAYER_PROBES_MAX):
+        place = _place_after(flows, hashed, at)
+        if flows.words[place] >> _32 <= GONE:
+            return place
+    return -1
+
+
+@borrowing
+def _remove(flows: Flows, place: int) -> None:
+    """Free a place of this core's own; one that no search has to pass becomes empty, and those before it."""
+    places = flows.words.size // flows.cores
+    base = flows.core * places
+    _note(flows, place)
+    flows.books[HELD] -= 1
+    version = (flows.words[place] + natural(2)) & _VERSION
+    store_release(flows.words, place, (GONE << _32) | version)
+    at = place - base
+    if flows.words[base + ((at + 1) & (places - 1))] >> _32 != EMPTY:
+        return
+    for _ in range(SPRAYER_PROBES_MAX):
+        word = flows.words[base + at]
+        if word >> _32 != GONE:
+            return
+        store_release(flows.words, base + at, word & _VERSION)
+        at = (at - 1) & (places - 1)
+
+
+@borrowing
+def _note(flows: Flows, place: int) -> None:
+    """For tests: whose flow was changed."""
+    if flows.journal.size == 0:
+        return
+    flows.journal[0] += _ODD
+    if flows.journal[0] < natural(flows.journal.size):
+        flow = flows.flow_at(place)
+        flows.journal[whole(flows.journal[0])] = hash_flow(flow, flows.seed[0])
+
+
+give_methods(
+    types.NamedTuple,
+    {name: each for name, each in vars(Flows).items() if inspect.isfunction(each) and name[0] != "_"},
+    Flows,
+    folded=("get_flow", "show"),
+)
+
+
+def entry_type(fields: list[tuple[str, str]]) -> np.dtype[np.void]:
+    """The type of an entry. ``ValueError`` if it is larger than ``SPRAYER_ENTRY_BYTES_MAX``."""
+    entry = np.dtype(fields or [("nothing", "u1")])
+    if entry.itemsize > SPRAYER_ENTRY_BYTES_MAX:
+        raise ValueError(
+            f"an entry of {entry.itemsize} bytes is more than {SPRAYER_ENTRY_BYTES_MAX}: "
+            "keep large things in an array of self, and their index in the entry"
+        )
+    return entry
+
+
+def table_type(entry: np.dtype[np.void]) -> np.dtype[np.void]:
+    """A place of a table: a five-tuple and an entry, at most one cache line if the entry is small."""
+    fields: list[tuple[str, object, int]] = [
+        ("source_high", "u8", 0),
+        ("source_low", "u8", 8),
+        ("target_high", "u8", 16),
+        ("target_low", "u8", 24),
+        ("source_port", "u2", 32),
+        ("target_port", "u2", 34),
+        ("idle", "u2", 36),
+        ("protocol", "u1", 38),
+        ("entry", entry, 40),
+    ]
+    size = 40 + entry.itemsize
+    return np.dtype(
+        {
+            "names": [name for name, _, _ in fields],
+            "formats": [kind for _, kind, _ in fields],
+            "offsets": [offset for _, _, offset in fields],
+            "itemsize": 64 if size <= 64 else -(-size // 32) * 32,
+        }
+    )
+
+
+def places_for(flows: int) -> int:
+    """Places of a table for so many flows, a power of two. ``ValueError`` for more than there may be."""
+    if not 0 < flows <= SPRAYER_FLOWS_MAX:
+        raise ValueError(f"a table of {flows} flows: choose from 1 to {SPRAYER_FLOWS_MAX}")
+    return max(1 << (flows * 3 // 2 - 1).bit_length(), 2 * SPRAYER_PROBES_MAX)

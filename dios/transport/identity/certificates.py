@@ -1,0 +1,295 @@
+"""The certificates of a cluster: making them, reading them, and the order in which they may follow.
+
+Not for: whom to trust (``dios.transport.identity.trust``), or where they are kept
+(``dios.transport.identity.identity``).
+
+Three roles: the *authority*, which signs the first node and whose key exists only for that moment; *nodes*,
+each of which signs others; and *join* certificates, which a token holds and which sign nothing. Times mean
+something in join certificates alone, and only the node that signed one judges them: clocks differ.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from dios import limits
+from dios.errors import DamagedError, InvalidError, LimitError, ProtocolError
+
+_FROM: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+_LABEL: Final = re.compile(r"dios:(authority|node|join):([0-9a-f]{16})")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CARDS_KEPT: Final = 4 * limits.NODES_MAX
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+class Role(enum.StrEnum):
+    """What a certificate's owner is."""
+
+    AUTHORITY = "authority"
+    NODE = "node"
+    JOIN = "join"
+
+
+class Card(NamedTuple):
+    """What one certificate says, as far as the cluster is concerned."""
+
+    role: Role
+    number: int
+    """A node's id, a token's number, the authority's number."""
+    name: str
+    key: bytes
+    """SHA-256 of the public key."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a node can have this name."""
+    return len(name) <= limits.NODE_NAME_BYTES_MAX and _NAME.fullmatch(name) is not None
+
+
+def check_name(name: str) -> str:
+    """Give back a node's name, or raise InvalidError: it has letters, digits, ``.``, ``_`` and ``-``."""
+    if not is_name(name):
+        raise InvalidError(
+            f"{name[:80]!r} is no name for a node: take 1 to {limits.NODE_NAME_BYTES_MAX} letters, digits, "
+            "'.', '_' or '-', a letter or digit first"
+        )
+    return name
+
+
+def key_digest(key: Ed25519PublicKey) -> bytes:
+    """SHA-256 of a public key, as cards have it."""
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+
+
+def public_key_of(certificate: bytes) -> Ed25519PublicKey:
+    """The key in a certificate; raises ProtocolError when it is of another kind."""
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    if not isinstance(key, Ed25519PublicKey):
+        raise ProtocolError("the key is not of the kind Ed25519")
+    return key
+
+
+def pem_of_key(key: Ed25519PrivateKey) -> bytes:
+    """A private key as the text that a file holds."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def key_of_pem(data: bytes) -> Ed25519PrivateKey:
+    """The private key in a file's text; raises DamagedError."""
+    try:
+        key = load_pem_private_key(data, password=None)
+    except (ValueError, TypeError) as error:
+        raise DamagedError(f"that is no private key: {error}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise DamagedError("that private key is not of the kind Ed25519")
+    return key
+
+
+def pem_of(chain: Sequence[bytes]) -> bytes:
+    """Certificates as the text that a file holds, in their order."""
+    return b"".join(x509.load_der_x509_certificate(each).public_bytes(Encoding.PEM) for each in chain)
+
+
+def chain_of_pem(data: bytes) -> tuple[bytes, ...]:
+    """The certificates in a file's text; raises DamagedError."""
+    try:
+        found = x509.load_pem_x509_certificates(data)
+    except ValueError as error:
+        raise DamagedError(f"those are no certificates: {error}") from None
+    return tuple(each.public_bytes(Encoding.DER) for each in found)
+
+
+@lru_cache(maxsize=_CARDS_KEPT)
+def card_of(certificate: bytes) -> Card:
+    """Read one certificate; raises ProtocolError for what no node of ours would make."""
+    try:
+        read = x509.load_der_x509_certificate(certificate)
+        names = read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        labels = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        (label,) = labels.get_values_for_type(x509.UniformResourceIdentifier)
+        key = read.public_key()
+    except _UNREADABLE as error:
+        raise ProtocolError(f"the certificate is none of a cluster: {error}") from None
+    found = _LABEL.fullmatch(label)
+    if found is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
+        raise ProtocolError(
+            "the certificate is none of a cluster: it names no role, or has another kind of key"
+        )
+    card = Card(Role(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
+    if card.role is Role.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
+        raise ProtocolError("the certificate is none of a cluster: a node has another kind of id and name")
+    return card
+
+
+def signer_of(certificate: bytes) -> tuple[int, str]:
+    """Number and name of whoever is said to have signed; who signed is known when the chain is checked."""
+    issuer = x509.load_der_x509_certificate(certificate).issuer
+    (number,) = issuer.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
+    (name,) = issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return int(str(number.value), 16), str(name.value)
+
+
+def cards_of(chain: Sequence[bytes]) -> tuple[Card, ...]:
+    """Read a chain, the peer's certificate first and the authority last; raises ProtocolError.
+
+    Says nothing about signatures: who calls has had them checked.
+    """
+    if not 2 <= len(chain) <= limits.CHAIN_CERTIFICATES_MAX:
+        raise ProtocolError(f"a chain of {len(chain)} certificates is too short, or too long")
+    cards = tuple(card_of(each) for each in chain)
+    between = all(card.role is Role.NODE for card in cards[1:-1])
+    if cards[-1].role is not Role.AUTHORITY or not between or cards[0].role is Role.AUTHORITY:
+        raise ProtocolError("the roles in the chain of certificates do not follow each other")
+    return cards
+
+
+def check_signatures(chain: Sequence[bytes]) -> None:
+    """Check that each certificate of the chain is signed by the next, and the last by itself.
+
+    For a chain that came in a message; those of a connection were checked when it was made. Raises
+    ProtocolError.
+    """
+    try:
+        read = [x509.load_der_x509_certificate(each) for each in chain]
+        for each, signer in zip(read, [*read[1:], read[-1]], strict=True):
+            each.verify_directly_issued_by(signer)
+    except (InvalidSignature, *_UNREADABLE) as error:
+        raise ProtocolError(f"the chain of certificates does not hold: {error}") from None
+
+
+def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
+    """The certificate of a new cluster's authority, signed by itself."""
+    subject = _subject(name, number)
+    builder = _builder(subject, Role.AUTHORITY, number, key.public_key())
+    builder = _as_signer(builder, limits.CHAIN_CERTIFICATES_MAX - 2)
+    return _signed(builder, subject, key)
+
+
+def make_node(
+    number: int, name: str, key: Ed25519PublicKey, signer: bytes, signer_key: Ed25519PrivateKey
+) -> bytes:
+    """A node's certificate; raises LimitError when the signer stands too far from the authority to sign."""
+    issuer, room = _signer(signer)
+    builder = _builder(_subject(name, number), Role.NODE, number, key)
+    # The last one that its chain has room for signs nobody.
+    builder = _as_signer(builder, room - 1) if room else _as_no_signer(builder, _FOR_EVER)
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
+
+
+def make_join(
+    number: int, expires_s: int, key: Ed25519PublicKey, signer: bytes, signer_key: Ed25519PrivateKey
+) -> bytes:
+    """The certificate of a join token, good until ``expires_s`` (seconds since 1970, the signer's clock).
+
+    Raises LimitError like ``make_node``: who joined with it could not be admitted.
+    """
+    issuer, _ = _signer(signer)
+    builder = _builder(_subject("join", number), Role.JOIN, number, key)
+    builder = _as_no_signer(builder, datetime.fromtimestamp(expires_s, UTC))
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
+
+
+def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
+    """Who signs, and how many more may follow each other below."""
+    read = x509.load_der_x509_certificate(certificate)
+    room = read.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
+    if room is None:
+        raise LimitError(
+            f"{card_of(certificate).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
+            "authority and admits no more nodes; make the token at a node that was in the cluster earlier"
+        )
+    return read, room
+
+
+def _subject(name: str, number: int) -> x509.Name:
+    # The number keeps subjects apart: a chain is built by them.
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+            x509.NameAttribute(NameOID.SERIAL_NUMBER, f"{number:016x}"),
+        ]
+    )
+
+
+def _builder(subject: x509.Name, role: Role, number: int, key: Ed25519PublicKey) -> x509.CertificateBuilder:
+    label = x509.UniformResourceIdentifier(f"dios:{role}:{number:016x}")
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_FROM)
+        .add_extension(x509.SubjectAlternativeName([label]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _as_signer(builder: x509.CertificateBuilder, room: int) -> x509.CertificateBuilder:
+    return (
+        builder.not_valid_after(_FOR_EVER)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=room), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+    )
+
+
+def _as_no_signer(builder: x509.CertificateBuilder, until: datetime) -> x509.CertificateBuilder:
+    return (
+        builder.not_valid_after(until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _signed(
+    builder: x509.CertificateBuilder, issuer: x509.Name | x509.Certificate, key: Ed25519PrivateKey
+) -> bytes:
+    name = issuer if isinstance(issuer, x509.Name) else issuer.subject
+    made = (
+        builder.issuer_name(name)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, algorithm=None)
+    )
+    return made.public_bytes(Encoding.DER)

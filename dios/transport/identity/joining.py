@@ -1,0 +1,232 @@
+"""How a machine becomes a node of a cluster: it shows a token, and is given a certificate and the secret.
+
+Not for: tokens themselves (``dios.transport.identity.tokens``). docs/joining.md specifies the conversation,
+which is
+one request and one answer over a connection in which both ends are authenticated already.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+import trio
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec import Meta, Struct
+
+from dios import limits
+from dios.errors import (
+    DiosError,
+    InvalidError,
+    NotPermittedError,
+    ProtocolError,
+    TimeLimitError,
+    UnreachableError,
+    error_for,
+)
+from dios.transport.identity import tokens
+from dios.transport.identity.certificates import (
+    Role,
+    cards_of,
+    check_name,
+    check_signatures,
+    key_digest,
+    signer_of,
+)
+from dios.transport.identity.identity import (
+    SECRET_BYTES,
+    Identity,
+    bare_context,
+    install,
+    load_own,
+    name_taken,
+    refuse_second,
+    sign_node,
+)
+from dios.transport.identity.tokens import Token
+from dios.transport.identity.trust import Known, decode_revocations
+from dios.transport.tcp.secured import Peer, Secured, frame_of
+from dios.transport.tcp.tls import connect, for_another
+
+_VERSION: Final = 1
+_CERTIFICATE_BYTES_MAX: Final = 4 * 1024
+
+_Certificate: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=_CERTIFICATE_BYTES_MAX)]
+_Version: TypeAlias = Annotated[int, Meta(ge=1)]
+
+
+class Request(Struct, frozen=True, array_like=True, tag="join"):
+    """What a joiner asks."""
+
+    version: _Version
+    name: Annotated[str, Meta(min_length=1, max_length=limits.NODE_NAME_BYTES_MAX)]
+    request: _Certificate
+    """A certificate request, signed with the key of the node to be: proof that it has it."""
+
+
+class Admitted(Struct, frozen=True, array_like=True, tag="admitted"):
+    """What makes a node: its chain, and what all nodes share."""
+
+    chain: Annotated[tuple[_Certificate, ...], Meta(max_length=limits.CHAIN_CERTIFICATES_MAX)]
+    secret: Annotated[bytes, Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
+    revocations: Annotated[bytes, Meta(max_length=limits.TRUST_BYTES_MAX)]
+    known: Annotated[tuple[Known, ...], Meta(max_length=limits.NODES_MAX)]
+
+
+class Refused(Struct, frozen=True, array_like=True, tag="refused"):
+    """Why not."""
+
+    code: int
+    message: Annotated[str, Meta(max_length=limits.REFUSAL_BYTES_MAX)]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_request: Final = msgspec.msgpack.Decoder(Request)
+_answer: Final[msgspec.msgpack.Decoder[Admitted | Refused]] = msgspec.msgpack.Decoder(Admitted | Refused)
+
+
+# -- who joins --------------------------------------------------------------------------------------
+async def join(address: str, token: str, *, name: str, directory: Path) -> Identity:
+    """Become a node of the cluster at ``address``, "HOST:PORT", under ``name``; its identity, durable.
+
+    Raises InvalidError for a token or name that is none, ExistsError when the name is taken there or the
+    directory has an identity, NotPermittedError when the token is used up, has expired or is another
+    node's, UnreachableError when nobody answers, TimeLimitError after JOIN_MS_MAX, ProtocolError for what no
+    node would answer. After an error the directory is as it was.
+    """
+    held = tokens.read(token)
+    check_name(name)
+    refuse_second(directory)
+    key = Ed25519PrivateKey.generate()
+    with trio.move_on_after(limits.JOIN_MS_MAX / 1000):
+        admitted = await _ask(address, held, name, key)
+        _check(admitted, held, name, key)
+        return install(directory, key, admitted.chain, admitted.secret, admitted.revocations, admitted.known)
+    raise TimeLimitError(f"{address} did not answer within {limits.JOIN_MS_MAX} ms; try again")
+
+
+async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> Admitted:
+    meant, meant_name = signer_of(token.certificate)
+
+    def check(peer: Peer) -> None:
+        if peer.node != meant:
+            raise NotPermittedError(for_another(peer.name, meant_name))
+
+    peer, tls = await connect(address, context_of(token), token.cluster, check)
+    async with trio.open_nursery() as nursery:
+        secured = Secured(tls, peer, nursery, trust=None)
+        try:
+            subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+            request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm=None)
+            secured.send_nowait(
+                frame_of(_encode(Request(_VERSION, name, request.public_bytes(Encoding.DER))))
+            )
+            await secured.flush()
+            bodies = await secured.receive()
+        finally:
+            secured.close()
+    if not bodies:
+        raise UnreachableError(f"{address} ended the connection without an answer; look into its log")
+    try:
+        answer = _answer.decode(bodies[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"{address} gave a malformed answer: {error}") from None
+    if isinstance(answer, Refused):
+        raise error_for(answer.code, answer.message)
+    return answer
+
+
+def context_of(token: Token) -> ssl.SSLContext:
+    """TLS for whoever holds the token; raises InvalidError."""
+    context = bare_context(ssl.PROTOCOL_TLS_CLIENT, token.authority)
+    try:
+        load_own(context, [token.certificate], token.key)
+    except ssl.SSLError:
+        raise InvalidError("the join token does not hold together; make a new one") from None
+    return context
+
+
+def _check(admitted: Admitted, token: Token, name: str, key: Ed25519PrivateKey) -> None:
+    """Raise ProtocolError unless what was given is a node's identity in the token's cluster."""
+    card = cards_of(admitted.chain)[0]
+    check_signatures(admitted.chain)
+    decode_revocations(admitted.revocations)
+    mine = card.role is Role.NODE and card.name == name and card.key == key_digest(key.public_key())
+    if not mine or admitted.chain[-1] != token.authority:
+        raise ProtocolError("the certificate that was given is not the one that was asked for")
+
+
+# -- who admits -------------------------------------------------------------------------------------
+async def admit(
+    identity: Identity, connection: Secured, *, taken: Callable[[str], bool] = lambda _name: False
+) -> Known:
+    """Serve a connection whose peer has role JOIN, close it, and say who was admitted.
+
+    ``taken`` says whether some node of the cluster has that name, beside those known here. A request that
+    is refused is told why, and raises that error here: NotPermittedError for the token, ExistsError or
+    InvalidError for the name, LimitError when the cluster is full, ProtocolError for what is malformed,
+    TimeLimitError after JOIN_MS_MAX.
+    """
+    try:
+        with trio.move_on_after(limits.JOIN_MS_MAX / 1000):
+            try:
+                answer, node = await _admitted(identity, connection, taken)
+            except DiosError as error:
+                await _send(connection, Refused(error.code, error.message[: limits.REFUSAL_BYTES_MAX]))
+                raise
+            await _send(connection, answer)
+            return node
+        raise TimeLimitError(f"the peer did not ask to join within {limits.JOIN_MS_MAX} ms")
+    finally:
+        connection.close()
+
+
+async def _admitted(
+    identity: Identity, connection: Secured, taken: Callable[[str], bool]
+) -> tuple[Admitted, Known]:
+    number = connection.peer.node
+    if connection.peer.role is not Role.JOIN:
+        raise NotPermittedError("who is a node already does not join")
+    tokens.check(identity.folder, number)
+    bodies = await connection.receive()
+    if len(bodies) != 1:
+        raise ProtocolError("the peer did not send one request to join")
+    try:
+        asked = _request.decode(bodies[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"malformed request to join: {error}") from None
+    if asked.version != _VERSION:
+        raise ProtocolError(
+            f"this node speaks version {_VERSION} of joining, and was asked in {asked.version}; use the same "
+            "release on both machines"
+        )
+    key = _requested_key(asked.request)
+    if taken(asked.name):
+        raise name_taken(asked.name)
+    # The use is counted before anything is given for it; what fails before that costs none.
+    chain = sign_node(identity, asked.name, key, before=lambda: tokens.use(identity.folder, number))
+    known = tuple(identity.trust.known)
+    return Admitted(chain, identity.secret, identity.trust.encode(), known), known[-1]
+
+
+def _requested_key(request: bytes) -> Ed25519PublicKey:
+    try:
+        read = x509.load_der_x509_csr(request)
+        key = read.public_key()
+        valid = read.is_signature_valid
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+        raise ProtocolError(f"malformed certificate request: {error}") from None
+    if not valid or not isinstance(key, Ed25519PublicKey):
+        raise ProtocolError("the certificate request is not signed with a key of the kind Ed25519")
+    return key
+
+
+async def _send(connection: Secured, message: Admitted | Refused) -> None:
+    connection.send_nowait(frame_of(_encode(message)))
+    await connection.flush()

@@ -1,0 +1,166 @@
+"""Join tokens: one line of text that lets a machine into a cluster, and the book of those given out.
+
+Not for: the conversation in which one is used (``dios.transport.identity.joining``).
+
+A token holds the authority's certificate, and a certificate of role *join* with its key: enough for a
+connection in which both ends are authenticated, and for nothing else. It works at the node that made it,
+which alone counts its uses and judges its time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Meta, Struct
+
+from dios import limits
+from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError, ProtocolError
+from dios.transport.identity import durable_files
+from dios.transport.identity.certificates import Role, card_of, make_join
+from dios.transport.identity.identity import Identity
+
+_PREFIX: Final = "dios-join-1."
+_CHECK_BYTES: Final = 8
+_TAG: Final = b"dios join token 1\0"
+_BOOK: Final = "tokens"
+
+
+class Token(NamedTuple):
+    """What a token holds. Its text is a secret, and so is the key."""
+
+    authority: bytes
+    """The authority's certificate: whoever answers must be of its cluster."""
+    certificate: bytes
+    key: Ed25519PrivateKey
+
+    def __repr__(self) -> str:
+        return f"<join token {self.number:016x}>"
+
+    @property
+    def number(self) -> int:
+        """What the book knows it by."""
+        return card_of(self.certificate).number
+
+    @property
+    def cluster(self) -> bytes:
+        """SHA-256 of the authority's certificate."""
+        return hashlib.sha256(self.authority).digest()
+
+
+class _Content(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    authority: bytes
+    certificate: bytes
+    key: Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    number: int
+    expires_s: int
+    uses_left: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_content: Final = msgspec.msgpack.Decoder(_Content)
+_book: Final = msgspec.msgpack.Decoder(tuple[_Row, ...])
+
+
+def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: float | None = None) -> str:
+    """Make a token that lets ``uses`` nodes join here within the next ``valid_s`` seconds; its text.
+
+    ``now_s`` is this machine's clock, seconds since 1970. Raises InvalidError for numbers out of bounds,
+    LimitError when TOKENS_MAX tokens are open or this node can admit nobody.
+    """
+    if not 1 <= uses <= limits.TOKEN_USES_MAX:
+        raise InvalidError(f"a token lets 1 to {limits.TOKEN_USES_MAX} nodes join, not {uses}")
+    if not 1 <= valid_s <= limits.TOKEN_VALID_S_MAX:
+        raise InvalidError(f"a token is valid for 1 to {limits.TOKEN_VALID_S_MAX} seconds, not {valid_s}")
+    expires_s = int(time.time() if now_s is None else now_s) + valid_s
+    key = Ed25519PrivateKey.generate()
+    row = _Row(int.from_bytes(os.urandom(8), "big"), expires_s, uses)
+    certificate = make_join(row.number, expires_s, key.public_key(), identity.chain[0], identity.key())
+    with durable_files.locked(identity.folder):
+        rows = _read(identity.folder, time.time())
+        if len(rows) >= limits.TOKENS_MAX:
+            raise LimitError(f"{limits.TOKENS_MAX} tokens are open at this node; wait until some expire")
+        _write(identity.folder, (*rows, row))
+    return _text(_Content(identity.chain[-1], certificate, key.private_bytes_raw()))
+
+
+def _text(content: _Content) -> str:
+    body = _encode(content)
+    check = hashlib.sha256(_TAG + body).digest()[:_CHECK_BYTES]
+    return _PREFIX + base64.urlsafe_b64encode(check + body).rstrip(b"=").decode("ascii")
+
+
+def read(text: str) -> Token:
+    """Read a token's text; raises InvalidError when it is not exactly what ``issue`` gave."""
+    text = text.strip()
+    if not text.startswith(_PREFIX) or len(text) > limits.TOKEN_TEXT_CHARS_MAX:
+        raise InvalidError(f"that is no join token: one begins with {_PREFIX}")
+    damaged = InvalidError("the join token was cut or altered; copy the whole line again")
+    try:
+        whole = base64.b64decode(
+            text[len(_PREFIX) :] + "=" * (-(len(text) - len(_PREFIX)) % 4), b"-_", validate=True
+        )
+        content = _content.decode(whole[_CHECK_BYTES:])
+        # Compares the check sum, and the spare bits of the last character too.
+        if _text(content) != text:
+            raise damaged
+        token = Token(
+            content.authority, content.certificate, Ed25519PrivateKey.from_private_bytes(content.key)
+        )
+        roles = card_of(token.authority).role, card_of(token.certificate).role
+    except (ValueError, binascii.Error, msgspec.MsgspecError, ProtocolError):
+        raise damaged from None
+    if roles != (Role.AUTHORITY, Role.JOIN):
+        raise damaged
+    return token
+
+
+def check(folder: Path, number: int, *, now_s: float | None = None) -> None:
+    """Raise NotPermittedError unless the token is in the book with uses left, and not expired."""
+    with durable_files.locked(folder):
+        _find(_read(folder, time.time() if now_s is None else now_s), number)
+
+
+def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
+    """Count one use of a token, durably, before anything is given for it; raises NotPermittedError."""
+    with durable_files.locked(folder):
+        rows = _read(folder, time.time() if now_s is None else now_s)
+        row = _find(rows, number)
+        used = _Row(row.number, row.expires_s, row.uses_left - 1)
+        _write(folder, tuple(used if each is row else each for each in rows))
+
+
+def _find(rows: tuple[_Row, ...], number: int) -> _Row:
+    row = next((each for each in rows if each.number == number), None)
+    if row is None:
+        raise NotPermittedError("the token has expired; make a new one there with `dios-node token`")
+    if row.uses_left < 1:
+        raise NotPermittedError("the token is used up; make a new one there with `dios-node token`")
+    return row
+
+
+def _read(folder: Path, now_s: float) -> tuple[_Row, ...]:
+    """The rows that have not expired: what is not in the book is refused, so that forgetting is safe."""
+    try:
+        rows = _book.decode((folder / _BOOK).read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DamagedError(
+            f"the book of tokens {folder / _BOOK} is damaged: {error}; remove it, and make new tokens"
+        ) from None
+    return tuple(row for row in rows if row.expires_s > now_s)
+
+
+def _write(folder: Path, rows: tuple[_Row, ...]) -> None:
+    durable_files.write(folder / _BOOK, _encode(rows))

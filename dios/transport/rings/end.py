@@ -1,0 +1,177 @@
+"""What both ends of a ring have in common: mappings, control words, sleeping and waking.
+
+Not for: moving data (``dios.transport.rings.writer``, ``dios.transport.rings.reader``).
+
+Nobody spins: an end with nothing to do looks for a moment where that has paid lately
+(``dios.transport.rings.adaptive_spin``); then it numbers its wait, looks once more, and sleeps on its event
+counter;
+the other one, having published, looks for a wait that it has not yet rung for. Between a store and the look
+that decides about sleeping or ringing stands a full fence, on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from mmap import PROT_READ, mmap
+from typing import Final, Self, TypeAlias, TypeVar
+
+from dios.errors import ProtocolError, TimeLimitError
+from dios.transport.rings.adaptive_spin import Looking
+from dios.transport.rings.layout import CLOSED, COMMITS, CONTROL_BYTES, STATE, WAITING, ring_event
+
+T = TypeVar("T")
+E = TypeVar("E", bound="RingEnd")
+Bytes: TypeAlias = bytes | bytearray | memoryview
+Steps: TypeAlias = Generator[bool, None, T]
+"""Work that yields where it must sleep: True where giving up leaves the stream as it was."""
+
+CLOSED_BIT: Final = 1 << 32
+_WAIT_MASK: Final = CLOSED_BIT - 1
+
+# An uncontended lock taken and given back is a full fence on x86. Where loads and stores are ordered less,
+# two pairs are: the release of the first is ordered before the acquisition of the second.
+_lock: Final = threading.Lock()
+acquire_lock: Final = _lock.acquire
+release_lock: Final = _lock.release
+ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686"}
+
+
+def fence() -> None:
+    """Let every earlier store be seen before any later load."""
+    acquire_lock()
+    release_lock()
+    if not ORDERED:
+        acquire_lock()
+        release_lock()
+
+
+class RingEnd(ABC):
+    """What both ends have in common: mappings, control words, sleeping and waking."""
+
+    def __init__(self, fds: Sequence[int], ring_bytes: int, own_bytes: int, peer_bytes: int) -> None:
+        own_fd, peer_fd, self._wait_fd, self._ring_fd = fds
+        self._fds: Final = tuple(fds)
+        self.ring_bytes: Final = ring_bytes
+        self.closed = False
+        try:
+            self._own_map: Final = mmap(own_fd, own_bytes)
+            self._peer_map: Final = mmap(peer_fd, peer_bytes, prot=PROT_READ)
+        except (OSError, ValueError) as error:
+            self._close_fds()
+            raise ProtocolError(f"these descriptors are no end of a ring: {error}") from None
+        self._own: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("Q")
+        self._own_halves: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("I")
+        self._peer: Final = memoryview(self._peer_map)[:CONTROL_BYTES].cast("Q")
+        self._wait_number = 0
+        self._rung_for = 0
+        self._look: Final = Looking().pays
+        self._commits = self._own[COMMITS]
+        self._borrowed: memoryview | None = None
+        self._aside: bytearray | None = None
+        self._poll: Final = select.poll()
+        self._poll.register(self._wait_fd, select.POLLIN)
+
+    def fileno(self) -> int:
+        """What to poll for reading between ``arm`` and ``disarm``."""
+        return self._wait_fd
+
+    @property
+    def peer_closed(self) -> bool:
+        """Whether the other end is closed."""
+        return self._peer[STATE] >= CLOSED_BIT
+
+    @abstractmethod
+    def _changed(self) -> bool:
+        """Whether what this end waits for has come."""
+
+    def arm(self) -> bool:
+        """Announce a wait: True when there is nothing yet, and ``fileno`` will tell; then call ``disarm``."""
+        if self._changed() or self.peer_closed:
+            return False
+        self._wait_number = self._wait_number % _WAIT_MASK + 1
+        self._own_halves[WAITING] = self._wait_number
+        fence()
+        if self._changed() or self.peer_closed:
+            self._own_halves[WAITING] = 0
+            return False
+        return True
+
+    def disarm(self) -> None:
+        """The wait is over."""
+        if self.closed:
+            return
+        self._own_halves[WAITING] = 0
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wait_fd)
+
+    def _asleep(self, harmless: bool) -> Steps[None]:  # noqa: FBT001 - handed on as it is
+        """Sleep once, unless there is something after all."""
+        if self._look(self._changed) or not self.arm():
+            return
+        try:
+            yield harmless
+        finally:
+            self.disarm()
+
+    def _notify(self, state: int) -> None:
+        """Ring for the peer's present wait, once."""
+        number = state & _WAIT_MASK
+        if number and number != self._rung_for:
+            self._rung_for = number
+            ring_event(self._ring_fd)
+
+    def _run(self, steps: Steps[T], timeout_s: float | None) -> T:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while True:
+                harmless = next(steps)
+                if deadline is None or not harmless:
+                    self._poll.poll()
+                elif not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    raise TimeLimitError("nothing moved on the stream in time")
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            steps.close()
+
+    def _give_back(self) -> None:
+        if self._borrowed is not None:
+            self._borrowed.release()
+            self._borrowed = None
+        self._aside = None
+
+    def _close_fds(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Tell the other end, and let go of memory and descriptors; again, it does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        self._own_halves[CLOSED] = 1
+        fence()
+        ring_event(self._ring_fd)
+        # A view that somebody made of a borrowed view keeps the memory until it goes itself.
+        with suppress(BufferError):
+            self._give_back()
+        for view in (self._own, self._own_halves, self._peer):
+            view.release()
+        for mapping in (self._own_map, self._peer_map):
+            with suppress(BufferError):
+                mapping.close()
+        self._close_fds()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,313 @@
+"""The reading end of a SHMEM_STREAM.
+
+Not for: the rules of the ring, which ``dios.transport.rings.waiting`` tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Final
+
+from dios import limits
+from dios.errors import (
+    ClosedError,
+    EndOfStreamError,
+    InvalidError,
+    ProtocolError,
+    TooLargeError,
+    UnreachableError,
+)
+from dios.transport.rings.end import ORDERED, RingEnd, Steps, acquire_lock, fence, release_lock
+from dios.transport.rings.layout import BROKEN, COMMITS, CONTROL_BYTES, COUNT, STATE
+
+_LENGTH: Final = struct.Struct("<I")
+_unpack: Final = _LENGTH.unpack_from
+_PREFIX: Final = _LENGTH.size
+
+
+class RingReader(RingEnd):
+    """The reading end. It owns the four descriptors, in the order of an ``Attached`` reply."""
+
+    def __init__(self, fds: Sequence[int], ring_bytes: int) -> None:
+        super().__init__(fds, ring_bytes, CONTROL_BYTES, CONTROL_BYTES + ring_bytes)
+        self._stop: Final = CONTROL_BYTES + ring_bytes
+        self._step: Final = ring_bytes // 4
+        self._head = self._own[COUNT]
+        self._tail = self._head
+        self._told = self._head
+        self._place = CONTROL_BYTES + self._head % ring_bytes
+
+    def _changed(self) -> bool:
+        return self._peer[COUNT] != self._tail
+
+    def _refresh(self) -> int:
+        """Look at the writer's tail, and return how many bytes can be read."""
+        tail = self._peer[COUNT]
+        if tail < self._tail or tail - self._head > self.ring_bytes:
+            if tail == BROKEN:
+                raise UnreachableError("the stream broke off: its other end is on a node out of reach")
+            raise ProtocolError(f"the writer's counter went from {self._tail} to {tail} of {self._head}")
+        if not ORDERED:
+            fence()
+        self._tail = tail
+        return tail - self._head
+
+    def readable(self) -> bool:
+        """Whether something can be read, or the end be told, without waiting."""
+        if self.closed or self._tail > self._head or self._refresh():
+            return True
+        self._publish()
+        return self.peer_closed
+
+    def _publish(self) -> None:
+        """Tell the writer how much was read."""
+        if self._told == self._head:
+            return
+        self._told = self._head
+        own = self._own
+        own[COMMITS] = self._commits
+        if not ORDERED:
+            fence()
+        own[COUNT] = self._head
+        acquire_lock()
+        release_lock()
+        if not ORDERED:
+            fence()
+        state = self._peer[STATE]
+        if state:
+            self._notify(state)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next message; waits for it.
+
+        Raises EndOfStreamError when the writer is gone and everything was read, TimeLimitError when none
+        began within ``timeout_s`` seconds, ProtocolError when the writer broke the ring or left within a
+        message.
+        """
+        head = self._head
+        place = self._place
+        begin = place + _PREFIX
+        if self._tail - head >= _PREFIX and begin <= self._stop:
+            (size,) = _unpack(self._peer_map, place)
+            end = begin + size
+            head += _PREFIX + size
+            if head <= self._tail and end <= self._stop:
+                data = self._peer_map[begin:end]
+                self._head = head
+                self._place = end
+                self._commits += 1
+                if head - self._told >= self._step:
+                    self._publish()
+                return data
+        return self._run(self.receive_steps(), timeout_s)
+
+    def receive_many(
+        self, count_max: int = limits.STREAM_BATCH_MAX, timeout_s: float | None = None
+    ) -> list[bytes]:
+        """The messages that are here: at least one, at most ``count_max``, and no further one once they have
+        STREAM_BATCH_BYTES together, for a list of more costs fresh memory each time. Errors as ``receive``.
+        """
+        messages = [self.receive(timeout_s)]
+        room = limits.STREAM_BATCH_BYTES - len(messages[0])
+        append = messages.append
+        mapping = self._peer_map
+        stop = self._stop
+        head = self._head
+        place = self._place
+        left = self._refresh()
+        while left >= _PREFIX and room > 0 and len(messages) < count_max:
+            begin = place + _PREFIX
+            if begin > stop:
+                break
+            (size,) = _unpack(mapping, place)
+            end = begin + size
+            size += _PREFIX
+            if size > left or end > stop:
+                break
+            append(mapping[begin:end])
+            place = end
+            head += size
+            left -= size
+            room -= size
+        self._head = head
+        self._place = place
+        self._commits += len(messages) - 1
+        if head - self._told >= self._step:
+            self._publish()
+        return messages
+
+    def receive_into(self, buffer: bytearray | memoryview, timeout_s: float | None = None) -> int:
+        """Read the next message into ``buffer`` and return its length, for who uses a buffer again and again.
+
+        Raises TooLargeError, and leaves the message where it is, when it does not fit. Errors as of
+        ``receive``.
+        """
+        with memoryview(buffer) as view, view.cast("B") as target:
+            return self._run(self.receive_into_steps(target), timeout_s)
+
+    def _until_here(self, need: int, *, harmless: bool) -> Steps[int]:
+        """Wait for ``need`` bytes; fewer only when the writer is gone."""
+        if self.closed:
+            raise ClosedError("this end of the stream was closed")
+        while True:
+            here = self._refresh()
+            if here >= need:
+                return here
+            self._publish()
+            if self.peer_closed:
+                # What it wrote last, it wrote before it closed.
+                fence()
+                return self._refresh()
+            yield from self._asleep(harmless)
+
+    def _get(self, size: int) -> bytes:
+        """Take bytes that are here."""
+        place = self._place if self._place < self._stop else CONTROL_BYTES
+        end = place + size
+        if end <= self._stop:
+            data = self._peer_map[place:end]
+        else:
+            data = self._peer_map[place : self._stop]
+            end = CONTROL_BYTES + size - len(data)
+            data += self._peer_map[CONTROL_BYTES:end]
+        self._place = end
+        self._head += size
+        return data
+
+    def _prefix_steps(self) -> Steps[int]:
+        """Wait for a message to begin, and return its length, without taking the prefix."""
+        here = yield from self._until_here(_PREFIX, harmless=True)
+        if not here:
+            raise EndOfStreamError("the writer is gone and everything was read")
+        if here < _PREFIX:
+            raise self._cut(here)
+        head, place = self._head, self._place
+        (size,) = _unpack(self._get(_PREFIX))
+        self._head, self._place = head, place
+        if size > limits.STREAM_MESSAGE_BYTES_MAX:
+            raise ProtocolError(f"a message of {size} bytes is over {limits.STREAM_MESSAGE_BYTES_MAX}")
+        return int(size)
+
+    def _cut(self, here: int) -> ProtocolError:
+        return ProtocolError(f"truncated: the writer left within a message, after {here} bytes of it")
+
+    def receive_steps(self) -> Steps[bytes]:
+        """The work of ``receive``, for who sleeps otherwise: between two steps poll ``fileno``."""
+        size = yield from self._prefix_steps()
+        if size + _PREFIX <= self.ring_bytes // 2:
+            # One copy, as soon as it is here entirely.
+            here = yield from self._until_here(size + _PREFIX, harmless=True)
+            if here < size + _PREFIX:
+                raise self._cut(here)
+            self._get(_PREFIX)
+            data = self._get(size)
+        else:
+            # BytesIO hands its one buffer over as the result, where joined pieces would be copied twice.
+            with BytesIO() as whole:
+                yield from self._long_steps(size, whole.write)
+                data = whole.getvalue()
+        self._commits += 1
+        if self._head - self._told >= self._step:
+            self._publish()
+        return data
+
+    def _long_steps(self, left: int, store: Callable[[memoryview], object]) -> Steps[None]:
+        """Take prefix and message, piece by piece, so that writer and reader copy at the same time."""
+        self._get(_PREFIX)
+        with memoryview(self._peer_map) as ring:
+            while left:
+                if self._head - self._told >= self._step:
+                    self._publish()
+                here = self._tail - self._head
+                if not here:
+                    here = yield from self._until_here(1, harmless=False)
+                    if not here:
+                        raise self._cut(0)
+                place = self._place if self._place < self._stop else CONTROL_BYTES
+                here = min(here, left, self._step, self._stop - place)
+                with ring[place : place + here] as piece:
+                    store(piece)
+                self._place = place + here
+                self._head += here
+                left -= here
+
+    def receive_into_steps(self, target: memoryview) -> Steps[int]:
+        """The work of ``receive_into``, for who sleeps otherwise."""
+        size = yield from self._prefix_steps()
+        if size > len(target):
+            raise TooLargeError(f"the message has {size} bytes, the buffer {len(target)}; give a larger one")
+        done = 0
+
+        def store(piece: memoryview) -> None:
+            nonlocal done
+            target[done : done + len(piece)] = piece
+            done += len(piece)
+
+        yield from self._long_steps(size, store)
+        self._commits += 1
+        if self._head - self._told >= self._step:
+            self._publish()
+        return size
+
+    def read(self, size_max: int = 0, timeout_s: float | None = None) -> bytes:
+        """The next bytes, whatever messages they are of: at least one, at most ``size_max`` (0: all that are
+        here); waits for them. Errors as of ``receive``.
+        """
+        return self._run(self.read_steps(size_max), timeout_s)
+
+    def read_steps(self, size_max: int = 0) -> Steps[bytes]:
+        """The work of ``read``, for who sleeps otherwise."""
+        here = yield from self._until_here(1, harmless=True)
+        if not here:
+            raise EndOfStreamError("the writer is gone and everything was read")
+        data = self._get(min(here, size_max or here))
+        self._commits += 1
+        if self._head - self._told >= self._step:
+            self._publish()
+        return data
+
+    def acquire_read(self, size: int = 0, timeout_s: float | None = None) -> memoryview:
+        """A read-only view of the next ``size`` bytes (§4.7), fewer only at the end of the stream; 0 for
+        what is here without a wrap. In the ring itself unless it would wrap there. Valid until
+        ``commit_read``; errors as of ``receive``. The writer could change what is seen here.
+        """
+        if not 0 <= size <= self.ring_bytes or self._borrowed is not None:
+            raise InvalidError(f"one read of at most {self.ring_bytes} bytes at a time, not {size}")
+        here = self._run(self._until_here(max(size, 1), harmless=True), timeout_s)
+        if not here:
+            raise EndOfStreamError("the writer is gone and everything was read")
+        place = self._place if self._place < self._stop else CONTROL_BYTES
+        self._place = place
+        size = min(size, here) if size else min(here, self._stop - place)
+        if place + size <= self._stop:
+            self._borrowed = memoryview(self._peer_map)[place : place + size]
+        else:
+            head = self._head
+            self._aside = bytearray(self._get(size))
+            self._head, self._place = head, place
+            self._borrowed = memoryview(self._aside).toreadonly()
+        return self._borrowed
+
+    def commit_read(self, size: int | None = None) -> None:
+        """Take the first ``size`` bytes of the view (None: all) out of the stream, and take the view back."""
+        if self._borrowed is None or self.closed:
+            raise InvalidError("there is no acquired read to commit")
+        length = len(self._borrowed)
+        size = length if size is None else size
+        if not 0 <= size <= length:
+            raise InvalidError(f"{size} bytes were not acquired, only {length}")
+        self._give_back()
+        self._place += size
+        if self._place > self._stop:
+            self._place -= self.ring_bytes
+        self._head += size
+        self._commits += 1
+        if self._head - self._told >= self._step:
+            self._publish()
+
+    def close(self) -> None:
+        """Tell the writer that nobody reads any more; what is unread is lost."""
+        self._tail = self._head
+        super().close()

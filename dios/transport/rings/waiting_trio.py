@@ -1,0 +1,62 @@
+"""Rings for who waits on trio: the same ends, another way of sleeping.
+
+Not for: the ends themselves (``dios.transport.rings.waiting``), and never imported by a task that needs no
+trio.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import trio
+
+from dios.transport.rings.end import RingEnd, Steps
+from dios.transport.rings.reader import RingReader
+from dios.transport.rings.waiting import is_ready
+from dios.transport.rings.writer import RingWriter
+
+T = TypeVar("T")
+
+
+async def _run(end: RingEnd, steps: Steps[T]) -> T:
+    try:
+        await trio.lowlevel.checkpoint()
+        while True:
+            next(steps)
+            await trio.lowlevel.wait_readable(end.fileno())
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        steps.close()
+
+
+async def send(writer: RingWriter, data: bytes | bytearray | memoryview) -> None:
+    """As ``RingWriter.send``; cancelled within a message over half the ring, the stream is unusable."""
+    await _run(writer, writer.send_steps(data))
+
+
+async def receive(reader: RingReader) -> bytes:
+    """As ``RingReader.receive``; cancelled within a message over half the ring, the stream is unusable."""
+    return await _run(reader, reader.receive_steps())
+
+
+async def write(writer: RingWriter, data: bytes | bytearray | memoryview) -> None:
+    """As ``RingWriter.write``; cancelled, some of it may have been written."""
+    await _run(writer, writer.write_steps(data))
+
+
+async def read(reader: RingReader, size_max: int = 0) -> bytes:
+    """As ``RingReader.read``."""
+    return await _run(reader, reader.read_steps(size_max))
+
+
+async def wait_ready(end: RingEnd) -> None:
+    """Wait until the end can move a byte, or learn of its peer's end."""
+    await trio.lowlevel.checkpoint()
+    while not is_ready(end):
+        if end.arm():
+            try:
+                await trio.lowlevel.wait_readable(end.fileno())
+            finally:
+                end.disarm()

@@ -1,0 +1,152 @@
+"""Saying on the local network that this node is here, and hearing it from others: a hint where to dial.
+
+Not for: trust. A datagram proves only that somebody who knows the cluster's secret made it at some time;
+whoever hears one may dial that address, and TLS then says who is there (``dios.transport.tcp.tls``).
+
+No time stands in it. Clocks may be an hour off, so a window would have to be hours wide and would hold off
+nobody; and a datagram that is repeated later costs its hearer one dial to where a node of the cluster once
+was. Nothing is ever answered, so this port tells strangers nothing and amplifies nothing; whatever is not of
+this cluster is left out without a word. A flood only makes this node deaf here: it reads one datagram in
+ANNOUNCE_PAUSE_MS, and the rest of the cluster comes by gossip as ever.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import socket
+from collections.abc import Callable
+from random import random
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import trio
+from blake3 import blake3
+from msgspec import Meta, Struct
+
+from dios import limits
+from dios.ids import NodeId
+
+_log: Final = logging.getLogger(__name__)
+_MAGIC: Final = b"DIOS here 1\0"
+_CONTEXT: Final = "dios 2026 announcements of nodes on a local network"
+_CLUSTER_BYTES: Final = 8
+_MAC_BYTES: Final = 16
+GROUP: Final = "239.255.68.105"
+"""Where announcements go: a multicast address of the site's own (RFC 2365), one hop far."""
+
+
+class _Body(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    node: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    address: Annotated[str, Meta(min_length=1, max_length=limits.NODE_ADDRESS_CHARS_MAX)]
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(_Body)
+
+
+class Voice(NamedTuple):
+    """Who speaks: a node of a cluster, where it is reached, and the secret that only its cluster knows."""
+
+    cluster: bytes
+    """SHA-256 of the authority's certificate."""
+    secret: bytes
+    node: NodeId
+    address: str
+
+    def __repr__(self) -> str:
+        return f"Voice({self.node:016x}, {self.address!r})"
+
+
+class Heard(NamedTuple):
+    """A node that said it is there."""
+
+    node: NodeId
+    address: str
+
+
+class Place(NamedTuple):
+    """The network to speak on: a multicast group, its port, and this machine's address there if chosen."""
+
+    group: str = GROUP
+    port: int = limits.ANNOUNCE_PORT
+    interface: str = "0.0.0.0"  # noqa: S104 - means that the system chooses, nothing is bound to it
+
+
+def encode(voice: Voice) -> bytes:
+    """The datagram that announces this node; at most ANNOUNCE_BYTES_MAX bytes."""
+    signed = _MAGIC + voice.cluster[:_CLUSTER_BYTES] + _encoder.encode(_Body(voice.node, voice.address))
+    return signed + _seal(voice.secret, signed)
+
+
+def decode(datagram: bytes, cluster: bytes, secret: bytes) -> Heard | None:
+    """What a datagram says, None when it is not of this cluster, was altered, or is none at all."""
+    start = _MAGIC + cluster[:_CLUSTER_BYTES]
+    if len(datagram) > limits.ANNOUNCE_BYTES_MAX or not datagram.startswith(start):
+        return None
+    signed, seal = datagram[:-_MAC_BYTES], datagram[-_MAC_BYTES:]
+    if not hmac.compare_digest(seal, _seal(secret, signed)):
+        return None
+    try:
+        body = _decoder.decode(signed[len(start) :])
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return None
+    return Heard(NodeId(body.node), body.address)
+
+
+def _seal(secret: bytes, signed: bytes) -> bytes:
+    key = blake3(secret, derive_key_context=_CONTEXT).digest()
+    return blake3(signed, key=key).digest(_MAC_BYTES)
+
+
+async def announce(voice: Voice, heard: Callable[[Heard], None], place: Place | None = None) -> None:
+    """Announce this node every ANNOUNCE_MS, and call ``heard`` for each announcement of another.
+
+    Runs until cancelled. The same node is heard again and again: what to do about it is the caller's, which
+    must bound how often it dials. Raises OSError where the system has no multicast on that network; a
+    network that is gone for a while is tried again.
+    """
+    place = place or Place()
+    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        # Several nodes of one machine hear the same port.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        here = socket.inet_aton(place.interface)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
+        joined = socket.inet_aton(place.group) + here
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
+        # Bound to the group's address, so that nothing that was sent to this machine alone comes in.
+        await sock.bind((place.group, place.port))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_speak, sock, voice, place)
+            await _listen(sock, voice, heard)
+
+
+async def _speak(sock: trio.socket.SocketType, voice: Voice, place: Place) -> None:
+    datagram = encode(voice)
+    failed = False
+    while True:
+        try:
+            await sock.sendto(datagram, (place.group, place.port))
+            failed = False
+        except OSError as error:
+            if not failed:
+                _log.warning("this node cannot announce itself", extra={"why": str(error)})
+            failed = True
+        # Nodes that were started together shall not speak together for ever.
+        await trio.sleep(limits.ANNOUNCE_MS / 1000 * (0.5 + random()))  # noqa: S311 - no secret
+
+
+async def _listen(sock: trio.socket.SocketType, voice: Voice, heard: Callable[[Heard], None]) -> None:
+    while True:
+        try:
+            datagram = await sock.recv(limits.ANNOUNCE_BYTES_MAX + 1)
+        except OSError as error:
+            _log.debug("an announcement was not received", extra={"why": str(error)})
+        else:
+            found = decode(datagram, voice.cluster, voice.secret)
+            if found is not None and found.node != voice.node:
+                heard(found)
+        # Who floods this port gets a share of this process that does not grow.
+        await trio.sleep(limits.ANNOUNCE_PAUSE_MS / 1000)

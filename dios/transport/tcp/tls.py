@@ -1,0 +1,392 @@
+"""Making connections between nodes: listening, dialling, and the handshake that comes before any byte counts.
+
+Not for: the connection itself (``dios.transport.tcp.secured``), or who may join
+(``dios.transport.identity.joining``).
+
+Every connection is TLS 1.3 with certificates of one cluster at both ends; there is no port, and no moment, at
+which a stranger is served. Who listens says after its checks that it accepts the peer, or why not: TLS 1.3 by
+itself leaves the dialling end in doubt. Strangers can hold a handshake for HANDSHAKE_MS_MAX, and the oldest
+of HANDSHAKES_AT_ONCE_MAX gives way to the next, so that they never keep a node out.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+import trio
+
+from dios import limits
+from dios.errors import (
+    DiosError,
+    InvalidError,
+    NotPermittedError,
+    ProtocolError,
+    UnreachableError,
+)
+from dios.ids import NodeId
+from dios.transport.identity.certificates import Role, cards_of
+from dios.transport.identity.identity import Identity, known_of
+from dios.transport.identity.trust import Trust
+from dios.transport.tcp.secured import Peer, Secured, close_socket, frame_of
+from dios.wire.codec import FrameSplitter
+
+_BACKLOG: Final = 128
+_RETRY_ACCEPT_S: Final = 0.05
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+Refused = Callable[[str, str], None]
+"""Is told of every connection that was not accepted: from where, and why."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT" or "[IPV6]:PORT"; raises InvalidError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
+        raise InvalidError(f"{address!r} is no address: write HOST:PORT, or [ADDRESS]:PORT for IPv6")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address_of(sock: socket.socket) -> str:
+    name: tuple[str, int] = sock.getsockname()[:2]
+    host, port = name
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# -- listening --------------------------------------------------------------------------------------
+class Listener:
+    """A port of this node, and the peers that have passed the handshake there."""
+
+    def __init__(
+        self, sockets: Sequence[socket.socket], identity: Identity, nursery: trio.Nursery, refused: Refused
+    ) -> None:
+        self.address: Final = _address_of(sockets[0])
+        """Where it listens, "HOST:PORT"; of port 0 the one that the system chose."""
+        self._sockets: Final = tuple(sockets)
+        self._identity = identity
+        self._context = identity.server_context
+        self._nursery: Final = nursery
+        self._refused: Final = refused
+        # One step of one handshake for each pass of the loop, so that strangers do not hold up whoever else
+        # uses it; and the next one is accepted in its turn, so that nobody gives way before his own step.
+        self._turn: Final = trio.Lock()
+        self._shaking: Final[dict[trio.CancelScope, None]] = {}
+        self._ready_in, self._ready_out = trio.open_memory_channel[Secured](0)
+        self._closed = False
+        for sock in self._sockets:
+            nursery.start_soon(self._listen, sock, name=f"listen at {self.address}")
+
+    async def accept(self) -> Secured:
+        """Wait for the next peer that has passed; raises trio.EndOfChannel once the listener is closed."""
+        return await self._ready_out.receive()
+
+    def adopt(self, identity: Identity) -> None:
+        """Show this identity from now on: its chain was renewed. Raises DamagedError."""
+        self._context = identity.server_context
+        self._identity = identity
+
+    def close(self) -> None:
+        """Stop listening and end the handshakes under way; connections that were accepted stay."""
+        if self._closed:
+            return
+        self._closed = True
+        for sock in self._sockets:
+            trio.lowlevel.notify_closing(sock)
+            sock.close()
+        for scope in tuple(self._shaking):
+            scope.cancel()
+        self._ready_in.close()
+
+    async def _listen(self, listener: socket.socket) -> None:
+        while listener.fileno() >= 0:
+            try:
+                await trio.lowlevel.wait_readable(listener)
+                async with self._turn:
+                    sock, where = listener.accept()
+            except BlockingIOError:
+                continue
+            except trio.ClosedResourceError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    await trio.sleep(_RETRY_ACCEPT_S)
+                # Else the peer was gone before it was accepted.
+                continue
+            if len(self._shaking) >= limits.HANDSHAKES_AT_ONCE_MAX:
+                next(iter(self._shaking)).cancel()
+            scope = trio.CancelScope()
+            self._shaking[scope] = None
+            self._nursery.start_soon(self._receive_peer, sock, where[0], scope, name="handshake with a peer")
+
+    async def _receive_peer(self, sock: socket.socket, where: str, scope: trio.CancelScope) -> None:
+        reason = "no handshake in time"
+        try:
+            with scope:
+                scope.deadline = trio.current_time() + limits.HANDSHAKE_MS_MAX / 1000
+                secured = await self._shake(sock)
+                try:
+                    await self._ready_in.send(secured)
+                    reason = ""
+                except (trio.ClosedResourceError, trio.BrokenResourceError):
+                    reason = "this node is stopping"
+                finally:
+                    if reason:
+                        secured.close()
+        except (OSError, ValueError, DiosError) as error:
+            reason = _reason(error)
+        finally:
+            del self._shaking[scope]
+        if reason and not self._closed:
+            self._refused(where, reason)
+
+    async def _shake(self, sock: socket.socket) -> Secured:
+        identity = self._identity
+        tls = _wrapped(self._context, sock, server=True)
+        try:
+            await _handshake(tls, self._turn)
+            peer = _accepted(tls, identity)
+            return Secured(tls, peer, self._nursery, identity.trust)
+        except BaseException:
+            close_socket(tls)
+            raise
+
+
+def _accepted(tls: ssl.SSLSocket, identity: Identity) -> Peer:
+    """Who is there, after saying that this node accepts him; else why not, to him and as an error."""
+    try:
+        peer = _peer_of(tls, identity.cluster)
+        refusal = identity.trust.refusal(peer.chain)
+        if peer.role is Role.JOIN and peer.chain[1].number != identity.node:
+            refusal = for_another(identity.name, peer.chain[1].name)
+        if not refusal:
+            _note(identity.trust, peer)
+    except DiosError as error:
+        peer, refusal = None, error.message
+    tls.write(frame_of(refusal.encode()[: limits.REFUSAL_BYTES_MAX]))
+    if refusal or peer is None:
+        raise NotPermittedError(refusal)
+    return peer
+
+
+def for_another(name: str, meant: str) -> str:
+    """What is said to who shows a token at the wrong node."""
+    return f"this is {name}, and the token is for {meant}: join at the address of {meant}"
+
+
+async def listen(
+    address: str, identity: Identity, nursery: trio.Nursery, *, refused: Refused = lambda _where, _why: None
+) -> Listener:
+    """Listen at "HOST:PORT" (all addresses of the host; none: of this machine) for nodes of the cluster.
+
+    What it does runs in ``nursery``. Raises InvalidError for the address, OSError when it cannot be had.
+    """
+    host, port = split_address(address)
+    found = await trio.socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # Port 0 is chosen once, for all addresses.
+            chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
+            sock.bind((where[0], chosen, *where[2:]))
+            sock.listen(_BACKLOG)
+        return Listener(sockets, identity, nursery, refused)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise OSError(error.errno, f"nobody can listen at {address}: {error.strerror}") from None
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+
+
+# -- dialling ---------------------------------------------------------------------------------------
+async def dial(
+    address: str, identity: Identity, nursery: trio.Nursery, *, expect: NodeId | None = None
+) -> Secured:
+    """Connect to the node at "HOST:PORT", which must be ``expect`` when that is given.
+
+    Raises UnreachableError when nobody answers there within DIAL_MS_MAX, NotPermittedError when it is not a
+    node of this cluster, is another one, is refused here or refuses us, InvalidError when it is this node
+    itself, ProtocolError when it does not speak TLS 1.3. The error says which, and what to do.
+    """
+
+    def check(peer: Peer) -> None:
+        if peer.node == identity.node:
+            raise InvalidError("that is this node itself")
+        if expect is not None and peer.node != expect:
+            raise NotPermittedError(f"{peer.name} answers, not the node that was expected there")
+        refusal = identity.trust.refusal(peer.chain)
+        if refusal:
+            raise NotPermittedError(refusal)
+        _note(identity.trust, peer)
+
+    peer, tls = await connect(address, identity.client_context, identity.cluster, check)
+    return Secured(tls, peer, nursery, identity.trust)
+
+
+async def connect(
+    address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[Peer], None]
+) -> tuple[Peer, ssl.SSLSocket]:
+    """Connect and shake hands; who is there, and the socket. Raises what ``dial`` and ``check`` raise."""
+    host, port = split_address(address)
+    with trio.move_on_after(limits.DIAL_MS_MAX / 1000):
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            raise UnreachableError(f"nobody answers at {address}: {_os_reason(error)}") from error
+        sock = socket.socket(fileno=stream.socket.detach())
+        tls = _wrapped(context, sock, server=False)
+        try:
+            await _handshake(tls, trio.Lock())
+            peer = _peer_of(tls, cluster)
+            _check_node(peer)
+            check(peer)
+            await _receive_acceptance(tls)
+        except ssl.SSLCertVerificationError as error:
+            close_socket(tls)
+            raise NotPermittedError(
+                f"who answers at {address} is no node of this cluster: {error.verify_message}"
+            ) from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            close_socket(tls)
+            raise UnreachableError(f"{address} ended the connection before it began") from None
+        except ssl.SSLError as error:
+            close_socket(tls)
+            raise _refused_by_tls(address, error) from None
+        except OSError as error:
+            close_socket(tls)
+            raise UnreachableError(f"{address} ended the connection: {_os_reason(error)}") from None
+        except DiosError as error:
+            close_socket(tls)
+            raise type(error)(f"{address}: {error.message}") from None
+        except BaseException:
+            close_socket(tls)
+            raise
+        return peer, tls
+    raise UnreachableError(f"nobody answers at {address} within {limits.DIAL_MS_MAX} ms")
+
+
+def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
+    reason = error.reason or ""
+    if "ALERT" in reason:
+        why = _reason(error)
+        hint = (
+            "the token has expired: make a new one there with `dios-node token`"
+            if "EXPIRED" in reason
+            else "this node may be of another cluster"
+        )
+        return NotPermittedError(f"{address} refuses us: {why}; {hint}")
+    return ProtocolError(f"{address} does not speak TLS 1.3 as nodes do: {_reason(error)}")
+
+
+def _check_node(peer: Peer) -> None:
+    if peer.role is not Role.NODE:
+        raise NotPermittedError("who answers is no node")
+
+
+async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
+    splitter = FrameSplitter(limits.REFUSAL_BYTES_MAX)
+    while True:
+        try:
+            data = tls.read(limits.RECEIVE_BYTES)
+        except ssl.SSLWantReadError:
+            await trio.lowlevel.wait_readable(tls)
+            continue
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "closed without a word")
+        bodies = splitter.feed(data)
+        if not bodies:
+            continue
+        if len(bodies) > 1 or splitter.pending or tls.pending():
+            raise ProtocolError("more was said than that the connection is accepted")
+        if bodies[0]:
+            raise NotPermittedError(bodies[0].decode("utf-8", "replace"))
+        return
+
+
+# -- both -------------------------------------------------------------------------------------------
+def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> ssl.SSLSocket:
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A machine that says nothing any more is gone some time, whether we send or wait.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.SILENCE_MS_MAX)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.SILENCE_MS_MAX // 3_000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.SILENCE_MS_MAX // 3_000)
+        # A peer that has reset the connection already is met here: within wrap_socket that leaves it open.
+        sock.getpeername()
+        return context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _handshake(tls: ssl.SSLSocket, turn: trio.Lock) -> None:
+    while True:
+        try:
+            async with turn:
+                tls.do_handshake()
+        except ssl.SSLWantReadError:
+            await trio.lowlevel.wait_readable(tls)
+        except ssl.SSLWantWriteError:
+            await trio.lowlevel.wait_writable(tls)
+        else:
+            return
+
+
+class _Certificate(Protocol):
+    def public_bytes(self) -> str: ...
+
+
+class _Inside(Protocol):
+    def get_verified_chain(self) -> list[_Certificate]: ...
+
+
+class _Older(Protocol):
+    _sslobj: _Inside
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return _os_reason(error) if isinstance(error, OSError) else str(error)
+
+
+def _os_reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> Peer:
+    """Who is there, from the chain of certificates that TLS has verified."""
+    if sys.version_info >= (3, 13):
+        chain = tls.get_verified_chain()
+    else:
+        # Public from Python 3.13 on, and nothing else says through whom the peer was admitted.
+        inside = cast("_Older", tls)._sslobj  # noqa: SLF001 - see above
+        chain = [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inside.get_verified_chain()]
+    cards = cards_of(chain)
+    if hashlib.sha256(chain[-1]).digest() != cluster:
+        raise NotPermittedError("the certificate is another cluster's")
+    return Peer(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
+
+
+def _note(trust: Trust, peer: Peer) -> None:
+    if peer.role is Role.NODE:
+        trust.note(known_of(peer.chain[0]))

@@ -1,0 +1,356 @@
+"""The node's end of Unix sockets: the listener for people's processes, and one channel for each peer.
+
+Not for: what frames mean (``dios.wire.codec``), or who may do what. A node never takes descriptors from a
+peer: it reads with plain ``recv``, so that the system drops whatever was sent beside the bytes.
+
+One call of a task costs one pass through here, so the way is short: wait until readable, one ``recv``, the
+bodies; and one ``send`` that does not wait. Only what the peer's socket does not take at once is
+queued, within a bound, and carried on by a task of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic_ns
+from typing import Final, NamedTuple
+
+import trio
+
+from dios import limits
+from dios.errors import ExistsError, InvalidError, ProtocolError, WouldBlockError
+from dios.transport.memory.memfd import close_all, copies_of
+from dios.transport.unix.path import socket_address
+from dios.wire.codec import FrameSplitter
+
+_CREDENTIALS: Final = struct.Struct("iII")
+_BACKLOG: Final = 128
+_RETRY_ACCEPT_S: Final = 0.05
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ESHUTDOWN})
+
+_looking = 0
+"""How many channels of this process are between two looks; a process has one loop."""
+
+
+class Peer(NamedTuple):
+    """Who is at the other end, as the system attests it for the moment of connecting."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def open_listener(path: Path, mode: int = 0o600) -> socket.socket:
+    """Listen at ``path``, whose permission bits are ``mode`` from the first moment on.
+
+    The path may be of any length. A socket file that nobody listens at any more is replaced. Raises
+    ExistsError when somebody does, or when something else has that path.
+    """
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        # The new file takes its permissions from the socket, less the umask, so that there is no moment in
+        # which others could connect; what the umask took is given back afterwards.
+        os.fchmod(listener.fileno(), mode)
+        with socket_address(path) as address:
+            listener.bind(address)
+            Path(address).chmod(mode)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"no socket can be made there: {error.strerror}", str(path)) from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ExistsError(f"{path} exists and is no socket; move it away or choose another place")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, socket_address(path) as address:
+        probe.setblocking(False)
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except FileNotFoundError:
+            return
+        except BlockingIOError:
+            pass
+    raise ExistsError(f"somebody listens at {path} already; stop that node first")
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Ask the system who is at the other end of ``sock`` (SO_PEERCRED)."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Peer(*_CREDENTIALS.unpack(raw))
+
+
+async def accept(listener: socket.socket) -> tuple[socket.socket, Peer]:
+    """Wait for the next peer of ``listener``; its socket does not block.
+
+    Out of descriptors, it waits and tries again; raises trio.ClosedResourceError once the listener was
+    closed by ``close_listener``.
+    """
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        try:
+            sock, _ = listener.accept()
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                await trio.sleep(_RETRY_ACCEPT_S)
+                continue
+            if error.errno == errno.ECONNABORTED:
+                continue
+            raise
+        sock.setblocking(False)
+        return sock, peer_of(sock)
+
+
+def close_listener(listener: socket.socket, path: Path | None = None) -> None:
+    """Stop listening, wake who waits in ``accept``, and remove the socket's file."""
+    if listener.fileno() >= 0:
+        trio.lowlevel.notify_closing(listener)
+        listener.close()
+    if path is not None:
+        path.unlink(missing_ok=True)
+
+
+class _Unsent:
+    """One frame, or the rest of one, with the descriptors that its first byte will carry."""
+
+    __slots__ = ("data", "fds")
+
+    def __init__(self, data: memoryview, fds: Sequence[int]) -> None:
+        self.data = data
+        self.fds = copies_of(fds) if fds else []
+
+    def close(self) -> None:
+        close_all(self.fds)
+        self.fds = []
+
+
+def _ancillary(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds).tobytes())]
+
+
+class TaskChannel:
+    """One peer's stream of frames, at the node's end.
+
+    ``nursery`` is where the task runs that sends what the peer did not take at once; it exists only while
+    there is something queued. Whoever makes the channel closes it.
+    """
+
+    def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        sock.setblocking(False)
+        self._sock: Final = sock
+        self._recv: Final = sock.recv
+        self._send: Final = sock.send
+        self._nursery: Final = nursery
+        self._splitter: Final = FrameSplitter(limits.FRAME_BYTES_MAX)
+        self._feed: Final = self._splitter.feed
+        self._queue: Final[deque[_Unsent]] = deque()
+        self._queued_bytes = 0
+        self._queued_fds = 0
+        self._drained = trio.Event()
+        self._drained.set()
+        self._gone = False
+        self._closed = False
+        self._looks = 1
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the peer to read."""
+        return self._queued_bytes
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 once closed."""
+        return self._sock.fileno()
+
+    async def receive(self) -> list[bytes]:
+        """Wait for the next frames, and return the bodies of all that are there; none means the end.
+
+        The end is the peer's or our own closing. Raises ProtocolError for a frame over the limit and
+        for one that the end cut short: after it the channel must be closed.
+        """
+        try:
+            data = await self._look()
+            while True:
+                if data is None:
+                    await trio.lowlevel.wait_readable(self._sock)
+                    data = self._try_receive()
+                    continue
+                if not data:
+                    break
+                bodies = self._feed(data)
+                if bodies:
+                    return bodies
+                data = None
+        except (trio.ClosedResourceError, OSError, ValueError):
+            return []
+        if self._splitter.pending and not self._closed:
+            pending = self._splitter.pending
+            raise ProtocolError(f"truncated: the peer left after {pending} bytes of an unfinished frame")
+        return []
+
+    async def _look(self) -> bytes | None:
+        """Look a few times, a pass of the scheduler before each, and only then sleep.
+
+        Everybody else gets a turn, and a peer that answers at once is met awake: on two processors that takes
+        a third off a round trip, because a processor that sleeps is slow to wake. Only a peer that answered
+        shortly after the last look is looked for more than once, and only while no other channel is looked
+        at: an idle node sleeps, and a busy one does not spend its time on looking.
+        """
+        global _looking
+        _looking += 1
+        try:
+            for _ in range(self._looks):
+                await trio.lowlevel.checkpoint()
+                data = self._try_receive()
+                if data is not None:
+                    return data
+                if _looking > 1:
+                    break
+        finally:
+            _looking -= 1
+        asleep = monotonic_ns()
+        await trio.lowlevel.wait_readable(self._sock)
+        near = monotonic_ns() - asleep < limits.RECEIVE_NEAR_NS
+        self._looks = limits.RECEIVE_LOOKS_MAX if near else 1
+        return self._try_receive()
+
+    def _try_receive(self) -> bytes | None:
+        try:
+            return self._recv(limits.RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
+
+    def send_nowait(self, frame: bytes, fds: Sequence[int] = ()) -> None:
+        """Send one whole frame, length included, with up to DESCRIPTORS_PER_FRAME_MAX descriptors beside it.
+
+        Never waits. The descriptors may be closed as soon as it returns. A frame to a peer that is gone
+        is dropped: ``receive`` is what tells of the end. Raises WouldBlockError when more than
+        SEND_QUEUE_BYTES_MAX (or DESCRIPTORS_QUEUED_MAX) would wait for the peer to read: the channel must
+        then be closed; InvalidError for too many descriptors.
+        """
+        if self._queue:
+            self._enqueue(memoryview(frame), fds)
+            return
+        try:
+            if fds:
+                if len(fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
+                    raise InvalidError(
+                        f"{len(fds)} descriptors in one frame are over {limits.DESCRIPTORS_PER_FRAME_MAX}"
+                    )
+                sent = self._sock.sendmsg([frame], _ancillary(fds))
+                fds = ()
+            else:
+                sent = self._send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._lost(error)
+            return
+        if sent != len(frame):
+            self._enqueue(memoryview(frame)[sent:], fds)
+
+    def _lost(self, error: OSError) -> None:
+        if error.errno not in _GONE:
+            raise WouldBlockError(f"the peer's socket takes nothing more: {error}") from None
+        self._gone = True
+        self._drop_queue()
+
+    def _enqueue(self, data: memoryview, fds: Sequence[int]) -> None:
+        if self._gone or self._closed:
+            return
+        if len(fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
+            raise InvalidError(
+                f"{len(fds)} descriptors in one frame are over {limits.DESCRIPTORS_PER_FRAME_MAX}"
+            )
+        # Every entry costs memory beside its bytes, so that tiny frames count for more than they hold.
+        size = len(data) + limits.SEND_QUEUE_ENTRY_BYTES
+        if (
+            self._queued_bytes + size > limits.SEND_QUEUE_BYTES_MAX
+            or self._queued_fds + len(fds) > limits.DESCRIPTORS_QUEUED_MAX
+        ):
+            raise WouldBlockError(
+                f"{self._queued_bytes} bytes wait for a peer that does not read its replies"
+            )
+        self._queue.append(_Unsent(data, fds))
+        self._queued_bytes += size
+        self._queued_fds += len(fds)
+        if self._drained.is_set():
+            self._drained = trio.Event()
+            self._nursery.start_soon(self._drain, name="send what waits for a peer")
+
+    async def _drain(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                await trio.lowlevel.wait_writable(self._sock)
+                if queue:
+                    self._send_first()
+        except (trio.ClosedResourceError, OSError, ValueError):
+            self._gone = True
+        finally:
+            self._drop_queue()
+
+    def _send_first(self) -> None:
+        entry = self._queue[0]
+        try:
+            if entry.fds:
+                sent = self._sock.sendmsg([entry.data], _ancillary(entry.fds))
+            else:
+                sent = self._send(entry.data)
+        except BlockingIOError:
+            return
+        # The first byte has carried them.
+        self._queued_fds -= len(entry.fds)
+        entry.close()
+        self._queued_bytes -= sent
+        entry.data = entry.data[sent:]
+        if not entry.data:
+            self._queue.popleft()
+            self._queued_bytes -= limits.SEND_QUEUE_ENTRY_BYTES
+
+    def _drop_queue(self) -> None:
+        while self._queue:
+            self._queue.popleft().close()
+        self._queued_bytes = 0
+        self._queued_fds = 0
+        self._drained.set()
+
+    async def flush(self) -> None:
+        """Wait until the peer has been sent all that was queued, or is gone."""
+        await self._drained.wait()
+
+    def close(self) -> None:
+        """Close at once; what is queued is lost, and who waits in ``receive`` gets the end."""
+        if self._closed:
+            return
+        self._closed = True
+        self._drop_queue()
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+
+    async def aclose(self) -> None:
+        """Close at once, and let other tasks run."""
+        self.close()
+        await trio.lowlevel.checkpoint()
