@@ -284,7 +284,7 @@ def _retry(step: Step, row: Pending) -> None:
             finish_run(step, row)
         else:
             scheduling_calls.lease_over(step, row)
-    elif isinstance(row.call, messages.Board | messages.AskScheduler):
+    elif isinstance(row.call, messages.ReadQueue | messages.AskScheduler):
         scheduling_calls.look_again(step, row)
     elif isinstance(row.call, messages.Create):
         network_streams.finish(step, row)

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
 from dios.wire.rates import Govern
-from dios.wire.scheduling import Advise, AskScheduler, Board, Place, Report, Work
+from dios.wire.scheduling import Advise, AskScheduler, ReadQueue, Place, Report, Work
 from dios.wire.types import (
     AcquireIov,
     Brand,
@@ -387,7 +387,7 @@ PlainCall: TypeAlias = (
     | SetLimits
     | ListNodes
     | SetNode
-    | Board
+    | ReadQueue
     | Place
     | AskScheduler
     | Advise

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios.wire.rates import Metered
-from dios.wire.scheduling import Advice, BoardRows, Placed
+from dios.wire.scheduling import Advice, QueueRows, Placed
 from dios.wire.types import (
     Brand,
     Buffering,
@@ -258,7 +258,7 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
         | LimitRows
         | TaskDetail
         | Nodes
-        | BoardRows
+        | QueueRows
         | Placed
         | Advice
         | Metered,
@@ -300,7 +300,7 @@ PlainResult: TypeAlias = (
     | LimitRows
     | TaskDetail
     | Nodes
-    | BoardRows
+    | QueueRows
     | Placed
     | Advice
     | Metered

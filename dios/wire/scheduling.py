@@ -84,7 +84,7 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return self.reserves or self.choosy
 
 
-class Board(Call, frozen=True, tag=43):
+class ReadQueue(Call, frozen=True, tag=43):
     """What waits and runs on a node, once its board's version is over ``since``, or ``wait_ms`` passed.
 
     ``attend`` says that the caller schedules what waits there: runs wait for it from now on. ``own`` says
@@ -182,7 +182,7 @@ class Asked(Struct, frozen=True, array_like=True):
     question: bytes
 
 
-class BoardRows(Struct, frozen=True, array_like=True, tag=15):
+class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     """Answer to Board; without rows where nothing is newer than what the caller has seen.
 
     ``partial`` says that more waits than one answer holds. The last two are what coordinators tell each other

@@ -14,7 +14,7 @@ from dios.firmament.models import catalogue
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.wire.messages import BoardRows, Occupant, Placed, Submission, Work
+from dios.wire.messages import QueueRows, Occupant, Placed, Submission, Work
 from dios.wire.types import TaskState
 
 CPUS = 2
@@ -35,9 +35,9 @@ class FakeNode:
         """What people call it."""
         return f"n{self.number}"
 
-    def board(self) -> BoardRows:
+    def board(self) -> QueueRows:
         """What it would tell now."""
-        return BoardRows(
+        return QueueRows(
             self.version, self.number, self.name, "r1", CPUS, 2**30, 16, (), draining=False, coordinated=True,
             waiting=tuple(self.waiting.values()),
             tasks=(*self.running.values(), *self.ended[-8:]),
@@ -76,7 +76,7 @@ class Play:
         for name in names or self.nodes:
             self.take(self.nodes[name].board())
 
-    def take(self, board: BoardRows) -> None:
+    def take(self, board: QueueRows) -> None:
         """The coordinator reads a board, maybe an old one."""
         self.books.read(board, self.now, attend=True, machine=True)
 
@@ -291,7 +291,7 @@ def test_nothing_is_placed_twice_whatever_order_things_are_told_in(seed: int) ->
     play = Play()
     rival = Play()
     rival.nodes, rival.started = play.nodes, play.started
-    stale: list[BoardRows] = []
+    stale: list[QueueRows] = []
     submitted: list[int] = []
     for _ in range(60):
         one = dice.choice([play, rival])

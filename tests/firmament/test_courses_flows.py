@@ -8,7 +8,7 @@ from sched_courses import course
 from dios.firmament.coordinator.job_traffic import Flows
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import Channel
-from dios.wire.messages import BoardRows, Meter, Occupant, Work
+from dios.wire.messages import QueueRows, Meter, Occupant, Work
 from dios.wire.types import TaskState, Traffic
 
 WALL = 1_000.0
@@ -23,9 +23,9 @@ def row(task: int, member: str, age_ms: int = 0) -> Occupant:
     )  # fmt: skip
 
 
-def board(name: str, *tasks: Occupant) -> BoardRows:
+def board(name: str, *tasks: Occupant) -> QueueRows:
     """A node's board."""
-    return BoardRows(
+    return QueueRows(
         1, 1, name, "", 2, 2**30, 16, (), draining=False, coordinated=True,
         waiting=(), tasks=tasks, asked=(), reports=(), partial=False,
     )  # fmt: skip

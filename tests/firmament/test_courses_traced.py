@@ -18,7 +18,7 @@ from dios.firmament.knowledge.usage_profiles import Member
 from dios.firmament.monitor.task_probe import TaskProbe
 from dios.lib.reservations import Member as Placed
 from dios.lib.reservations import label_of
-from dios.wire.messages import Asked, BoardRows, Meter, Occupant, Work
+from dios.wire.messages import Asked, QueueRows, Meter, Occupant, Work
 from dios.wire.types import TaskState, Traffic
 
 MS = 1_000_000
@@ -42,9 +42,9 @@ def ended(one: Occupant, age_ms: int, cpu_ms: int = 0, memory: int = 0) -> Occup
     )
 
 
-def board(*tasks: Occupant) -> BoardRows:
+def board(*tasks: Occupant) -> QueueRows:
     """A node's own board; it has so many processors that they bound nothing."""
-    return BoardRows(
+    return QueueRows(
         1, 1, "n1", "", 1_000, 2**30, 16, (), draining=False, coordinated=True,
         waiting=(), tasks=tasks, asked=(), reports=(), partial=False,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from dios import limits
 from dios.firmament.coordinator.observer import Observer, Report
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import Metric
-from dios.wire.messages import BoardRows, Occupant, Work
+from dios.wire.messages import QueueRows, Occupant, Work
 from dios.wire.types import TaskState
 
 
@@ -33,9 +33,9 @@ def row(task: int, *, ended: bool = False, label: str = "job.py") -> Occupant:
     )
 
 
-def board(*tasks: Occupant) -> BoardRows:
+def board(*tasks: Occupant) -> QueueRows:
     """A node's own board."""
-    return BoardRows(
+    return QueueRows(
         1, 1, "n1", "", 2, 2**30, 16, (), draining=False, coordinated=True,
         waiting=(), tasks=tasks, asked=(), reports=(), partial=False,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from dios.firmament.coordinator.start_options import Orders
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.ledger import Rule
 from dios.node.settings import Fairness, Scheduling
-from dios.wire.messages import Asked, BoardRows, Occupant, Placed, Submission, Work
+from dios.wire.messages import Asked, QueueRows, Occupant, Placed, Submission, Work
 from dios.wire.types import TaskState
 
 ALL = frozenset({"n1", "n2"})
@@ -23,9 +23,9 @@ WALL = 1.7e9
 """Seconds since 1970 at time 0."""
 
 
-def board(number: int, waiting: tuple[Submission, ...] = (), tasks: tuple[Occupant, ...] = ()) -> BoardRows:
+def board(number: int, waiting: tuple[Submission, ...] = (), tasks: tuple[Occupant, ...] = ()) -> QueueRows:
     """A node's board."""
-    return BoardRows(
+    return QueueRows(
         1, number, f"n{number}", "r1", 2, 2**30, 16, (), draining=False, coordinated=True,
         waiting=waiting, tasks=tasks, asked=(), reports=(), partial=False,
     )  # fmt: skip

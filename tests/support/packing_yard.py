@@ -15,7 +15,7 @@ from dios.firmament.coordinator.assignment import Duty, SetUp
 from dios.firmament.coordinator.scheduler_service import Office
 from dios.firmament.coordinator.start_options import Orders
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.wire.messages import Asked, BoardRows, Metered, Occupant, Submission, Work
+from dios.wire.messages import Asked, QueueRows, Metered, Occupant, Submission, Work
 from dios.wire.types import TaskState
 
 CPUS = 4
@@ -28,9 +28,9 @@ LINK = 100_000_000 // 8
 ME, OTHER = "uid:7", "uid:8"
 
 
-def board(node: str, tasks: tuple[Occupant, ...] = (), waiting: tuple[Submission, ...] = ()) -> BoardRows:
+def board(node: str, tasks: tuple[Occupant, ...] = (), waiting: tuple[Submission, ...] = ()) -> QueueRows:
     """A node's board."""
-    return BoardRows(
+    return QueueRows(
         1, int(node[1:]), node, "r1", CPUS, 2**30, 16, (), draining=False, coordinated=True,
         waiting=waiting, tasks=tasks, asked=(), reports=(), partial=False,
     )  # fmt: skip

@@ -110,10 +110,10 @@ class SchedulingOps(UsageOps):
 
     def board_op(
         self, host: str = "", *, since: int = 0, wait_ms: int = 0, attend: bool = False, own: bool = False
-    ) -> Operation[messages.BoardRows]:
+    ) -> Operation[messages.QueueRows]:
         """What waits and runs on a node, once that is newer than version ``since``; for its own user."""
-        call = messages.Board(host, since, wait_ms, attend, own)
-        return expect(messages.BoardRows, (yield call))
+        call = messages.ReadQueue(host, since, wait_ms, attend, own)
+        return expect(messages.QueueRows, (yield call))
 
     def place_op(
         self,

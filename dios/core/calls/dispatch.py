@@ -25,7 +25,7 @@ from dios.core.calls import (
 from dios.core.effects import AnswerVector
 from dios.core.model.tasks import Task
 from dios.core.remote import forwarding, remote_calls
-from dios.core.remote.proxies import StandIn
+from dios.core.remote.proxies import Proxy
 from dios.core.step import Reply, Step
 from dios.errors import Code, DiosError, InvalidError
 from dios.ids import PayloadId
@@ -66,7 +66,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.SetLimits: limit_calls.set_limits,
     messages.ListNodes: node_calls.list_nodes,
     messages.SetNode: node_calls.set_node,
-    messages.Board: scheduling_calls.read_board,
+    messages.ReadQueue: scheduling_calls.read_board,
     messages.Place: scheduling_calls.place,
     messages.AskScheduler: scheduling_calls.ask,
     messages.Advise: scheduling_calls.advise,
@@ -156,7 +156,7 @@ def _answers(
     return parts
 
 
-def _elsewhere(step: Step, task: Task, seq: int, call: messages.PlainCall, target: StandIn) -> None:
+def _elsewhere(step: Step, task: Task, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     if isinstance(call, messages.Copy):
         remote_calls.copy(step, task, seq, call, target)
     else:
@@ -168,7 +168,7 @@ def _mixed(
     task: Task,
     seq: int,
     vector: messages.Vector,
-    places: list[StandIn | None],
+    places: list[Proxy | None],
 ) -> None:
     """A vector of which some calls go to other nodes; the rest is done when these are answered."""
 

@@ -15,7 +15,7 @@ from dios import limits
 from dios.core.calls import access, lifecycle, run_calls
 from dios.core.model import submission_queue
 from dios.core.model.pending import Pending
-from dios.core.model.submission_queue import Chosen, Question, Waiting
+from dios.core.model.submission_queue import Chosen, SchedulerQuestion, Waiting
 from dios.core.model.tasks import Task
 from dios.core.remote import forwarding, remote_calls, requests
 from dios.core.remote.peers import Peer
@@ -170,7 +170,7 @@ def _preempt(step: Step, task: Task, victim: TaskId) -> None:
 
 
 # -- the board --------------------------------------------------------------------------------------------
-def read_board(step: Step, task: Task, seq: int, call: messages.Board) -> None:
+def read_board(step: Step, task: Task, seq: int, call: messages.ReadQueue) -> None:
     """What is on a node's board, once it is newer than what the caller has seen."""
     require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
@@ -192,7 +192,7 @@ def read_board(step: Step, task: Task, seq: int, call: messages.Board) -> None:
 
 def look_again(step: Step, row: Pending) -> None:
     """Answer a waiting question or board call that may be done."""
-    if isinstance(row.call, messages.Board):
+    if isinstance(row.call, messages.ReadQueue):
         late = row.deadline is not None and step.now >= row.deadline
         if late or step.state.board.version > row.call.since:
             step.state.board.waiters.pop(row.key, None)
@@ -203,7 +203,7 @@ def look_again(step: Step, row: Pending) -> None:
         step.refuse(row.task, row.seq, UnreachableError("whoever schedules did not answer in time"))
 
 
-def _rows(step: Step, call: messages.Board) -> messages.BoardRows:
+def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     state = step.state
     table = state.board
     cluster = requests.cluster_of(step)
@@ -213,7 +213,7 @@ def _rows(step: Step, call: messages.Board) -> messages.BoardRows:
     tasks = [
         submission_queue.occupant(task, step.now) for task in state.tasks.values() if newer and _counts(task)
     ]
-    return messages.BoardRows(
+    return messages.QueueRows(
         table.version,
         cluster.here.node,
         cluster.here.name,
@@ -290,7 +290,7 @@ def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
     table.next_question += 1
     ruler = access.is_nodes_own(step.state, task)
     asked = messages.Asked(number, task.principal, ruler, call.question)
-    table.questions[number] = Question(row, asked)
+    table.questions[number] = SchedulerQuestion(row, asked)
     submission_queue.changed(step)
 
 
@@ -343,7 +343,7 @@ def pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Pe
     """A call about another node's board or rates is that node's to answer."""
 
     def then(later: Step, answer: dcp.Answer) -> None:
-        kinds = messages.BoardRows | messages.Placed | messages.Metered | messages.Done | messages.Failure
+        kinds = messages.QueueRows | messages.Placed | messages.Metered | messages.Done | messages.Failure
         if not isinstance(answer, kinds):
             raise ProtocolError("an answer of the wrong kind")
         later.answer(task, seq, answer)

@@ -17,7 +17,7 @@ from dios.wire.types import Resource
 
 if TYPE_CHECKING:
     from dios.core.model.tasks import Task
-    from dios.core.remote.peers import Question
+    from dios.core.remote.peers import PendingRequest
 
 
 class Pending:
@@ -43,7 +43,7 @@ class Pending:
         self.watched: Final = watched
         self.deadline: Final = deadline
         self.limit: Final = limit
-        self.questions: list[Question] = []  # to other nodes
+        self.questions: list[PendingRequest] = []  # to other nodes
 
     @property
     def key(self) -> tuple[int, int]:

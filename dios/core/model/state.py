@@ -17,7 +17,7 @@ from dios.core.model.names import logs_group
 from dios.core.model.objects import PhysicalObject
 from dios.core.model.pending import PendingTable
 from dios.core.model.references import Provenance, Reference, earlier
-from dios.core.model.submission_queue import Board
+from dios.core.model.submission_queue import SubmissionQueue
 from dios.core.model.tasks import Task
 from dios.core.remote.peers import Cluster
 from dios.ids import BufferId, Name, ObjectId, Principal, RefId, TaskId, Ticket
@@ -93,7 +93,7 @@ class State:
         self.settled = Ticket(0)
         self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
         self.shutting_down = False
-        self.board: Final = Board()
+        self.board: Final = SubmissionQueue()
         self._next_buffer = 1
 
     # -- identifiers ----------------------------------------------------------------------------

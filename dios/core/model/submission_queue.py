@@ -46,14 +46,14 @@ class Waiting(Struct):
     since: int
 
 
-class Question(Struct, frozen=True):
+class SchedulerQuestion(Struct, frozen=True):
     """A question to whoever schedules, and the call that waits for the answer."""
 
     row: Pending
     asked: messages.Asked
 
 
-class Board:
+class SubmissionQueue:
     """What is on it, and a version that counts its changes.
 
     ``attended_until`` is the time by which whoever schedules has to ask again; ``own_until`` the same for
@@ -84,7 +84,7 @@ class Board:
         self.waiting: dict[TaskId, Waiting] = {}
         self.by_call: dict[tuple[int, int], TaskId] = {}
         self.ended: deque[messages.Occupant] = deque(maxlen=limits.BOARD_ENDED_KEPT)
-        self.questions: dict[int, Question] = {}
+        self.questions: dict[int, SchedulerQuestion] = {}
         self.answers: dict[int, list[bytes]] = {}
         self.reports: deque[tuple[int, bytes]] = deque(maxlen=limits.BOARD_REPORTS_KEPT)
         self.waiters: dict[tuple[int, int], Pending] = {}

@@ -16,7 +16,7 @@ from dios.core.model.tasks import Task
 from dios.core.remote import reconciliation, requests, serving
 from dios.core.remote.forwarding import lost_row
 from dios.core.remote.peers import Cluster, Peer
-from dios.core.remote.watermark import Settled
+from dios.core.remote.watermark import Watermark
 from dios.core.step import Step
 from dios.errors import ProtocolError
 from dios.ids import NodeId, ObjectId, TaskId
@@ -54,7 +54,7 @@ def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Its tasks are gone with its former start, and so is what it knew of ours."""
     requests.fail_all(step, peer, "was started anew meanwhile")
     peer.answers.clear()
-    peer.settled = Settled()
+    peer.settled = Watermark()
     for target in peer.stand_ins.values():
         target.order = 0
     reconciliation.end_deputies(step, cluster, peer)

@@ -19,7 +19,7 @@ from dios.core.model.pending import Pending
 from dios.core.model.references import Provenance, Reference
 from dios.core.model.tasks import Task
 from dios.core.remote import proxies, requests
-from dios.core.remote.proxies import StandIn
+from dios.core.remote.proxies import Proxy
 from dios.core.remote.remote_buffers import AwayBuffer
 from dios.core.step import Step
 from dios.errors import (
@@ -80,7 +80,7 @@ _COMMITS: Final = (messages.CommitWrite, messages.CommitAcquireWrite)
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
 
 
-def place_of(task: Task, call: messages.PlainCall) -> StandIn | None:
+def place_of(task: Task, call: messages.PlainCall) -> Proxy | None:
     """The stand-in that a call is about; None when it is for this node, or wrong in a way for it to say."""
     field = _PLACED_BY.get(type(call))
     if field is None:
@@ -88,10 +88,10 @@ def place_of(task: Task, call: messages.PlainCall) -> StandIn | None:
     reference = task.table.find(getattr(call, field))
     if reference is None or not reference.object.home:
         return None
-    return cast("StandIn", reference.object)
+    return cast("Proxy", reference.object)
 
 
-def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: StandIn) -> None:
+def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     """Let a call be made where its object is, in the task's name."""
     if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
         step.drop_reference(task.table.get(call.ref))
@@ -109,7 +109,7 @@ def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: 
     send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), there), source)
 
 
-def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, target: StandIn) -> None:
+def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, target: Proxy) -> None:
     """The other node takes the end over there for us; the bytes have a connection of their own."""
     if step.parts is not None:
         raise InvalidError("attach is not for vectors: its answer carries descriptors")
@@ -222,7 +222,7 @@ def fitted(
     reference = None if field is None else task.table.find(getattr(call, field))
     if reference is None:
         raise BadReferenceError("the reference was taken back, or deleted, while the call was made")
-    target = cast("StandIn", reference.object)
+    target = cast("Proxy", reference.object)
     match answer:
         case messages.Buffer():
             return _fit_buffer(step, reference, seq, call, answer, offset)
@@ -321,7 +321,7 @@ def _fit_buffer(
     )
 
 
-def _fit_size(task: Task, target: StandIn, call: messages.PlainCall) -> None:
+def _fit_size(task: Task, target: Proxy, call: messages.PlainCall) -> None:
     """After its own write a task finds the size as it made it; what others do is told a moment later."""
     if isinstance(call, messages.WriteOnce):
         end = call.offset + len(call.data)
@@ -357,7 +357,7 @@ def _fit_references(
 ) -> Part:
     node = reference.object.home
     if isinstance(call, messages.Stat):
-        target = cast("StandIn", reference.object)
+        target = cast("Proxy", reference.object)
         for told in answer.references:
             target.learn(told)
             step.changed(target)
@@ -370,6 +370,6 @@ def _fit_references(
 
 
 # -- vectors ------------------------------------------------------------------------------------------
-def places_of(task: Task, vector: messages.Vector) -> list[StandIn | None]:
+def places_of(task: Task, vector: messages.Vector) -> list[Proxy | None]:
     """The stand-in that each call of a vector is about."""
     return [place_of(task, call) for call in vector.calls]

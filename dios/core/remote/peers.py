@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import WriteSource
-from dios.core.remote.watermark import Settled
+from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp
 from dios.wire.types import Proximity
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dios.core.model.objects import PhysicalObject
     from dios.core.model.placement import Placement
     from dios.core.model.tasks import Task
-    from dios.core.remote.proxies import StandIn
-    from dios.core.remote.requests import Remembered
+    from dios.core.remote.proxies import Proxy
+    from dios.core.remote.requests import CachedReply
     from dios.core.step import Step
     from dios.wire.gossip import Member
 
@@ -52,7 +52,7 @@ class Here(Struct, frozen=True):
     coordinator: bool = False
 
 
-class Question:
+class PendingRequest:
     """A request that is not answered yet."""
 
     __slots__ = (
@@ -128,14 +128,14 @@ class Peer:
         self.heard_ns = 0
         self.dead_since: int | None = None
         self.lost: list[TaskId] = []  # tasks there that were taken for lost
-        self.asked: dict[int, Question] = {}
+        self.asked: dict[int, PendingRequest] = {}
         self.next_number = 1
-        self.answers: dict[int, Remembered | None] = {}
+        self.answers: dict[int, CachedReply | None] = {}
         self.unsaid = 0  # requests since one that named those which wait
-        self.settled = Settled()
+        self.settled = Watermark()
         self.order_out = 0
         self.deputies: dict[TaskId, Task] = {}
-        self.stand_ins: dict[ObjectId, StandIn] = {}
+        self.stand_ins: dict[ObjectId, Proxy] = {}
         self.untold: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
 
 
@@ -230,7 +230,7 @@ class Cluster:
             self.placed[node] = (member.version, count + 1 if version == member.version else 1)
 
     # -- moments ------------------------------------------------------------------------------------
-    def repeat_later(self, question: Question, at: int) -> None:
+    def repeat_later(self, question: PendingRequest, at: int) -> None:
         """Look at a question again at this time."""
         question.repeat_at = at
         heapq.heappush(self._moments, (at, question.peer.node, question.number))
@@ -240,9 +240,9 @@ class Cluster:
                 self._moments = [entry for entry in self._moments if self._live(entry) is not None]
                 heapq.heapify(self._moments)
 
-    def due(self, now: int) -> list[Question]:
+    def due(self, now: int) -> list[PendingRequest]:
         """The questions whose time has come; they stay open."""
-        found: list[Question] = []
+        found: list[PendingRequest] = []
         while self._moments and self._moments[0][0] <= now:
             question = self._live(heapq.heappop(self._moments))
             if question is not None:
@@ -264,7 +264,7 @@ class Cluster:
             found.append(self.claim_at)
         return min(found, default=None)
 
-    def _live(self, entry: tuple[int, NodeId, int]) -> Question | None:
+    def _live(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:
         peer = self.peers.get(entry[1])
         question = None if peer is None else peer.asked.get(entry[2])
         return question if question is not None and question.repeat_at == entry[0] else None

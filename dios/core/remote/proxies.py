@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dios.core.step import Step
 
 
-class StandIn(PhysicalObject):
+class Proxy(PhysicalObject):
     """What is known of an object of another node. ``order`` is of the newest message about it."""
 
     __slots__ = ("ends", "lost", "order", "stored")
@@ -69,14 +69,14 @@ class StandIn(PhysicalObject):
         self.address = told.address
 
 
-def known(step: Step, peer: Peer, told: messages.Reference) -> StandIn:
+def known(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
     """The stand-in for an object that another node told of; made when it is the first time."""
     if told.object in step.state.objects:
         raise ProtocolError("an object of another node has the id of one that is here")
     target = peer.stand_ins.get(ObjectId(told.object))
     if target is None:
         cluster = requests.cluster_of(step)
-        target = peer.stand_ins[ObjectId(told.object)] = StandIn(peer, told, cluster)
+        target = peer.stand_ins[ObjectId(told.object)] = Proxy(peer, told, cluster)
         peer.claim_epoch = peer.claim_epoch or peer.epoch
     return target
 
@@ -167,4 +167,4 @@ def taken_back(step: Step, task: Task, ref: RefId) -> None:
 def end_of(reference: Reference) -> Mode | None:
     """Which end of a stream the reference was, if it was one."""
     target = reference.object
-    return target.ends.pop(reference.id, None) if isinstance(target, StandIn) else None
+    return target.ends.pop(reference.id, None) if isinstance(target, Proxy) else None

@@ -17,7 +17,7 @@ from dios.core.model.references import Provenance
 from dios.core.model.tasks import Task
 from dios.core.remote import forwarding, proxies, requests
 from dios.core.remote.peers import Cluster, Peer
-from dios.core.remote.proxies import StandIn
+from dios.core.remote.proxies import Proxy
 from dios.core.step import Reply, Step
 from dios.errors import Code, DiosError, InvalidError, ProtocolError, UnreachableError
 from dios.ids import NodeId, PayloadId, RefId, TaskId
@@ -106,7 +106,7 @@ def vector(
     task: Task,
     seq: int,
     call: messages.Vector,
-    places: list[StandIn | None],
+    places: list[Proxy | None],
     local: Callable[[Step, tuple[messages.PlainCall, ...]], list[Reply]],
 ) -> None:
     """A vector with calls for other nodes: one request to each of them, the local calls when all are back.
@@ -292,7 +292,7 @@ def _placed(call: messages.Create) -> messages.Create:
     )
 
 
-def copy(step: Step, task: Task, seq: int, call: messages.Copy, target: StandIn) -> None:
+def copy(step: Step, task: Task, seq: int, call: messages.Copy, target: Proxy) -> None:
     """Delegation of an object of another node: it checks and grants, and tells the receiver's (§4.5.3)."""
     cluster = requests.cluster_of(step)
     access.held(task, call.ref, Permission.DELEGATE)

@@ -14,7 +14,7 @@ from dios import limits
 from dios.core import effects
 from dios.core.effects import WriteSource
 from dios.core.remote import validation, watermark
-from dios.core.remote.peers import Cluster, Peer, Question, Then
+from dios.core.remote.peers import Cluster, Peer, PendingRequest, Then
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, messages
@@ -34,7 +34,7 @@ _STALE: Final = messages.Failure(
 )
 
 
-class Remembered(NamedTuple):
+class CachedReply(NamedTuple):
     """An answer that was given: the effect, the versions of what it reads, and the last ticket before it."""
 
     effect: Given
@@ -45,7 +45,7 @@ class Remembered(NamedTuple):
 # -- asking -----------------------------------------------------------------------------------------
 def ask(
     step: Step, node: NodeId, body: dcp.RequestBody, then: Then, *, source: WriteSource | None = None
-) -> Question | None:
+) -> PendingRequest | None:
     """Ask another node; ``then`` gets the answer, or a Failure EHOSTUNREACH, maybe before this returns.
 
     None when the answer is given already.
@@ -60,7 +60,7 @@ def ask(
         return None
     number = peer.next_number
     peer.next_number += 1
-    question = Question(number, peer, body, then, source, step.now)
+    question = PendingRequest(number, peer, body, then, source, step.now)
     question.version = _version_of(step.state, source)
     peer.asked[number] = question
     _say(step, cluster, question)
@@ -103,7 +103,7 @@ def nothing(step: Step, answer: dcp.Answer) -> None:
     del step, answer
 
 
-def _say(step: Step, cluster: Cluster, question: Question) -> None:
+def _say(step: Step, cluster: Cluster, question: PendingRequest) -> None:
     peer = question.peer
     if peer.connected:
         source = None if question.source is None else step.state.objects.get(question.source.content_of)
@@ -124,7 +124,7 @@ def _version_of(state: State, source: WriteSource | None) -> int:
     return -1 if target is None else target.v_w
 
 
-def _say_again(step: Step, cluster: Cluster, question: Question) -> None:
+def _say_again(step: Step, cluster: Cluster, question: PendingRequest) -> None:
     """Repeat a request, but never with other bytes than those that it was made for."""
     if _version_of(step.state, question.source) != question.version:
         said = "the object was written while its bytes were sent again; it may have been copied as it was"
@@ -136,7 +136,7 @@ def _say_again(step: Step, cluster: Cluster, question: Question) -> None:
         _say(step, cluster, question)
 
 
-def _has_its_buffer(state: State, question: Question) -> bool:
+def _has_its_buffer(state: State, question: PendingRequest) -> bool:
     """Whether the bytes of a commit are still there."""
     source, body = question.source, question.body
     if source is None or not source.buffer or not isinstance(body, dcp.Forward):
@@ -145,7 +145,7 @@ def _has_its_buffer(state: State, question: Question) -> bool:
     return task is not None and source.buffer in task.away
 
 
-def give_up(step: Step, question: Question) -> None:
+def give_up(step: Step, question: PendingRequest) -> None:
     """Nobody waits for the answer any more."""
     del step
     question.peer.asked.pop(question.number, None)
@@ -166,7 +166,7 @@ def due(step: Step) -> None:
         _say_again(step, cluster, question)
 
 
-def _is_cut_off(step: Step, question: Question) -> bool:
+def _is_cut_off(step: Step, question: PendingRequest) -> bool:
     """Whether nothing at all was heard of a node for so long that the way between the two must be cut: other
     nodes may well reach it.
     """
@@ -191,7 +191,7 @@ def excuse(step: Step, cluster: Cluster) -> None:
             question.silent_since = step.now
 
 
-def _patience_ms(question: Question) -> int:
+def _patience_ms(question: PendingRequest) -> int:
     if isinstance(question.body, dcp.Resolve | dcp.Rows):
         return limits.LOOKUP_PATIENCE_MS
     if question.source is not None:
@@ -214,7 +214,7 @@ def answered(step: Step, peer: Peer, reply: dcp.Reply) -> None:
     _finish(step, question, reply.result)
 
 
-def _finish(step: Step, question: Question, answer: dcp.Answer) -> None:
+def _finish(step: Step, question: PendingRequest, answer: dcp.Answer) -> None:
     question.peer.asked.pop(question.number, None)
     question.then(step, answer)
 
@@ -271,7 +271,7 @@ def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
     return False
 
 
-def _answer_again(step: Step, peer: Peer, number: int, remembered: Remembered) -> None:
+def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) -> None:
     # Whatever it told of may still be on its way to the disk.
     step.wait_for_everything()
     effect = remembered.effect
@@ -315,7 +315,7 @@ def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
     """Answer a request that is not a task's call."""
     effect = effects.Send(peer.node, dcp.Reply(number, result))
     if number in peer.answers:
-        peer.answers[number] = Remembered(effect, (), Ticket(step.state.next_ticket))
+        peer.answers[number] = CachedReply(effect, (), Ticket(step.state.next_ticket))
     step.emit(effect)
 
 
@@ -329,7 +329,7 @@ def note(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAtta
         parts = answer.parts if isinstance(answer, effects.AnswerVector) else (answer,)
         read = [state.objects.get(part.object) for part in parts if isinstance(part, _READS)]
         versions = tuple((target.id, target.v_w) for target in read if target is not None)
-        peer.answers[answer.seq] = Remembered(answer, versions, Ticket(state.next_ticket))
+        peer.answers[answer.seq] = CachedReply(answer, versions, Ticket(state.next_ticket))
 
 
 def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None:
@@ -340,7 +340,7 @@ def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None
         for number, remembered in peer.answers.items():
             if remembered is not None and remembered.ticket >= first:
                 refused = effects.Send(peer.node, dcp.Reply(number, failure))
-                peer.answers[number] = Remembered(refused, (), remembered.ticket)
+                peer.answers[number] = CachedReply(refused, (), remembered.ticket)
 
 
 # -- counters (§4.5.1) --------------------------------------------------------------------------------

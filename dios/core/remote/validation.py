@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from dios.core.remote.peers import Cluster, Peer, Question
+from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.errors import ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
@@ -48,7 +48,7 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.SetLimits: (messages.LimitRows,),
     messages.NodeInfo: (messages.Info,),
     messages.SetNode: (messages.Nodes,),
-    messages.Board: (messages.BoardRows,),
+    messages.ReadQueue: (messages.QueueRows,),
     messages.Place: (messages.Placed,),
     messages.Advise: _DONE,
     messages.Govern: (messages.Metered,),
@@ -109,7 +109,7 @@ def _calls(body: dcp.Forward) -> tuple[messages.PlainCall, ...]:
 
 
 # -- answers ------------------------------------------------------------------------------------------
-def require_answer(state: State, cluster: Cluster, question: Question, answer: dcp.Answer) -> None:
+def require_answer(state: State, cluster: Cluster, question: PendingRequest, answer: dcp.Answer) -> None:
     """An answer that a node could give to this; ProtocolError otherwise, and it still is not answered."""
     body = question.body
     if isinstance(body, dcp.Forward) and isinstance(body.call, messages.Vector):

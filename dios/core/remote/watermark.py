@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dios.wire import dcp
 
 
-class Settled:
+class Watermark:
     """What an asker has said: all below ``below`` are settled, and below ``until`` all but ``waiting``."""
 
     __slots__ = ("below", "until", "waiting")

@@ -17,7 +17,7 @@ from dios.firmament.cluster.state import RUNNING
 from dios.firmament.coordinator.translate import described_job, described_machine, described_task, job_of
 from dios.firmament.descriptors import BadDescriptorError, FinalReport, MachineDescriptor
 from dios.firmament.scheduler import FlowScheduler
-from dios.wire.messages import BoardRows, Occupant, Placed, Submission
+from dios.wire.messages import QueueRows, Occupant, Placed, Submission
 from dios.wire.types import TaskState
 
 _LATE_S = 10.0
@@ -59,7 +59,7 @@ class Books:
     def __init__(self, scheduler: FlowScheduler) -> None:
         self.scheduler = scheduler
         self.tasks: dict[int, Entry] = {}
-        self.nodes: dict[str, BoardRows] = {}
+        self.nodes: dict[str, QueueRows] = {}
         """The last board of each node that is a machine here."""
         self._gangs: dict[int, dict[int, Entry]] = {}
         """Tasks of gangs that are not complete yet, by job."""
@@ -72,7 +72,7 @@ class Books:
     # Boards -------------------------------------------------------------------------------------------
 
     def read(
-        self, board: BoardRows, now: float, *, attend: bool, machine: bool, after_s: float = 0.0
+        self, board: QueueRows, now: float, *, attend: bool, machine: bool, after_s: float = 0.0
     ) -> None:
         """Take in a node's board: ``attend`` its submissions, and as a ``machine`` what runs there.
 
@@ -108,7 +108,7 @@ class Books:
             if entry.host == name and entry.phase is Phase.WAITING:
                 self._forget(task, now, completed=False)
 
-    def _keep_machine(self, board: BoardRows, now: float) -> None:
+    def _keep_machine(self, board: QueueRows, now: float) -> None:
         known = self.nodes.get(board.name)
         wanted = described_machine(board, self.types.get(board.name, ""))
         if known is not None and (known.node != board.node or self._machines[board.name] != wanted):
@@ -125,7 +125,7 @@ class Books:
             self.scheduler.drain(board.node, board.draining)
         self.nodes[board.name] = board
 
-    def _read_tasks(self, board: BoardRows, now: float) -> None:
+    def _read_tasks(self, board: QueueRows, now: float) -> None:
         alive = {row.id for row in board.tasks if row.state is not TaskState.ENDED}
         ended = {row.id: row for row in board.tasks if row.state is TaskState.ENDED}
         for row in board.tasks:
@@ -139,7 +139,7 @@ class Books:
             if here or (coming and task in ended):
                 self._forget(task, now, ended=ended.get(task))
 
-    def _runs(self, board: BoardRows, row: Occupant, now: float) -> None:
+    def _runs(self, board: QueueRows, row: Occupant, now: float) -> None:
         entry = self.tasks.get(row.id)
         if entry is None:
             entry = Entry(row, board.name, Phase.RUNNING, job_of(row))
@@ -164,7 +164,7 @@ class Books:
             "",
         )
 
-    def _read_submissions(self, board: BoardRows, after_s: float, now: float) -> None:
+    def _read_submissions(self, board: QueueRows, after_s: float, now: float) -> None:
         waiting = {row.id for row in board.waiting}
         for row in board.waiting:
             if row.waited_ms < after_s * 1000:
@@ -244,7 +244,7 @@ class Books:
         if self._runs_already(task):
             self.scheduler.rejected(task, now)
 
-    def _started(self, task: int, board: BoardRows, now: float) -> None:
+    def _started(self, task: int, board: QueueRows, now: float) -> None:
         if task not in self.problems and not self._runs_already(task):
             self.scheduler.started(task, board.node, now)
 

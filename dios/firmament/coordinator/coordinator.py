@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dios.client.trio.node import AsyncNode
     from dios.firmament.coordinator.scheduler_service import Links, Office
     from dios.firmament.coordinator.start_options import Orders
-    from dios.wire.messages import Asked, BoardRows
+    from dios.wire.messages import Asked, QueueRows
 
 _LOADING: Final = (
     "coordinator: loading the scheduler; the first time its kernels are compiled, which takes a minute, and "
@@ -197,7 +197,7 @@ class Coordinator:
     def _wants(self, name: str, duty: Duty) -> bool:
         return name in duty.attend or name in duty.machines or name == self._own
 
-    async def _board(self, name: str, since: int, duty: Duty) -> BoardRows:
+    async def _board(self, name: str, since: int, duty: Duty) -> QueueRows:
         """A node's board once it is newer, or its head where nothing else is wanted of it."""
         wanted = self._wants(name, duty)
         wait_ms = _BOARD_WAIT_MS if wanted else _HEAD_WAIT_MS
@@ -219,7 +219,7 @@ class Coordinator:
         self._reported.pop(name, None)
         self._answered = {one for one in self._answered if one[0] != name}
 
-    async def _take_in(self, name: str, board: BoardRows, nursery: trio.Nursery) -> None:
+    async def _take_in(self, name: str, board: QueueRows, nursery: trio.Nursery) -> None:
         office, duty = self._office, self._duty
         if office is None or not (name in duty.attend or name in duty.machines):
             return

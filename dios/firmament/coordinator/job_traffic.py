@@ -18,7 +18,7 @@ from dios.errors import InvalidError
 from dios.firmament.coordinator.task_tracer import is_followed, job_of
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
-from dios.wire.messages import BoardRows, Meter, Occupant
+from dios.wire.messages import QueueRows, Meter, Occupant
 from dios.wire.types import TaskState, Traffic
 
 _MS: Final = 1000
@@ -61,7 +61,7 @@ class Flows:
         self._tasks: dict[int, _Task] = {}
         self._meters: dict[str, tuple[float, dict[int, int]]] = {}
 
-    def seen(self, board: BoardRows, now: float) -> None:
+    def seen(self, board: QueueRows, now: float) -> None:
         """Take in a node's board."""
         rows = {row.id: row for row in board.tasks if is_followed(row)}
         for task in [number for number, one in self._tasks.items() if one.host == board.name]:

@@ -20,7 +20,7 @@ from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
     from dios.client.trio.node import AsyncNode
-    from dios.wire.messages import BoardRows
+    from dios.wire.messages import QueueRows
 
 KNOWLEDGE: Final = "knowledge"
 """The label of the durable object in which a node keeps what its coordinator has measured."""
@@ -45,7 +45,7 @@ class Eyes:
         self._lock = lock
         self._observer = Observer(knowledge)
         self._tracer = Tracer(knowledge)
-        self._board: BoardRows | None = None
+        self._board: QueueRows | None = None
         self._kept = b""
 
     @property
@@ -53,7 +53,7 @@ class Eyes:
         """What this machine cannot measure, and why."""
         return self._observer.unmeasured
 
-    def heard(self, board: BoardRows) -> None:
+    def heard(self, board: QueueRows) -> None:
         """The node has a new board."""
         self._board = board
         self._tracer.heard(board, time.monotonic_ns())

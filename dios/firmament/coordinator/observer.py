@@ -30,7 +30,7 @@ from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
 from dios.firmament.monitor.machine_tree import MachineTopology
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
 from dios.firmament.monitor.topology import read_topology
-from dios.wire.messages import BoardRows, Occupant
+from dios.wire.messages import QueueRows, Occupant
 from dios.wire.types import TaskState
 
 _AGAIN: Final = 5
@@ -90,7 +90,7 @@ class Observer:
             followed.counters.close()
         self._followed.clear()
 
-    def look(self, board: BoardRows) -> None:
+    def look(self, board: QueueRows) -> None:
         """Look at each task of the node's own board, and take in those that have ended."""
         running = [row for row in board.tasks if row.state is TaskState.RUNNING and row.pid]
         classes = {row.id: _class_of(row) for row in running}

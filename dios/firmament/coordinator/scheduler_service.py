@@ -29,7 +29,7 @@ from dios.firmament.rounds.results import Change, Delta
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.limits import GUARANTEES_MAX
-from dios.wire.messages import Asked, BoardRows, Guarantee, Metered, Placed, Rate
+from dios.wire.messages import Asked, QueueRows, Guarantee, Metered, Placed, Rate
 from dios.wire.types import Traffic
 
 _PROBLEMS_KEPT = 20
@@ -123,7 +123,7 @@ class Office:
         if not self._problems or self._problems[-1] != problem:
             self._problems.append(problem)
 
-    def read(self, name: str, board: BoardRows, now: float) -> None:
+    def read(self, name: str, board: QueueRows, now: float) -> None:
         """Take in a board."""
         self._now = now
         duty = self._duty

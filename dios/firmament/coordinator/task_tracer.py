@@ -27,7 +27,7 @@ from dios.errors import DiosError, InvalidError
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading
-from dios.wire.messages import BoardRows, Meter, Occupant
+from dios.wire.messages import QueueRows, Meter, Occupant
 from dios.wire.types import TaskState, Traffic
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Tracer:
         """Whether there is anything to look at."""
         return any(task not in self._done for task in self._rows)
 
-    def heard(self, board: BoardRows, now_ns: int) -> None:
+    def heard(self, board: QueueRows, now_ns: int) -> None:
         """Take in the node's own board, as soon as it is there: ages on it are of that moment."""
         rows = [row for row in board.tasks if is_followed(row)]
         self._rows = {row.id: row for row in rows}

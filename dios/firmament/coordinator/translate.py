@@ -19,10 +19,10 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.wire.messages import BoardRows, Occupant, Submission, Work
+from dios.wire.messages import QueueRows, Occupant, Submission, Work
 
 
-def described_machine(board: BoardRows, machine_type: str) -> MachineDescriptor:
+def described_machine(board: QueueRows, machine_type: str) -> MachineDescriptor:
     """A node as a machine; its name and rack are labels, too."""
     labels = {"node": board.name, "rack": board.rack, **dict(board.labels)}
     return MachineDescriptor(

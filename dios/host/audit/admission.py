@@ -53,7 +53,7 @@ _LEAVE_NO_RECORD: Final = frozenset(
         messages.NodeInfo,
         messages.Describe,
         messages.Cancel,
-        messages.Board,
+        messages.ReadQueue,
         messages.AskScheduler,
         messages.Advise,
         messages.Report,

@@ -23,7 +23,7 @@ from dios.host.content.stored_bytes import may_store
 from dios.host.peers.link import Standing
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.messages import AcquireWrite, Advise, Board, Failure, Govern, Place
+from dios.wire.messages import AcquireWrite, Advise, ReadQueue, Failure, Govern, Place
 from dios.wire.types import Traffic
 
 Take: TypeAlias = Callable[[NodeId, Standing, dcp.Ask, bytes | None], None]
@@ -33,7 +33,7 @@ _TOO_MANY: Final = Failure(
 )
 
 
-_OF_COORDINATORS: Final[frozenset[type]] = frozenset({Advise, Board, Govern, Place})
+_OF_COORDINATORS: Final[frozenset[type]] = frozenset({Advise, ReadQueue, Govern, Place})
 
 
 class _Held(NamedTuple):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dios import limits
 from dios.core.remote import requests
-from dios.core.remote.peers import Peer, Question
-from dios.core.remote.watermark import Settled, waiting_of
+from dios.core.remote.peers import Peer, PendingRequest
+from dios.core.remote.watermark import Watermark, waiting_of
 from dios.errors import Code
 from dios.ids import NodeId
 from dios.wire import dcp, messages
@@ -32,9 +32,9 @@ def asks(parcels: list[Parcel]) -> list[dcp.Ask]:
     return [one.message for one in parcels if isinstance(one.message, dcp.Ask)]
 
 
-def question(peer: Peer, number: int) -> Question:
+def question(peer: Peer, number: int) -> PendingRequest:
     """A request that waits."""
-    return Question(number, peer, BODY, requests.nothing, None, 0)
+    return PendingRequest(number, peer, BODY, requests.nothing, None, 0)
 
 
 def waits(two: Two) -> int:
@@ -174,7 +174,7 @@ def test_long_lists_are_told_now_and_then() -> None:
 @given(st.data())
 def test_what_is_said_in_any_order_is_never_wrong(data: st.DataObject) -> None:
     """Lost, doubled and late, requests settle what was answered, never what waits, and soon all of it."""
-    asker, known = Peer(NodeId(1)), Settled()
+    asker, known = Peer(NodeId(1)), Watermark()
     said: list[dcp.Ask] = []
     ever: set[int] = set()
 

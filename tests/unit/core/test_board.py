@@ -29,9 +29,9 @@ class Yard:
         self.program = made.reference.ref
         self.cluster.settle()
 
-    def board(self, host: str = "n1", since: int = 0, *, attend: bool = True) -> messages.BoardRows:
+    def board(self, host: str = "n1", since: int = 0, *, attend: bool = True) -> messages.QueueRows:
         """A node's board, as whoever schedules sees it."""
-        return self.scheduler.ask(messages.BoardRows, messages.Board(host, since, attend=attend))
+        return self.scheduler.ask(messages.QueueRows, messages.ReadQueue(host, since, attend=attend))
 
     def submit(self, **said: object) -> int:
         """A run that names no node; the number of the call, which waits."""
@@ -198,26 +198,26 @@ def test_a_board_tells_what_runs_and_what_has_ended(yard: Yard) -> None:
 def test_a_board_is_waited_for(yard: Yard) -> None:
     """A reader that has seen everything is answered when something is new, or when its time has passed."""
     seen = yard.board().version
-    seq = yard.scheduler.send(messages.Board("n1", seen, 3_000, attend=True))
+    seq = yard.scheduler.send(messages.ReadQueue("n1", seen, 3_000, attend=True))
     yard.cluster.settle()
     assert yard.scheduler.answer(seq) is None
     yard.submit()
     answer = yard.cluster.wait(yard.scheduler, seq, 100)
-    assert isinstance(answer, messages.BoardRows)
+    assert isinstance(answer, messages.QueueRows)
     assert len(answer.waiting) == 1
-    late = yard.cluster.call(yard.scheduler, messages.Board("n1", FAR, 200, attend=True))
-    assert isinstance(late, messages.BoardRows)
+    late = yard.cluster.call(yard.scheduler, messages.ReadQueue("n1", FAR, 200, attend=True))
+    assert isinstance(late, messages.QueueRows)
     assert (late.waiting, late.name) == ((), "n1"), "nothing is newer: the head alone"
 
 
 def test_only_the_nodes_own_user_schedules(yard: Yard) -> None:
     """Nobody else reads boards or places runs; a task in the sandbox does neither, nor asks."""
     stranger = yard.nodes[0].session(Principal("uid:77"))
-    for call in (messages.Board(), messages.Place("n1"), messages.Advise("", 1, b""), messages.Report(b"")):
+    for call in (messages.ReadQueue(), messages.Place("n1"), messages.Advise("", 1, b""), messages.Report(b"")):
         assert stranger.refused(call) == Code.EPERM
     yard.submit()
     (job,) = yard.cluster.start_spawned()
-    for question in (messages.Board(), messages.AskScheduler(b"?")):
+    for question in (messages.ReadQueue(), messages.AskScheduler(b"?")):
         assert job.refused(question) == Code.EPERM
 
 
@@ -297,7 +297,7 @@ def test_a_node_says_whether_it_has_a_coordinator(yard: Yard) -> None:
     """Its own coordinator's reading shows on the board, until the lease is over."""
     assert not yard.board().coordinated
     own = yard.cluster.session(yard.nodes[0])
-    own.ask(messages.BoardRows, messages.Board(own=True))
+    own.ask(messages.QueueRows, messages.ReadQueue(own=True))
     assert yard.board().coordinated
     yard.cluster.advance(limits.BOARD_LEASE_MS + 100, 100)
     assert not yard.board().coordinated

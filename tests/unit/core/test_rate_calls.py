@@ -29,10 +29,10 @@ class Hall:
         """Have a node keep to rates."""
         return self.scheduler.ask(Metered, call)
 
-    def own(self, since: int = 0, *, own: bool = True) -> messages.BoardRows:
+    def own(self, since: int = 0, *, own: bool = True) -> messages.QueueRows:
         """The first node's board, as its own coordinator reads it."""
         reader = self.cluster.session(self.nodes[0])
-        return reader.ask(messages.BoardRows, messages.Board(since=since, own=own))
+        return reader.ask(messages.QueueRows, messages.ReadQueue(since=since, own=own))
 
 
 @pytest.fixture
@@ -142,12 +142,12 @@ def test_a_nodes_own_coordinator_hears_of_new_shares(hall: Hall) -> None:
     before = hall.own()
     assert (before.shares_version, before.shares) == (0, b"")
     reader = hall.cluster.session(hall.nodes[0])
-    seq = reader.send(messages.Board(since=before.version, wait_ms=5_000, own=True))
+    seq = reader.send(messages.ReadQueue(since=before.version, wait_ms=5_000, own=True))
     hall.cluster.settle()
     assert reader.answer(seq) is None
     hall.govern(Govern("n1", shares_version=2, shares=b"two"))
     woken = hall.cluster.wait(reader, seq, 100)
-    assert isinstance(woken, messages.BoardRows)
+    assert isinstance(woken, messages.QueueRows)
     assert (woken.shares_version, woken.shares) == (2, b"two")
     assert hall.own(own=False).shares == b""
     assert hall.own(own=False).shares_version == 0
