@@ -16,7 +16,7 @@ from dios.client.ops.attributes import HasLink
 from dios.client.session import Operation
 from dios.client.trio.connection import AsyncConnection
 from dios.client.trio.node import AsyncReference
-from dios.errors import Conflict, DiosError
+from dios.errors import Busy, Conflict, DiosError
 from dios.lib.clock import ClockOps, Stamp
 from dios.lib.mutex import GuardedOps, MutexOps
 from dios.lib.retrying import Pauses
@@ -31,7 +31,7 @@ async def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: f
     while True:
         try:
             return await connection.run(attempt())
-        except Conflict as conflict:
+        except (Busy, Conflict) as conflict:
             pause = pauses.after(conflict)
         await trio.sleep(pause)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from dios import limits
 from dios.client.sync.node import Reference
-from dios.errors import Conflict, DamagedError, InvalidError, TooLargeError
+from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
 from dios.wire.types import Semantics
 
 FORMAT_VERSION: Final = 1
@@ -46,11 +46,12 @@ _decode: Final = msgspec.msgpack.Decoder(_Content).decode
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """The stored form of a catalogue; raises TooLargeError over the bound on entries."""
+    """The stored form of a catalogue; raises LimitError when it is full."""
     listed = tuple(entries)
     if len(listed) > limits.CATALOGUE_ENTRIES_MAX:
-        raise TooLargeError(
-            f"a catalogue holds {limits.CATALOGUE_ENTRIES_MAX} objects; put the others into another group"
+        raise LimitError(
+            f"the catalogue is full: it holds at most {limits.CATALOGUE_ENTRIES_MAX} objects. "
+            "Remove some, or put the others into another group."
         )
     return _encode(_Content(FORMAT_VERSION, listed))
 
@@ -111,7 +112,7 @@ def edit(stored: Stored, change: Callable[[tuple[Entry, ...]], Iterable[Entry]])
             data, version = stored.read()
             after = tuple(change(decode(data)))
             stored.replace(encode(after), version)
-        except Conflict:
+        except (Busy, Conflict):
             if attempt == limits.CATALOGUE_EDITS_MAX - 1:
                 raise
         else:

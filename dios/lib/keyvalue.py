@@ -20,6 +20,7 @@ import msgspec
 
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import (
+    Busy,
     Conflict,
     DamagedError,
     DiosError,
@@ -297,7 +298,7 @@ def _update(reference: Reference, change: Callable[[bytes], bytes | None]) -> No
     while True:
         try:
             _update_once(reference, change)
-        except Conflict as conflict:
+        except (Busy, Conflict) as conflict:
             pauses.wait(conflict)
         else:
             return

@@ -20,7 +20,7 @@ import msgspec
 
 from dios.client.ops.nodes import name_bytes
 from dios.client.sync.node import Acceptor, Group, Node, Reference
-from dios.errors import ClosedError, Conflict, DiosError, InvalidError, TooLargeError, UnreachableError
+from dios.errors import Busy, ClosedError, Conflict, DiosError, InvalidError, LimitError, UnreachableError
 from dios.lib import catalogue
 from dios.lib.catalogue import Entry, StoredCatalogue
 from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_MEMBERS_MAX
@@ -75,7 +75,7 @@ class Service:
     def publish(self, acceptor: Acceptor) -> None:
         """Let an acceptor, which was made in the service's group, be found as long as it is there.
 
-        InvalidError for one that no client can be led to; TooLargeError when there are too many.
+        InvalidError for one that no client can be led to; LimitError when the list is full.
         """
         host, _ = _place(acceptor.address)
         if acceptor.name is None:
@@ -112,7 +112,7 @@ class Service:
         def change(entries: tuple[Entry, ...]) -> list[Entry]:
             left = [each for each in entries if each.name != name and not self._look(each)[1]]
             if entry is not None and len(left) >= SERVICE_MEMBERS_MAX:
-                raise TooLargeError(
+                raise LimitError(
                     f"{SERVICE_MEMBERS_MAX} accept connections for this service; make a second one for others"
                 )
             return left if entry is None else [*left, entry]
@@ -136,7 +136,7 @@ class Service:
             reference = self._found()
             try:
                 data, _ = StoredCatalogue(reference).read()
-            except Conflict:
+            except (Busy, Conflict):
                 continue
             except DiosError:
                 # The next use looks it up anew: its node may have come back.

@@ -28,13 +28,12 @@ from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import (
     InvalidError,
+    LimitError,
     NoSuchTaskError,
     NotExecutableError,
     NotPermittedError,
-    OutOfMemoryError,
     StaleError,
     TooLargeError,
-    WouldBlockError,
 )
 from dios.ids import Name, TaskId
 from dios.wire import messages
@@ -83,7 +82,7 @@ def run(
     task.table.require_room()
     if not flags & Flag.NON_BLOCKING:
         if step.parts is not None:
-            raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
+            raise InvalidError("cannot wait for a task in a vector. Add NON_BLOCKING, or send the run alone.")
         step.state.pending.require_room(task)
     child = begin(step, task, order, admit(step, task, order), chosen)
     _welcome_child(step, child, order, ends)
@@ -261,7 +260,7 @@ class Budget(Struct, frozen=True):
 def admit(step: Step, task: Task, order: Order) -> Budget:
     """What the child may use, if it and those above it have room for everything it is started with."""
     if task.account.generation >= limits.TASK_GENERATIONS_MAX:
-        raise OutOfMemoryError(
+        raise LimitError(
             f"tasks were started one by the other {limits.TASK_GENERATIONS_MAX} times; let one that stands"
             " further up start this one"
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dios import limits
 from dios.core.model.objects import PhysicalObject
 from dios.core.model.references import Reference
-from dios.errors import BadReferenceError, OutOfMemoryError
+from dios.errors import BadReferenceError, LimitError
 from dios.ids import RefId
 
 
@@ -36,7 +36,7 @@ class ReferenceTable:
     def require_room(self, count: int = 1) -> None:
         """Refuse before anything changes when ``count`` more references would not fit."""
         if len(self._references) + count > limits.REFERENCES_PER_TASK_MAX:
-            raise OutOfMemoryError(
+            raise LimitError(
                 f"the task holds {len(self._references)} of at most {limits.REFERENCES_PER_TASK_MAX}"
                 " references; delete some first"
             )

@@ -27,7 +27,7 @@ from dios.errors import (
     Code,
     DiosError,
     InvalidError,
-    OutOfMemoryError,
+    LimitError,
     ProtocolError,
     StaleError,
 )
@@ -202,7 +202,7 @@ def away_buffer(task: Task, buffer_id: int) -> AwayBuffer:
 
 def _require_room(task: Task, call: messages.AcquireRead | messages.AcquireWrite) -> None:
     if len(task.buffers) + len(task.away) >= limits.BUFFERS_PER_TASK_MAX:
-        raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+        raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     task.account.require(Resource.REQUESTS, 2)  # the waiting call, and then the buffer
     if call.size:
         require_bytes((task.account,), call.size, volatile=True)

@@ -61,7 +61,7 @@ def run_offered(
     With ``chosen``, who it will be is settled: whoever schedules has placed it.
     """
     if step.parts is not None:
-        raise WouldBlockError("a run that concerns other nodes stands alone; no vector")
+        raise InvalidError("cannot run a task with other nodes in a vector. Send the run alone.")
     if call.like:
         raise InvalidError("a run is repeated on the node that had it")
     task.table.require_room()

@@ -16,7 +16,7 @@ from dios.core.model.accounts import Account, charge_all, require_all
 from dios.core.model.objects import PhysicalObject
 from dios.core.model.references import Provenance, Reference
 from dios.core.model.tasks import Task
-from dios.errors import DiosError, OutOfMemoryError, ProtocolError, UnreachableError
+from dios.errors import DiosError, LimitError, ProtocolError, UnreachableError
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
 from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
@@ -95,11 +95,9 @@ def _recognise(step: Step, deputy: Task, caller: dcp.Caller) -> None:
 
 def _require_room(state: State, peer: Peer, principal: Principal) -> None:
     if len(peer.deputies) >= limits.DEPUTIES_PER_NODE_MAX:
-        raise OutOfMemoryError(
-            f"{len(peer.deputies)} tasks of node {peer.name} hold something here; end some"
-        )
+        raise LimitError(f"{len(peer.deputies)} tasks of node {peer.name} hold something here; end some")
     if principal not in state.principals and len(state.principals) >= limits.PRINCIPALS_MAX:
-        raise OutOfMemoryError(f"this node knows {len(state.principals)} principals, and takes no more")
+        raise LimitError(f"this node knows {len(state.principals)} principals, and takes no more")
 
 
 def home_of(cluster: Cluster, node: NodeId) -> Peer:

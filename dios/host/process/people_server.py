@@ -86,11 +86,11 @@ class PeopleServer:
             )
         if self._open.total() >= limits.CONNECTIONS_MAX:
             return Failure(
-                int(Code.EAGAIN), f"{limits.CONNECTIONS_MAX} processes are connected already; try again later"
+                int(Code.EDQUOT), f"{limits.CONNECTIONS_MAX} processes are connected already; try again later"
             )
         if peer.uid not in self._own and self._open[peer.uid] >= limits.CONNECTIONS_OF_OTHERS_MAX:
             return Failure(
-                int(Code.EAGAIN),
+                int(Code.EDQUOT),
                 f"{limits.CONNECTIONS_OF_OTHERS_MAX} processes of user {peer.uid} are connected; close some",
             )
         return None

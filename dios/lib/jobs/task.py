@@ -22,7 +22,7 @@ from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.errors import (
     ClosedError,
     EndOfStreamError,
-    OutOfMemoryError,
+    LimitError,
     ProtocolError,
     TimeLimitError,
     UnreachableError,
@@ -246,7 +246,7 @@ def _take_in(node: Node, intake: Intake, reporter: Reporter) -> None:
         else:
             event = node.next_event()
             if isinstance(event, Lost):
-                raise OutOfMemoryError(f"{event.count} delegations were dropped before they were read")
+                raise LimitError(f"{event.count} delegations were dropped before they were read")
             if isinstance(event, Delegated) and isinstance(event.reference, Stream):
                 streams.append(event.reference)
 

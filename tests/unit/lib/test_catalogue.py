@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dios import limits
-from dios.errors import Conflict, DamagedError, InvalidError, TooLargeError
+from dios.errors import Conflict, DamagedError, InvalidError, LimitError
 from dios.lib.catalogue import Entry, checked_file, decode, edit, encode, matching
 
 
@@ -83,7 +83,7 @@ def test_a_file_is_found_by_its_last_parts() -> None:
 def test_the_bound_on_entries_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """One entry too many is refused."""
     monkeypatch.setattr(limits, "CATALOGUE_ENTRIES_MAX", 2)
-    with pytest.raises(TooLargeError):
+    with pytest.raises(LimitError):
         encode([entry("a"), entry("b"), entry("c")])
 
 
