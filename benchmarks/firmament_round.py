@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.networks import PREFERENCES_MAX, RACK_MACHINES, SIZES
 from benchmarks.report import Row, Section, judge, number
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, Level, MachineDescriptor, Resources, TaskDescriptor
-from dios.firmament.generate import PREFERENCES_MAX, RACK_MACHINES, SIZES
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.catalogue import make
 from dios.firmament.models.protocol import Options

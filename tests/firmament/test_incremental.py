@@ -8,7 +8,7 @@ import pytest
 from flow_histories import History
 from flow_networks import network, problem_of
 
-from dios.firmament.generate import quincy
+from benchmarks.networks import quincy
 from dios.firmament.solvers import (
     FlowProblem,
     FlowSolution,

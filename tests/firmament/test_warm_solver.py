@@ -7,11 +7,10 @@ import pytest
 from flow_warm import WarmHistory
 
 from dios.firmament.solvers import InvalidProblemError, OutOfRangeError, certificate, solve
-from dios.firmament.solvers.auction_bids import ENDLESS
-from dios.firmament.solvers.auction_market import open_market
-from dios.firmament.solvers.repair_net import new_search
-from dios.firmament.solvers.shape_rows import topological
-from dios.firmament.solvers.warm import WarmSolver
+from dios.firmament.solvers.auction import ENDLESS, open_market
+from dios.firmament.solvers.contraction import topological
+from dios.firmament.solvers.repair import new_search
+from dios.firmament.solvers.warm_solver import WarmSolver
 
 pytest.importorskip("ortools")
 

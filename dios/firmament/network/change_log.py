@@ -15,7 +15,7 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.network.task_rows import RowRules, TaskRows
 from dios.firmament.network.upper_arcs import UpperArcs
-from dios.firmament.solvers.warm import WarmSolution, WarmSolver
+from dios.firmament.solvers.warm_solver import WarmSolution, WarmSolver
 
 _VERTEX_BITS = 24
 _PARALLEL_BITS = 4

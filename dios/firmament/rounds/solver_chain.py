@@ -15,7 +15,7 @@ from dios.firmament.network.change_log import Feed
 from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork
 from dios.firmament.rounds.results import Fault
 from dios.firmament.solvers import FlowSolution, OutOfRangeError, algorithms, certificate, solve
-from dios.firmament.solvers.warm import WarmSolution
+from dios.firmament.solvers.warm_solver import WarmSolution
 
 
 @dataclass(frozen=True, eq=False)

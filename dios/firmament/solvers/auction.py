@@ -8,19 +8,676 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from dios.compiled import borrowing, compiled
 from dios.firmament.solvers import cost_scaling
-from dios.firmament.solvers.auction_bids import AGGREGATE, bid_all
-from dios.firmament.solvers.auction_ease import ease
-from dios.firmament.solvers.auction_market import adopt_prices, adopt_seats, fill_pieces, open_market
-from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
+from dios.firmament.solvers.columns import Indices, Ints, exact_product, exact_sum
+from dios.firmament.solvers.contraction import Contracted, contract, expand
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.repair import repair
-from dios.firmament.solvers.repair_net import SOLVED, Net, count_excess, new_search, seat_best, settle_arcs
-from dios.firmament.solvers.shape import Contracted, contract, expand
+from dios.firmament.solvers.repair import (
+    FAR,
+    SINK,
+    SOLVED,
+    Net,
+    count_excess,
+    new_search,
+    repair,
+    seat_best,
+    settle_arcs,
+    sit,
+)
+
+AGGREGATE = 0
+SLOTS = 1
+ENDLESS = 2
+"""What a vertex is to a bidder: others below it, slots at rising prices, or room for all at one price."""
+
+DEPTH = 3
+"""A way from an option's vertex to a vertex with slots has at most so many arcs."""
+
+
+class Market(NamedTuple):
+    """The state of an auction. All prices are scaled, by ``scale``.
+
+    Bids rise by ``step`` above the next best at least, those by way of an aggregate by ``war_step``.
+
+    ``askers`` (how many options name it), ``kind``, ``value`` (what a unit pays from here), ``leaf`` (the
+    vertex with slots that is best from here) and ``size`` (of the heap) are (V,). An aggregate's heap of arcs
+    is ``arc_heap`` and ``arc_key`` (A,) from its ``out_start``. A vertex' heap of taken slots is
+    ``slot_price``, ``slot_task`` (H,) from ``slot_start``.
+    ``piece`` (V,) is the place of the piece (an arc to the sink, cheapest first, in ``arc_heap``) that the
+    next free slot belongs to, ``left`` (V,) how many it has left; ``floor`` (V,) is the least slot price.
+    ``chosen`` (T,) is a task's option and ``way`` (T, DEPTH) the arcs from there. ``stack`` is for tasks that
+    wait, ``climb`` for vertices whose price rose.
+    """
+
+    scale: int
+    step: int
+    war_step: int
+    askers: Ints
+    kind: Ints
+    value: Ints
+    leaf: Ints
+    size: Ints
+    arc_heap: Ints
+    arc_key: Ints
+    slot_start: Ints
+    slot_price: Ints
+    slot_task: Indices
+    piece: Ints
+    left: Ints
+    floor: Ints
+    chosen: Ints
+    way: Indices
+    stack: Indices
+    climb: Ints
+
+
+@borrowing
+def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entry: int) -> None:
+    """Put an entry in the place of a heap's top one, and let it sink; the heap begins at ``base``."""
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and keys[base + child + 1] < keys[base + child]:
+            child += 1
+        if keys[base + child] >= key:
+            break
+        keys[base + place] = keys[base + child]
+        kept[base + place] = kept[base + child]
+        place = child
+    keys[base + place] = key
+    kept[base + place] = entry
+
+
+@borrowing
+def refresh(net: Net, market: Market, vertex: int) -> int:
+    """Make the top of an aggregate's heap right; what a unit pays from there."""
+    base, size = net.out_start[vertex], market.size[vertex]
+    while True:
+        arc = market.arc_heap[base]
+        key = net.cost[arc] * market.scale + market.value[net.head[arc]]
+        if key <= market.arc_key[base]:
+            return int(key)
+        _sink(market.arc_key, market.arc_heap, base, size, key, arc)
+
+
+@borrowing
+def _climb(net: Net, market: Market, vertex: int) -> None:
+    """Tell the aggregates above a vertex that its price rose, where it was their best."""
+    market.climb[0] = vertex
+    count = 1
+    while count:
+        count -= 1
+        below = market.climb[count]
+        for place in range(net.in_start[below], net.in_start[below + 1]):
+            arc = net.in_arcs[place]
+            above = net.tail[arc]
+            if market.arc_heap[net.out_start[above]] != arc:
+                continue
+            value = refresh(net, market, above)
+            leaf = market.leaf[net.head[market.arc_heap[net.out_start[above]]]]
+            if value != market.value[above] or leaf != market.leaf[above]:
+                market.value[above] = value
+                market.leaf[above] = leaf
+                market.climb[count] = above
+                count += 1
+
+
+@borrowing
+def _second(net: Net, market: Market, vertex: int) -> int:
+    """At least what a unit pays from an aggregate when it must not end where it is best."""
+    passed, best = 0, FAR
+    while market.kind[vertex] == AGGREGATE:
+        base = net.out_start[vertex]
+        for place in range(1, min(3, market.size[vertex])):
+            best = min(best, passed + market.arc_key[base + place])
+        arc = market.arc_heap[base]
+        passed += net.cost[arc] * market.scale
+        vertex = net.head[arc]
+    return best
+
+
+@borrowing
+def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
+    """A task's best option, what it pays there, and what it pays at the next best outside the same slots."""
+    option, least = -1, FAR
+    for other in range(net.begin[task], net.end[task]):
+        pays = net.option_cost[other] * market.scale + market.value[net.target[other]]
+        if pays < least:
+            option, least = other, pays
+    if option < 0:
+        return option, least, least
+    leaf = market.leaf[net.target[option]]
+    second = FAR
+    for other in range(net.begin[task], net.end[task]):
+        target = net.target[other]
+        pays = net.option_cost[other] * market.scale + market.value[target]
+        if pays < second:
+            if market.leaf[target] != leaf:
+                second = pays
+            elif market.kind[target] == AGGREGATE:
+                again = net.option_cost[other] * market.scale + _second(net, market, target)
+                second = min(second, again)
+    return option, least, second
+
+
+@borrowing
+def _place(market: Market, vertex: int, price: int, task: int) -> None:
+    """Put a taken slot into a vertex' heap."""
+    base, place = market.slot_start[vertex], market.size[vertex]
+    market.size[vertex] += 1
+    while place:
+        above = (place - 1) >> 1
+        if market.slot_price[base + above] <= price:
+            break
+        market.slot_price[base + place] = market.slot_price[base + above]
+        market.slot_task[base + place] = market.slot_task[base + above]
+        place = above
+    market.slot_price[base + place] = price
+    market.slot_task[base + place] = task
+
+
+@borrowing
+def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
+    """Give the cheapest taken slot to a task at a higher price; who had it."""
+    base, size = market.slot_start[vertex], market.size[vertex]
+    loser = market.slot_task[base]
+    _sink(market.slot_price, market.slot_task, base, size, price, task)
+    return int(loser)
+
+
+@borrowing
+def _free_price(net: Net, market: Market, vertex: int) -> int:
+    """The price of a vertex' next free slot, FAR where it has none."""
+    if market.piece[vertex] == net.out_start[vertex + 1]:
+        return FAR
+    arc = market.arc_heap[market.piece[vertex]]
+    return int(max(market.floor[vertex], net.cost[arc] * market.scale))
+
+
+@borrowing
+def skip_full_pieces(net: Net, market: Market, vertex: int) -> None:
+    """Go on to the next piece with a free slot, if there is one."""
+    while not market.left[vertex] and market.piece[vertex] < net.out_start[vertex + 1]:
+        market.piece[vertex] += 1
+        if market.piece[vertex] < net.out_start[vertex + 1]:
+            market.left[vertex] = net.capacity[market.arc_heap[market.piece[vertex]]]
+
+
+@borrowing
+def slot_value(net: Net, market: Market, vertex: int) -> int:
+    """The price of the cheapest slot, free or taken."""
+    free = _free_price(net, market, vertex)
+    return int(min(free, market.slot_price[market.slot_start[vertex]])) if market.size[vertex] else int(free)
+
+
+@borrowing
+def _take(net: Net, market: Market, task: int, vertex: int, price: int) -> int:
+    """Give a task the cheapest slot of a vertex, at a price; the task that lost it, or -1."""
+    loser = -1
+    if market.value[vertex] == _free_price(net, market, vertex):
+        market.left[vertex] -= 1
+        _place(market, vertex, price, task)
+        skip_full_pieces(net, market, vertex)
+    else:
+        loser = _outbid(market, vertex, price, task)
+    value = slot_value(net, market, vertex)
+    if value != market.value[vertex]:
+        market.value[vertex] = value
+        _climb(net, market, vertex)
+    return loser
+
+
+@borrowing
+def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
+    """Let the tasks on the stack bid until all have a slot, or ``bids_max`` were made; the number of bids."""
+    bids = 0
+    while waiting and bids < bids_max:
+        bids += 1
+        waiting -= 1
+        task = market.stack[waiting]
+        option, least, second = _best(net, market, task)
+        if option < 0:
+            continue
+        market.chosen[task] = option
+        vertex, depth = net.target[option], 0
+        while market.kind[vertex] == AGGREGATE:
+            arc = market.arc_heap[net.out_start[vertex]]
+            market.way[task, depth] = arc
+            depth += 1
+            vertex = net.head[arc]
+        if depth < DEPTH:
+            market.way[task, depth] = -1
+        if market.kind[vertex] == ENDLESS or market.value[vertex] == FAR:
+            continue
+        step = market.war_step if depth else market.step
+        rise = min(second - least, market.scale << 20) + step
+        loser = _take(net, market, task, vertex, market.value[vertex] + rise)
+        if loser >= 0:
+            market.chosen[loser] = -1
+            market.stack[waiting] = loser
+            waiting += 1
+    return bids
+
+
+SCALE: Final = 8
+"""Prices in the auction are in eighths of a cost unit, so that the smallest step is rounded away."""
+
+WAR_STEPS: Final = 2
+"""Where aggregates' arcs cost unlike, many slots below them come to be worth the same, and bids there would
+be a long war of small steps: they rise by a unit in so many. In one, the rounding parts too many; and where
+the arcs cost alike the first prices are so good that the small step is the better one."""
+
+STEPS_MAX: Final = 2**17
+"""The dearest cost is so many steps at the most: wars over large costs would take too long in small ones."""
+
+SCALED_MAX: Final = 2**57
+"""Scaled costs stay below this, so that sums along a way fit 64 bits."""
+
+SAMPLE: Final = 2048
+"""About so many tasks are asked for the first prices."""
+
+NEVER: Final = -(2**58)
+"""A price that no slot is under."""
+
+
+@compiled
+def _askers(net: Net) -> Ints:
+    """How many tasks' options name each vertex, (V,); options of tasks that left do not count."""
+    count = np.zeros(len(net.price), np.int64)
+    for option in range(len(net.target)):
+        if net.row[option] >= 0:
+            count[net.target[option]] += 1
+    return count
+
+
+@compiled
+def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
+    """Each vertex' kind and how many slots it has, (V,) each."""
+    vertices = len(net.price)
+    kind, slots = np.full(vertices, SLOTS, np.int64), np.zeros(vertices, np.int64)
+    kind[SINK] = ENDLESS
+    for arc in range(len(net.tail)):
+        if net.head[arc] != SINK:
+            kind[net.tail[arc]] = AGGREGATE
+    for arc in range(len(net.tail)):
+        vertex = net.tail[arc]
+        if kind[vertex] != AGGREGATE:
+            slots[vertex] = min(slots[vertex] + net.capacity[arc], len(net.seat))
+            if (
+                net.in_start[vertex] == net.in_start[vertex + 1]
+                and net.out_start[vertex + 1] - net.out_start[vertex] == 1
+                and net.capacity[arc] >= askers[vertex]
+            ):
+                kind[vertex] = ENDLESS
+                slots[vertex] = 0
+    return kind, slots
+
+
+@compiled
+def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
+    """What the cheapest way from the top to each vertex costs, and how many arcs at most lead from it to one
+    with slots; (V,) each.
+    """
+    vertices = len(net.price)
+    path, depth = np.full(vertices, FAR, np.int64), np.zeros(vertices, np.int64)
+    for vertex in order:
+        if net.in_start[vertex] == net.in_start[vertex + 1]:
+            path[vertex] = 0
+        for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
+            path[net.head[arc]] = min(path[net.head[arc]], path[vertex] + net.cost[arc])
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        if kind[vertex] == AGGREGATE:
+            for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
+                depth[vertex] = max(depth[vertex], depth[net.head[arc]] + 1)
+    return path, depth
+
+
+@borrowing
+def _demand(net: Net, kind: Ints, path: Ints, every: int, price: int) -> int:
+    """How many of every ``every``-th task want a slot that would go for less than ``price`` at the top."""
+    count = 0
+    for task in range(0, len(net.seat), every):
+        best, wants = FAR, 0
+        for option in range(net.begin[task], net.end[task]):
+            target = net.target[option]
+            pays = net.option_cost[option] + net.price[target]
+            cheap = 0
+            if kind[target] != ENDLESS and net.price[target] < price - path[target]:
+                pays = net.option_cost[option] + price - path[target]
+                cheap = 1
+            if pays < best or (pays == best and cheap):
+                best, wants = pays, cheap
+        count += wants
+    return count
+
+
+def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
+    """The price at the top below which about as many slots begin as tasks want; NEVER where all fit anyway.
+
+    ``net.price`` must be that of an empty network. A sample of tasks is asked.
+    """
+    pieces = np.flatnonzero((kind[net.tail] == SLOTS) & (net.in_start[net.tail] < net.in_start[net.tail + 1]))
+    base = path[net.tail[pieces]] + net.cost[pieces]
+    units = net.capacity[pieces]
+    tasks = len(net.seat)
+    if not len(pieces) or units[base == base.min()].sum() >= tasks:
+        return NEVER
+    every = max(1, tasks // SAMPLE)
+    low, high = int(base.min()), int(base.max() + np.abs(net.option_cost).max(initial=0) * 2) + 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _demand(net, kind, path, every, middle) * every >= units[base < middle].sum():
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _open(net: Net, market: Market, order: Ints) -> None:
+    """Set first prices from the bottom, and each vertex' heap or order of pieces."""
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        market.leaf[vertex] = vertex
+        if vertex == SINK:
+            continue
+        first, last = net.out_start[vertex], net.out_start[vertex + 1]
+        arcs = net.out_arcs[first:last]
+        if market.kind[vertex] != AGGREGATE:
+            ranked = np.argsort(net.cost[arcs], kind="mergesort")
+            market.arc_heap[first:last] = arcs[ranked]
+            market.piece[vertex] = first
+            if market.kind[vertex] == ENDLESS:
+                market.value[vertex] = net.cost[arcs[0]] * market.scale
+            else:
+                market.left[vertex] = net.capacity[market.arc_heap[first]] if first < last else 0
+                skip_full_pieces(net, market, vertex)
+                market.value[vertex] = slot_value(net, market, vertex)
+            continue
+        keys = net.cost[arcs] * market.scale + market.value[net.head[arcs]]
+        keys = np.where(net.capacity[arcs] > net.lower[arcs], keys, FAR)
+        ranked = np.argsort(keys, kind="mergesort")
+        market.arc_heap[first:last] = arcs[ranked]
+        market.arc_key[first:last] = keys[ranked]
+        market.size[vertex] = last - first
+        market.value[vertex] = min(FAR, market.arc_key[first])
+        market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
+
+
+def open_market(net: Net, order: Ints) -> Market | None:
+    """The market of a network, ``order`` its vertices topologically; None where an auction does not fit."""
+    vertices, tasks = len(net.price), len(net.seat)
+    most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
+    askers = _askers(net)
+    kind, slots = _kinds(net, askers)
+    path, depth = _paths(net, kind, order)
+    if most * SCALE >= SCALED_MAX or depth.max(initial=0) > DEPTH or slots.sum() > 16 * tasks + 2**16:
+        return None
+    start = np.cumsum(slots) - slots
+    entered = net.in_start[1:] > net.in_start[:-1]
+    price = _clearing_price(net, kind, path)
+    step, passed = 1 + most * SCALE // STEPS_MAX, net.cost[kind[net.tail] == AGGREGATE]
+    war_step = max(step, SCALE // WAR_STEPS) if len(passed) and passed.min() < passed.max() else step
+    floor = np.where(entered & (price > NEVER), (price - path) * SCALE, NEVER * SCALE)
+    market = Market(
+        scale=SCALE,
+        askers=askers,
+        step=step,
+        war_step=war_step,
+        kind=kind,
+        value=np.zeros(vertices, np.int64),
+        leaf=np.zeros(vertices, np.int64),
+        size=np.zeros(vertices, np.int64),
+        arc_heap=np.zeros(len(net.tail), np.int64),
+        arc_key=np.zeros(len(net.tail), np.int64),
+        slot_start=start,
+        slot_price=np.empty(int(slots.sum()) + 1, np.int64),
+        slot_task=np.empty(int(slots.sum()) + 1, np.int32),
+        piece=np.zeros(vertices, np.int64),
+        left=np.zeros(vertices, np.int64),
+        floor=floor,
+        chosen=np.full(tasks, -1, np.int64),
+        way=np.full((tasks, DEPTH), -1, np.int32),
+        stack=np.arange(tasks - 1, -1, -1, dtype=np.int32),
+        climb=np.empty(2 * (vertices + len(net.tail)), np.int64),
+    )
+    _open(net, market, order)
+    return market
+
+
+@borrowing
+def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) -> None:
+    """Round the prices of vertices with slots down, ``offset`` added; aggregates follow from below."""
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        if market.kind[vertex] != AGGREGATE:
+            value = market.value[vertex]
+            net.price[vertex] = dead if value >= FAR else (value + offset) // market.scale
+            continue
+        best = dead
+        for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
+            if net.capacity[arc] > net.lower[arc]:
+                best = min(best, net.cost[arc] + net.price[net.head[arc]])
+        net.price[vertex] = best
+
+
+@borrowing
+def adopt_seats(net: Net, market: Market) -> None:
+    """Seat tasks where they won, if that is best at the rounded prices, with the flow on their ways."""
+    for task in range(len(net.seat)):
+        option = market.chosen[task]
+        if option < 0:
+            continue
+        least = net.option_cost[option] + net.price[net.target[option]]
+        fits = True
+        for other in range(net.begin[task], net.end[task]):
+            if net.option_cost[other] + net.price[net.target[other]] < least:
+                fits = False
+                break
+        if fits:
+            sit(net, task, option)
+            for step in range(DEPTH):
+                if market.way[task, step] < 0:
+                    break
+                net.flow[market.way[task, step]] += 1
+
+
+@borrowing
+def fill_pieces(net: Net, market: Market) -> None:
+    """Give the arcs to the sink the flow that comes in where slots are, cheapest first."""
+    for vertex in range(len(net.price)):
+        if vertex == SINK or market.kind[vertex] == AGGREGATE:
+            continue
+        here = 0
+        task = net.first[vertex]
+        while task >= 0:
+            here += 1
+            task = net.following[task]
+        for arc in net.in_arcs[net.in_start[vertex] : net.in_start[vertex + 1]]:
+            here += net.flow[arc]
+        for arc in market.arc_heap[net.out_start[vertex] : net.out_start[vertex + 1]]:
+            net.flow[arc] = max(net.lower[arc], min(here, net.capacity[arc]))
+            here -= net.flow[arc]
+
+
+BIDS_EACH_MAX: Final = 64
+BIDS_MAX: Final = 2000
+"""More bids for each task that comes in, and in all, would be a war for too few slots."""
+
+NEAR_SHARE: Final = 8
+"""So many times as many tasks as are wanted are kept in view for the next round."""
+
+ROUNDS_MAX: Final = 12
+"""After so many rounds the rest is left to the repair."""
+
+
+@borrowing
+def _margin(net: Net, market: Market, vertex: int) -> int:
+    """What the next slot of a vertex costs, or the last one where all are taken; FAR where it has none."""
+    first, last = net.out_start[vertex], net.out_start[vertex + 1]
+    if first == last:
+        return FAR
+    return int(net.cost[market.arc_heap[min(market.piece[vertex], last - 1)]] * market.scale)
+
+
+@borrowing
+def _bound(net: Net, market: Market, vertex: int) -> int:
+    """Whether a vertex' slots are above their cost, so that they could become cheaper."""
+    return int(market.kind[vertex] == SLOTS and market.value[vertex] > _margin(net, market, vertex))
+
+
+@borrowing
+def _left_over(net: Net, market: Market) -> int:
+    """How many slots are free and above their cost."""
+    count = 0
+    for vertex in range(len(net.price)):
+        if vertex != SINK and _bound(net, market, vertex):
+            for place in range(market.piece[vertex], net.out_start[vertex + 1]):
+                arc = market.arc_heap[place]
+                if net.cost[arc] * market.scale < market.floor[vertex]:
+                    room = net.capacity[arc]
+                    count += market.left[vertex] if place == market.piece[vertex] else room
+    return count
+
+
+@borrowing
+def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None:
+    """By how much the bound prices must fall before each of ``tasks`` would come in, FAR where it cannot.
+
+    ``gaps`` is beside ``tasks``; ``room`` (V,) is filled with how far each vertex' price is above its cost.
+    """
+    for vertex in range(len(room)):
+        room[vertex] = 0
+        if _bound(net, market, vertex):
+            room[vertex] = market.value[vertex] - _margin(net, market, vertex)
+    for place in range(len(tasks)):
+        task = tasks[place]
+        gaps[place] = FAR
+        option = market.chosen[task]
+        if option < 0:
+            continue
+        vertex = net.target[option]
+        pays = net.option_cost[option] * market.scale
+        for step in range(DEPTH):
+            arc = market.way[task, step]
+            if arc < 0:
+                break
+            pays += net.cost[arc] * market.scale
+            vertex = net.head[arc]
+        # Its own place falls too, but not under its cost.
+        pays += market.value[vertex] - room[vertex]
+        gap = FAR
+        for other in range(net.begin[task], net.end[task]):
+            target = net.target[other]
+            if room[market.leaf[target]]:
+                gap = min(gap, net.option_cost[other] * market.scale + market.value[target] - pays)
+        gaps[place] = gap
+
+
+@borrowing
+def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
+    """Lower all bound prices, and those of the aggregates above."""
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        first, last = net.out_start[vertex], net.out_start[vertex + 1]
+        if _bound(net, market, vertex):
+            least = _margin(net, market, vertex)
+            base = market.slot_start[vertex]
+            for slot in range(base, base + market.size[vertex]):
+                market.slot_price[slot] = max(least, market.slot_price[slot] - fall)
+            market.floor[vertex] -= fall
+            market.value[vertex] = slot_value(net, market, vertex)
+        elif market.kind[vertex] == AGGREGATE:
+            # Sorted by insertion: keys keep most of their order when all fall alike.
+            for at in range(first, last):
+                arc = market.arc_heap[at]
+                key = FAR
+                if net.capacity[arc] > net.lower[arc]:
+                    key = net.cost[arc] * market.scale + market.value[net.head[arc]]
+                slot = at
+                while slot > first and market.arc_key[slot - 1] > key:
+                    market.arc_key[slot] = market.arc_key[slot - 1]
+                    market.arc_heap[slot] = market.arc_heap[slot - 1]
+                    slot -= 1
+                market.arc_key[slot] = key
+                market.arc_heap[slot] = arc
+            market.value[vertex] = min(FAR, market.arc_key[first])
+            market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
+
+
+@borrowing
+def _release(net: Net, market: Market, task: int) -> None:
+    """Take a task off its slot, which is free again at the price of others that are."""
+    vertex = net.target[market.chosen[task]]
+    for step in range(DEPTH):
+        if market.way[task, step] < 0:
+            break
+        vertex = net.head[market.way[task, step]]
+    market.chosen[task] = -1
+    if market.kind[vertex] != SLOTS:
+        return
+    base, size = market.slot_start[vertex], market.size[vertex]
+    # A sorted array is a heap too, and these are short.
+    for at in range(base + 1, base + size):
+        price, who, slot = market.slot_price[at], market.slot_task[at], at
+        while slot > base and market.slot_price[slot - 1] > price:
+            market.slot_price[slot] = market.slot_price[slot - 1]
+            market.slot_task[slot] = market.slot_task[slot - 1]
+            slot -= 1
+        market.slot_price[slot] = price
+        market.slot_task[slot] = who
+    found = base
+    while market.slot_task[found] != task:
+        found += 1
+    for at in range(found, base + size - 1):
+        market.slot_price[at] = market.slot_price[at + 1]
+        market.slot_task[at] = market.slot_task[at + 1]
+    market.size[vertex] = size - 1
+    if market.piece[vertex] == net.out_start[vertex + 1]:
+        market.piece[vertex] -= 1
+    market.left[vertex] += 1
+
+
+@borrowing
+def _release_all(net: Net, market: Market, tasks: Ints) -> None:
+    """Take tasks off their slots."""
+    for task in tasks:
+        _release(net, market, task)
+
+
+def ease(net: Net, market: Market, order: Ints) -> None:
+    """Lower the bound prices until no slot above its cost is free, or little more is to be had."""
+    room, near = np.empty(len(net.price), np.int64), np.arange(len(net.seat))
+    for _ in range(ROUNDS_MAX):
+        free = _left_over(net, market)
+        if not free:
+            return
+        gaps = np.empty(len(near), np.int64)
+        _gaps(net, market, near, room, gaps)
+        wanted = min(free, int(np.count_nonzero(gaps < FAR)))
+        if not wanted:
+            return
+        if NEAR_SHARE * wanted < len(near):
+            # Bids raise prices, so that who is far away now is not among the next to come.
+            nearest = np.argpartition(gaps, NEAR_SHARE * wanted)[: NEAR_SHARE * wanted]
+            near, gaps = near[nearest], gaps[nearest]
+        ranked = np.argsort(gaps, kind="stable")[:wanted]
+        fall = max(0, int(gaps[ranked[-1]]))
+        if fall:
+            _lower(net, market, order, fall)
+        moving = near[ranked]
+        _release_all(net, market, moving)
+        market.stack[: len(moving)] = moving[::-1]
+        bid_all(net, market, len(moving), BIDS_EACH_MAX * len(moving) + BIDS_MAX)
+
 
 ALGORITHM: Final = "auction"
 

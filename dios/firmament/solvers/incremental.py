@@ -13,13 +13,13 @@ from typing import Final
 import numpy as np
 
 from dios.errors import InvariantError
+from dios.firmament.solvers.changing_network import ChangingNetwork
 from dios.firmament.solvers.columns import Ints, exact_product
 from dios.firmament.solvers.errors import OutOfRangeError
 from dios.firmament.solvers.potentials import potentials
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.registry import solve
 from dios.firmament.solvers.residual import flag_arcs
-from dios.firmament.solvers.residual_changes import ChangingNetwork
 from dios.firmament.solvers.residual_repair import (
     OVERFLOW,
     PRICE_LOW,

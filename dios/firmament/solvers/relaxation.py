@@ -21,8 +21,7 @@ from dios.compiled import compiled
 from dios.firmament.solvers import cost_scaling, successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
-from dios.firmament.solvers.half_arcs import Halves, halves, saturate
-from dios.firmament.solvers.open_halves import Open, open_halves, push
+from dios.firmament.solvers.half_arcs import Halves, Open, halves, open_halves, push, saturate
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
 

@@ -1,21 +1,79 @@
-"""Networks like those of a real cluster, by seed: for benchmarks, tests and documents.
+"""Rounds of a drawn cluster: some tasks leave, as many come, all costs drift; and a warm start so told.
 
-Jobs of tasks whose input stands on some machines, racks of machines, a cluster aggregator, and an
-unscheduled aggregator for each job: the network of Quincy (thesis §6.2, §C.2, §C.3).
-
-Not for: simulated time (``dios.firmament.simulate``), and not for real workloads: costs are drawn.
+Not for: simulated time or placements that follow from it (``dios.firmament.simulate``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
-from dios.firmament.generate_inner import INNER_VERTICES, Arcs, inner_arcs
-from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers.columns import Ints, spans
 from dios.firmament.solvers.problem import FlowProblem
+from dios.firmament.solvers.warm_solver import WarmSolver
+
+INNER_VERTICES: Final = 66
+"""So many vertices stand below each machine in the thesis' networks (§8.4)."""
+
+
+def _parents() -> Ints:
+    """Two sockets, four caches in each, three cores in each of these, and threads for the rest."""
+    parents = [-1, -1]
+    parents += [socket for socket in range(2) for _ in range(4)]
+    parents += [2 + cache for cache in range(8) for _ in range(3)]
+    parents += [10 + thread % 24 for thread in range(INNER_VERTICES - len(parents))]
+    return np.array(parents, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """Arcs as columns of the same length; lower bounds are 0."""
+
+    tail: Ints
+    head: Ints
+    capacity: Ints
+    cost: Ints
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All arcs of the parts, in order."""
+        return cls(
+            np.concatenate([part.tail for part in parts]),
+            np.concatenate([part.head for part in parts]),
+            np.concatenate([part.capacity for part in parts]),
+            np.concatenate([part.cost for part in parts]),
+        )
+
+
+def inner_arcs(slots: Ints, slot_cost: Ints, first: int, sink: int) -> Arcs:
+    """The arcs inside each machine (M,): down its tree, and from the threads to the sink.
+
+    A machine's slots are spread evenly over its threads, and each thread's slots cost ``slot_cost``.
+    The inner vertices are numbered from ``first``, each machine's in one run.
+    """
+    parents = _parents()
+    machines = len(slots)
+    threads = np.setdiff1d(np.arange(INNER_VERTICES), parents)
+    base = first + np.arange(machines, dtype=np.int64)[:, None] * INNER_VERTICES
+    own = np.arange(machines, dtype=np.int64)[:, None]
+    tail = np.where(parents < 0, own, base + np.maximum(parents, 0))
+    head = base + np.arange(INNER_VERTICES)
+    room = np.zeros((machines, INNER_VERTICES), np.int64)
+    steps = np.arange(len(threads) + 1)
+    room[:, threads] = np.diff(slots[:, None] * steps // len(threads), axis=1)
+    for vertex in range(INNER_VERTICES - 1, -1, -1):
+        if parents[vertex] >= 0:
+            room[:, parents[vertex]] += room[:, vertex]
+    leaf_tail = base + threads
+    count = leaf_tail.size
+    down = Arcs(tail.ravel(), head.ravel(), room.ravel(), np.zeros(room.size, np.int64))
+    leaf_cost = np.repeat(slot_cost, len(threads))
+    leaves = Arcs(leaf_tail.ravel(), np.full(count, sink), room[:, threads].ravel(), leaf_cost)
+    return Arcs.joined([down, leaves])
+
 
 SIZES: Final = {"S": (100, 1_000), "M": (3_000, 40_000), "L": (12_550, 150_000)}
 """Machines and tasks of each size; L is the cluster of the Google trace (thesis §8.4)."""
@@ -231,3 +289,89 @@ def quincy(
     )
     start, target, cost = rows(bare, bare.job, rng)
     return replace(bare, start=start, target=target, cost=cost)
+
+
+RUNNING_GAIN: Final = 1
+"""So much cheaper a round is it to leave a running task where it is (theta of Table C.3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What changes from one round to the next; tasks are positions in the workload before.
+
+    ``departed`` leave. Option ``index[i]`` of task ``drifted[i]`` has the new ``cost[i]``. The rows
+    ``start``, ``target``, ``arrived_cost`` are those of new tasks, of jobs ``arrived_job``. ``after`` is the
+    workload then: who stays, in order, and then who came.
+    """
+
+    departed: Ints
+    drifted: Ints
+    index: Ints
+    cost: Ints
+    start: Ints
+    target: Ints
+    arrived_cost: Ints
+    arrived_job: Ints
+    after: Workload
+
+
+def next_round(workload: Workload, choice: Ints, rng: np.random.Generator, share: float = 0.01) -> Round:
+    """A round in which ``share`` of the tasks is replaced; ``choice`` (T,) is the option that each takes now.
+
+    Waiting becomes dearer for those who wait, and staying cheaper for those who run.
+    """
+    count = max(1, round(share * workload.tasks))
+    departed = np.sort(rng.choice(workload.tasks, count, replace=False)).astype(np.int64)
+    stays = np.ones(workload.tasks, np.bool_)
+    stays[departed] = False
+    drifted = np.flatnonzero(stays)
+    length = np.diff(workload.start)
+    waits = choice[drifted] == length[drifted] - 1
+    places = workload.start[drifted] + choice[drifted]
+    cost = workload.cost[places] + np.where(waits, WAITING_COST, -RUNNING_GAIN)
+    costs = workload.cost.copy()
+    costs[places] = cost
+    job = rng.integers(0, len(workload.least), count)
+    start, target, arrived = rows(workload, job, rng)
+    kept = spans(workload.start[drifted], length[drifted])
+    jobs = np.concatenate([workload.job[drifted], job])
+    bounds = np.concatenate([[0], np.cumsum(np.concatenate([length[drifted], np.diff(start)]))])
+    after = replace(
+        workload,
+        start=bounds.astype(np.int64),
+        target=np.concatenate([workload.target[kept], target]),
+        cost=np.concatenate([costs[kept], arrived]),
+        job=jobs,
+        most=np.bincount(jobs, minlength=len(workload.least)).astype(np.int64),
+    )
+    return Round(departed, drifted, choice[drifted], cost, start, target, arrived, job, after)
+
+
+class WarmCluster:
+    """A workload in a warm solver: ``ids`` (T,) are its tasks' ids; vertices are one higher, the sink 0."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.warm: Final = WarmSolver()
+        self._sink: Final = workload.sink
+        self._jobs: Final = workload.cluster + 1 + np.arange(len(workload.least))
+        self.warm.add_vertices(workload.sink)
+        upper = workload.upper_arcs()
+        arcs = self.warm.add_arcs(
+            self._vertex(upper.tail), self._vertex(upper.head), upper.capacity, upper.cost
+        )
+        self._job_arcs: Final = arcs[np.isin(upper.tail, self._jobs)]
+        self.warm.set_supply(self._jobs + 1, workload.upper_supply()[self._jobs])
+        self.ids = self.warm.add_tasks(workload.start, self._vertex(workload.target), workload.cost)
+
+    def _vertex(self, upper: Ints) -> Ints:
+        return np.where(upper == self._sink, 0, upper + 1)
+
+    def tell(self, change: Round) -> None:
+        """Tell the warm solver all that changed."""
+        self.warm.change_costs(self.ids[change.drifted], change.index, change.cost)
+        self.warm.remove_tasks(self.ids[change.departed])
+        came = self.warm.add_tasks(change.start, self._vertex(change.target), change.arrived_cost)
+        self.ids = np.concatenate([self.ids[change.drifted], came])
+        waiting = change.after.sizes() - change.after.least
+        self.warm.change_arcs(self._job_arcs, capacity=np.maximum(waiting, 0))
+        self.warm.set_supply(self._jobs + 1, change.after.upper_supply()[self._jobs])
