@@ -28,7 +28,7 @@ from dios.client.ops.attributes import Handle, Link
 from dios.client.ops.requests import ReadOps, RequestOps, WriteOps
 from dios.client.session import Operation
 from dios.client.sync.node import Reference
-from dios.errors import Busy, Code, Conflict, DamagedError, DiosError, InvalidError
+from dios.errors import Busy, Code, Conflict, DamagedError, DiosError, InvalidError, TimeLimitError
 from dios.lib.retrying import insist
 from dios.limits import LOCK_LEASE_MS_MAX
 from dios.wire.types import Semantics
@@ -184,10 +184,8 @@ class Mutex(MutexOps):
         """Take the lock if that is possible now."""
         try:
             insist(self, self.take_op, 0)
-        except DiosError as error:
-            if error.code is Code.ETIMEDOUT:
-                return False
-            raise
+        except TimeLimitError:
+            return False
         return True
 
     def renew(self) -> None:

@@ -221,6 +221,23 @@ def test_a_wait_given_up_changes_nothing(ends: Ends) -> None:
     assert ends.reader.receive(LIMIT_S) == b"again"
 
 
+async def test_a_wait_given_up_on_trio_changes_nothing(ends: Ends) -> None:
+    """The time limits of both ends are the same on trio, and both go on as before after one that passed."""
+    with trio.fail_after(LIMIT_S):
+        with pytest.raises(TimeLimitError):
+            await waiting_trio.receive(ends.reader, 0.001)
+        with pytest.raises(TimeLimitError):
+            await waiting_trio.read(ends.reader, 0, 0)
+        sent = RING // 504
+        for _ in range(sent):
+            await waiting_trio.send(ends.writer, bytes(500), LIMIT_S)
+        with pytest.raises(TimeLimitError):
+            await waiting_trio.send(ends.writer, bytes(500), 0.001)
+        assert [await waiting_trio.receive(ends.reader, LIMIT_S) for _ in range(sent)] == [bytes(500)] * sent
+        await waiting_trio.write(ends.writer, b"again", LIMIT_S)
+        assert await waiting_trio.read(ends.reader) == b"again"
+
+
 def test_one_wait_is_rung_for_once(ends: Ends) -> None:
     """A reader that sleeps is woken by the first message, and not rung for again by the next ones."""
     assert ends.reader.arm()
