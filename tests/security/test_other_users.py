@@ -96,7 +96,7 @@ def test_no_other_user_takes_every_place(node: RunningNode) -> None:
             for _ in range(limits.CONNECTIONS_OF_OTHERS_MAX + 1):
                 theirs.enter_context(connect(node.place, groups=()))
 
-    assert "are connected; close some" in _as_user(FRIEND, crowd)
+    assert f"has {limits.CONNECTIONS_OF_OTHERS_MAX} connections" in _as_user(FRIEND, crowd)
 
 
 def test_the_data_directory_is_closed(node: RunningNode) -> None:

@@ -1,9 +1,10 @@
-"""Open buffers: what each stands on, and how its bytes reach the task (thesis §3.7, §4.7).
+"""Open buffers: the memory behind each, and the replies that give its bytes to a task (thesis §3.7, §4.7).
 
-Not for: whether an acquire is admitted or a commit holds; the core has decided when these run.
+The core has already decided that an acquire is admitted or that a commit holds when these functions run.
 
-Small bytes travel in the messages. Large ones are memory: a reader maps the object's immutable content, a
-writer fills a private shadow that becomes the content without a copy, when its task has unmapped it.
+Small bytes travel inside messages. Large ones are shared memory: a reader maps the object's immutable
+content. A writer fills a private shadow memory, which becomes the content without a copy once its task has
+unmapped it.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from dios.wire.messages import Buffer, Mapping, PlainResult
 
 
 class Answered(NamedTuple):
-    """A reply, complete, and the descriptors that go with it: made for it, and closed once it is sent."""
+    """A complete reply and its descriptors, which were made for it and are closed once it is sent."""
 
     result: PlainResult
     fds: tuple[int, ...] = ()
 
 
 class Work(NamedTuple):
-    """Something too slow for the loop: ``run`` in a thread, then ``done`` in the loop.
+    """Work that is too slow for the event loop: call ``run`` in a thread, then ``done`` in the loop.
 
-    ``failed`` is called in the loop instead of ``done`` when ``run`` raised. ``target`` is the object
-    that no later effect may touch before.
+    If ``run`` raises, ``failed`` is called in the loop instead of ``done``. Until then, no later effect may
+    touch the object ``target``.
     """
 
     target: ObjectId
@@ -52,9 +53,10 @@ class Work(NamedTuple):
 
 
 class OpenBuffer:
-    """One buffer: ``length`` bytes of ``content`` from ``start`` on.
+    """An open buffer: ``length`` bytes of ``content`` from ``start`` on.
 
-    ``shadow`` marks a memory that only this buffer's task writes; ``mapped`` that the task was sent it.
+    ``shadow`` marks a memory that only this buffer's task writes. ``mapped`` means that the task received
+    the memory and maps it.
     """
 
     __slots__ = ("content", "length", "mapped", "shadow", "start")
@@ -68,7 +70,7 @@ class OpenBuffer:
 
 
 class Buffers:
-    """All open buffers of the node."""
+    """All open buffers of this node."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents: Final = contents
@@ -78,23 +80,23 @@ class Buffers:
         return len(self._open)
 
     def close(self, buffer: BufferId) -> None:
-        """Unpin its content, free its memory; nothing if it is not open."""
+        """Close a buffer: release its content. Do nothing if it is not open."""
         opened = self._open.pop(buffer, None)
         if opened is not None:
             let_go(opened.content)
 
     def close_all(self) -> None:
-        """At the node's end."""
+        """Close all buffers, at the node's end."""
         for buffer in list(self._open):
             self.close(buffer)
 
     def has(self, buffer: BufferId, length: int) -> bool:
-        """Whether a buffer of at least ``length`` bytes is open."""
+        """Return True if the buffer is open and has at least ``length`` bytes."""
         opened = self._open.get(buffer)
         return opened is not None and length <= opened.length
 
     def source(self, source: WriteSource, payload: Content | None) -> Source:
-        """The bytes that a write brings; ``payload`` are those of its event. Raises DamagedError."""
+        """Return the bytes of a write. ``payload`` are the bytes of its event. Raise DamagedError."""
         if payload is not None:
             return Source(payload, 0, min(source.length, size_of(payload)))
         if source.content_of:
@@ -104,14 +106,14 @@ class Buffers:
             return Source(b"", 0, 0)
         opened = self._open.get(source.buffer)
         if opened is None or source.length > opened.length:
-            raise DamagedError(f"a write of {source.length} bytes speaks of a buffer that has no such bytes")
+            raise DamagedError(f"a write of {source.length} bytes names a buffer that is smaller or not open")
         return Source(opened.content, opened.start, source.length)
 
     # -- reading ------------------------------------------------------------------------------------
     def read(self, effect: AnswerRead, room: int = limits.REPLY_BYTES_MAX) -> Answered | Work:
-        """Complete a read's reply, with at most ``room`` bytes inside the message.
+        """Complete the reply to a read, with at most ``room`` bytes inside the message.
 
-        Raises DamagedError, OutOfMemoryError or OSError; nothing has changed then.
+        Raise DamagedError, OutOfMemoryError or OSError; nothing has changed then.
         """
         target = effect.object
         if self._contents.is_slow(target):
@@ -119,7 +121,9 @@ class Buffers:
         content = self._contents.current(target)
         offset, length, result = effect.offset, effect.length, effect.result
         if offset + length > size_of(content) and not (isinstance(content, Memory) and content.raw):
-            raise DamagedError(f"{length} bytes at {offset} were promised, the object has {size_of(content)}")
+            raise DamagedError(
+                f"cannot read {length} bytes at {offset}: the object's content has {size_of(content)} bytes"
+            )
         buffer = BufferId(result.buffer)
         inline = length <= limits.INLINE_BYTES_MAX and length <= room
         if buffer and effect.reuse and self._still_stands(buffer, content, offset, length, inline=inline):
@@ -141,7 +145,7 @@ class Buffers:
         )
 
     def _read_slowly(self, effect: AnswerRead, room: int) -> Work:
-        """The first look at a large stored value reads all of it, to check its digest."""
+        """Read a large stored value for the first time; this reads all of it, to check its digest."""
         found: list[Content] = []
 
         def done() -> Answered | None:
@@ -163,11 +167,11 @@ class Buffers:
             return False
         if opened.start != offset or opened.length < length or opened.mapped is inline:
             return False
-        # What was copied into a message is stale as soon as a raw memory changes; a mapping never is.
+        # Bytes copied into a message are outdated when a raw memory changes; a mapping never is.
         return not (inline and isinstance(content, Memory) and content.raw)
 
     def _as_memory(self, target: ObjectId, content: Content, size: int) -> Memory:
-        """A memory to hand to a reader; for bytes over the room of a message, made now."""
+        """Return a memory for a reader to map; create it if the content is bytes that exceed a message."""
         if isinstance(content, bytes):
             content = Memory.version(size_of(content), self._contents.pool).filled(content)
             self._contents.set(target, content)
@@ -176,11 +180,11 @@ class Buffers:
         return content
 
     def get(self, buffer: BufferId) -> OpenBuffer | None:
-        """An open buffer; None when there is none of that number."""
+        """Return an open buffer, or None if no buffer of that number is open."""
         return self._open.get(buffer)
 
     def put(self, buffer: BufferId, opened: OpenBuffer) -> None:
-        """Open a buffer, in the place of what had its number before."""
+        """Open a buffer. It replaces an open buffer of the same number."""
         before = self._open.get(buffer)
         self._open[buffer] = opened
         if before is not None:
@@ -188,7 +192,7 @@ class Buffers:
 
     # -- writing ------------------------------------------------------------------------------------
     def write(self, effect: AnswerWrite) -> Answered | Work:
-        """Complete the reply to an acquire for writing; raises OutOfMemoryError, DamagedError or OSError."""
+        """Complete the reply to an acquire for writing. Raise OutOfMemoryError, DamagedError or OSError."""
         if effect.raw:
             return self._write_raw(effect)
         if effect.reuse:
@@ -219,7 +223,7 @@ class Buffers:
         return Answered(mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
 
     def _made_raw(self, effect: AnswerWrite, content: Memory) -> Work:
-        """The first writer of a large object that was a copy of another one: now it gets bytes of its own."""
+        """Give a large object that shares another's content a memory of its own, for its first writer."""
         size, kept = content.size, content.retain()
         made = Memory.own(max(size, effect.offset + effect.length))
 
@@ -236,7 +240,7 @@ class Buffers:
         return Work(effect.object, lambda: made.fill(0, kept, 0, size), done, failed)
 
     def duplicate(self, effect: DuplicateContent) -> Work | None:
-        """Give a new object the bytes of another; raises OutOfMemoryError or DamagedError."""
+        """Give a new object the bytes of another object. Raise OutOfMemoryError or DamagedError."""
         contents = self._contents
         content = contents.current(effect.source)
         if isinstance(content, bytes) or not content.raw:
@@ -255,7 +259,7 @@ class Buffers:
         if effect.blank and (not opened.shadow or isinstance(content, bytes) or not content.frozen):
             return Answered(effect.result)
         if isinstance(content, bytes) or content.frozen or not opened.shadow:
-            # A frozen shadow has become the object's content: the next write needs another one.
+            # A frozen shadow has become the object's content, so the next write needs a new shadow.
             return self._write_anew(effect)
         return self._prefill(effect, content, lambda: Answered(effect.result), fresh=False)
 
@@ -272,7 +276,7 @@ class Buffers:
         self.put(buffer, OpenBuffer(memory, 0, length, shadow=True, mapped=True))
 
         def answer() -> Answered:
-            # Last of all, so that no descriptor is made for a reply that is never sent.
+            # Create the descriptor last, so that none is created for a reply that is never sent.
             return Answered(mapped(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
 
         return answer() if effect.blank else self._prefill(effect, memory, answer, fresh=True)
@@ -285,7 +289,7 @@ class Buffers:
     def _prefill(
         self, effect: AnswerWrite, shadow: Memory, answer: Callable[[], Answered], *, fresh: bool
     ) -> Answered | Work:
-        """Copy the object's bytes into the shadow; where there are none it is zero."""
+        """Copy the object's bytes into the shadow, and zeros beyond its end."""
         contents, target = self._contents, effect.object
         size = self._known_size(target)
         held: list[Content] = [shadow.retain()]
@@ -323,7 +327,7 @@ class Buffers:
 
     # -- committing ---------------------------------------------------------------------------------
     def apply(self, effect: ApplyWrite, payload: Content | None) -> Work | None:
-        """Make a volatile object's new content; raises OutOfMemoryError, and then nothing has changed."""
+        """Apply a write to a volatile object. Raise OutOfMemoryError, and then nothing has changed."""
         target, order = effect.object, effect.source
         source = self.source(order, payload)
         base = self._contents.current(target)
@@ -343,7 +347,7 @@ class Buffers:
         return self._copied(target, made, base, order.offset, source, replace=order.replace)
 
     def _adopted(self, target: ObjectId, source: Source) -> bool:
-        """Take the source's own memory as the content: no byte is copied."""
+        """Make the source's own memory the content, without copying, if possible. Return True if it was."""
         content = source.content
         if isinstance(content, bytes) or content.raw or source.start:
             return False
@@ -365,7 +369,7 @@ class Buffers:
         *,
         replace: bool = False,
     ) -> Work | None:
-        """Fill ``made`` and make it current; ``base`` None writes into the object's own raw memory."""
+        """Fill ``made`` and make it current. With ``base`` None, write into the object's own raw memory."""
         held = [keep(source.content)] + ([] if base is None else [keep(base)])
 
         def run() -> None:
@@ -401,5 +405,5 @@ class Buffers:
 
 
 def mapped(result: Buffer, mapping: Mapping, start: int, length: int) -> Buffer:
-    """A buffer reply completed with a mapping of so many bytes, where its own begin at ``start``."""
+    """Return a buffer reply with a mapping of ``length`` bytes in which the buffer begins at ``start``."""
     return Buffer(result.buffer, result.size, result.v_r, result.v_w, mapping, start, length)

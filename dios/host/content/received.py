@@ -1,7 +1,7 @@
-"""Bytes of another node, handed to a task here as if its own node had them (thesis §4.8).
+"""Hands bytes that came from another node to a task, as the object's own node would (thesis §4.8).
 
-Not for: which task gets them (the core), or how they came (``dios.host.peers``). Many are copied nowhere: the
-memory that they were received into becomes the task's mapping, or the buffer it writes.
+The core chooses the task; ``dios.host.peers`` receives the bytes. Large ones are not copied: the memory that
+they were received into becomes the task's mapping or the buffer that it writes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dios.wire.messages import Buffer, Mapping
 def answer_received(
     buffers: Buffers, effect: AnswerReceived, payload: Content | None, room: int = limits.REPLY_BYTES_MAX
 ) -> Answered:
-    """Complete a task's reply with what came, at most ``room`` bytes of it inside the message.
+    """Complete a task's reply with the received bytes, at most ``room`` of them inside the message.
 
-    Raises OutOfMemoryError or OSError; nothing has changed then.
+    Raise OutOfMemoryError or OSError; nothing has changed then.
     """
     came = _what_came(effect, payload)
     if effect.writable:
         return _write(buffers, effect, came)
     if effect.result.size and not came.length:
-        return Answered(effect.result)  # the task's mapping stands
+        return Answered(effect.result)  # the task's mapping is still valid
     return _read(effect.result, came, room)
 
 
@@ -44,7 +44,7 @@ def _read(result: Buffer, came: Source, room: int) -> Answered:
         return Answered(_inline(result, length, came.read()))
     held = content.retain() if isinstance(content, Memory) else Memory.shadow(length).filled(came.read())
     try:
-        # Nobody else has it: it can be sealed.
+        # This memory has no other users, so it can be sealed.
         held.adopt(held.size)
         ready = Buffer(result.buffer, length, result.v_r, result.v_w)
         start = came.start if held is content else 0
@@ -54,7 +54,7 @@ def _read(result: Buffer, came: Source, room: int) -> Answered:
 
 
 def _write(buffers: Buffers, effect: AnswerReceived, came: Source) -> Answered:
-    """A buffer of ``effect.length`` bytes for the task to write; what did not come is zero."""
+    """Open a buffer of ``effect.length`` bytes for the task to write; bytes that did not arrive are zero."""
     buffer, result, length = BufferId(effect.result.buffer), effect.result, effect.length
     opened = buffers.get(buffer)
     if effect.reuse and opened is not None and opened.mapped and isinstance(opened.content, Memory):

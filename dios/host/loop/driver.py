@@ -1,7 +1,7 @@
-"""The way of every event: step the core, store what must be durable, then carry out the rest.
+"""The path of every event: step the core, store what must be durable, then carry out the effects.
 
-Not for: I/O. It never waits: a frame goes in and its reply is sent before the next one is looked at. Only
-what needs the disk is put aside, until the writer thread says that it is durable.
+The driver does no I/O and never waits. The reply to a frame is sent before the next frame is read; only
+effects that need the disk are deferred until the writer thread reports that their ticket is durable.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _NO_PAYLOAD: Final = PayloadId(0)
 
 
 class Stepper(Protocol):
-    """The core, or one that writes down what it does."""
+    """The core, or a wrapper that records its steps."""
 
     def step(self, event: Event) -> Outcome:
-        """Take one event."""
+        """Process one event."""
         ...
 
 
 class _Held(NamedTuple):
-    """The effects of a step, until ``ticket`` is durable."""
+    """The effects of a step, deferred until ``ticket`` is durable."""
 
     ticket: Ticket
     effects: list[Effect]
@@ -57,9 +57,9 @@ class _Held(NamedTuple):
 
 
 class Driver:
-    """One node's core and what surrounds it, in one thread.
+    """One node's core and the code around it, in one thread.
 
-    ``alarm`` is called with the next moment at which the core wants to be woken, or None.
+    ``alarm`` is called with the time at which the core wants its next timer event, or None for no timer.
     """
 
     def __init__(
@@ -82,51 +82,51 @@ class Driver:
         self._steps = 0
         self._next_payload = 1
         self._held: deque[_Held] = deque()
-        # Until this ticket is durable, effects of earlier steps that no ticket of an object tells of are
-        # held: changes of volatile contents, and buffers opened, beside something durable in one vector.
+        # Until this ticket is durable, later effects that touch contents or buffers are deferred too:
+        # deferred effects will change volatile contents or open buffers, and objects have no ticket for that.
         self._tangled = Ticket(0)
         self._posted: Final[deque[Event]] = deque()
         self._stepping = False
         self.sound = True
-        """Whether no step broke off in its middle: after that the node may be wrong, and must end."""
+        """False after a step was interrupted by an exception. The node's state may be wrong: it must end."""
         self._quiet = trio.Event()
         self._effector: Effector
         self._staging: Staging
 
     def connect(self, effector: Effector, staging: Staging) -> None:
-        """Complete the circle: what carries out effects posts events here."""
+        """Set the effector and the staging, which need this driver themselves: they post events to it."""
         self._effector = effector
         self._staging = staging
 
     @property
     def steps(self) -> int:
-        """How many events the core has taken."""
+        """The number of events that the core has processed."""
         return self._steps
 
     @property
     def settled(self) -> bool:
-        """Whether everything that was decided has been carried out."""
+        """Return True if every effect of every step has been carried out."""
         return not (self._held or self._posted or self._staging) and self._effector.idle
 
     @property
     def tangled(self) -> bool:
-        """Whether contents and buffers are not yet what the core takes them for."""
+        """Return True while deferred effects will still change volatile contents or open buffers."""
         return self._tangled > self._durable
 
     async def wait_settled(self) -> None:
-        """Wait until everything that was decided has been carried out."""
+        """Wait until every effect of every step has been carried out."""
         while not self.settled:
             self._quiet = trio.Event()
             await self._quiet.wait()
 
     def refusal_of(self, hello: messages.Hello) -> DiosError | None:
-        """Why no session may begin now; None when it may."""
+        """Return the reason why no session may begin now, or None if one may."""
         journal = self._effector.journal
         return refusal(journal, hello) if journal.pressure else None
 
     # -- in -----------------------------------------------------------------------------------------
     def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
-        """A task's call: the hot path."""
+        """Process the call of a task. This is the hot path."""
         if self._effector.journal.pressure and self._effector.refuses(task, seq, call):
             return
         kind = type(call)
@@ -157,15 +157,15 @@ class Driver:
     def receive(
         self, node: NodeId, epoch: int, message: dcp.Message, beside: Content | None
     ) -> Failure | None:
-        """A message of another node, and the bytes that came beside it, which are the driver's now.
+        """Process a message of another node and the bytes attached to it, which the driver takes over.
 
-        Returns how a request is to be answered that the core never sees. Raises ProtocolError when the core
-        refuses the message: nothing has changed then.
+        Return the failure to answer with if a request is refused before it reaches the core, else None.
+        Raise ProtocolError if the core refuses the message; nothing has changed then.
         """
         payloads, first = self._carried(message, beside)
         now = self._now()
         if self._deadline is not None and self._deadline <= now:
-            # What is due is done before, so that a message which is refused takes nothing of it along.
+            # Fire due timers first, so that a message that the core refuses cannot undo their effects.
             self.feed(TimerFired(now))
         event = Received(now, node, epoch, message, first, 0 if beside is None else size_of(beside))
         if isinstance(message, dcp.Ask):
@@ -211,24 +211,24 @@ class Driver:
             return (inside, first) if inside else (NO_PAYLOADS, _NO_PAYLOAD)
         carried = Carried({first: beside})
         if inside:
-            raise ProtocolError("a call with bytes inside it and beside it")
+            raise ProtocolError("a call carries bytes both inside the message and attached to it")
         self._next_payload += 1
         return carried, first
 
     def post(self, event: Event) -> None:
-        """Take an event when the present step is done; at once when there is none."""
+        """Process an event after the current step, or now if no step is running."""
         self._posted.append(event)
         if not self._stepping:
             self._work_off()
 
     def keep_bytes(self, data: bytes) -> tuple[PayloadId, Payloads]:
-        """An id for bytes that an event brings, and what is to be fed beside that event."""
+        """Give bytes that come with an event an id. Return the id and the payloads to feed with the event."""
         number = PayloadId(self._next_payload)
         self._next_payload += 1
         return number, {number: data}
 
     def feed(self, event: Event, payloads: Payloads = NO_PAYLOADS) -> None:
-        """Take one event now, carry out what follows, and then what that posted."""
+        """Process one event now, carry out its effects, then process the events that these posted."""
         self._stepping = True
         try:
             self._step(event, payloads)
@@ -241,7 +241,7 @@ class Driver:
             self._work_off()
 
     def resumed(self, continue_with: Callable[[], None]) -> None:
-        """Carry on with a step whose slow part came back from a thread."""
+        """Continue a step whose slow part has finished in a thread."""
         self._stepping = True
         try:
             continue_with()
@@ -292,9 +292,9 @@ class Driver:
 
     # -- from the disk ------------------------------------------------------------------------------
     def persisted(self, results: list[Settled]) -> Ticket:
-        """The writer thread is done with these tickets: carry out what waited for them, in step order.
+        """Carry out, in step order, the effects that waited for tickets which the writer thread has finished.
 
-        Returns the last ticket issued: after a failure, everything up to it was undone.
+        Return the last ticket issued. After a failure, everything up to that ticket was undone.
         """
         for result in results:
             if result.error is None:
@@ -326,7 +326,7 @@ class Driver:
             self._stepping = False
 
     def _fail(self, first: Ticket, error: DiosError) -> None:
-        """Everything issued since ``first`` builds on what did not take place, and fails with it."""
+        """Fail every ticket since ``first``: the later ones build on changes that did not take place."""
         last = self._issued
         self._stored.failed()
         ready = self._no_longer_held(last)

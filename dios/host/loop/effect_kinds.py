@@ -1,6 +1,6 @@
-"""Kinds of effects, by what they touch: what order they must keep, and what a failure leaves of them.
+"""Groups of effects by what they touch: which must keep an order, and which run even after a failure.
 
-Not for: carrying them out (``dios.host.loop.effector``).
+``dios.host.loop.effector`` carries them out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DONE_EVEN_IN_FAILURE: Final = (
 
 
 def touches_contents(effects: list[fx.Effect]) -> bool:
-    """Whether any of the effects reads, changes or frees contents or buffers."""
+    """Return True if any effect reads, changes or frees contents or buffers."""
     return any(
         isinstance(effect, OF_CONTENTS) or (isinstance(effect, fx.Send) and effect.source is not None)
         for effect in effects
@@ -64,7 +64,10 @@ def touches_contents(effects: list[fx.Effect]) -> bool:
 
 
 def tangles(effects: list[fx.Effect]) -> bool:
-    """Whether effects change or open what the objects' own tickets do not tell of, when they are held."""
+    """Return True if deferring these effects defers a change that no object's ticket records.
+
+    These are changes of volatile contents, duplicated contents, and buffers opened by a vector.
+    """
     for effect in effects:
         if isinstance(effect, fx.ApplyWrite):
             if not effect.durable:
@@ -78,7 +81,7 @@ def tangles(effects: list[fx.Effect]) -> bool:
 
 
 def buffers_made(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
-    """The buffers that effects will open for a task, without those that they close again."""
+    """Return the buffers that the effects will open for a task and not close again."""
     made: set[int] = set()
     closed: set[int] = set()
     for effect in effects:
@@ -91,7 +94,7 @@ def buffers_made(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
 
 
 def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
-    """The objects whose content or counters an effect touches."""
+    """Return the objects whose content or counters an effect touches."""
     if isinstance(effect, fx.DuplicateContent):
         return (effect.object, effect.source)
     if isinstance(effect, fx.ApplyWrite):
@@ -109,5 +112,5 @@ def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
 
 
 def task_answered(effects: Iterable[fx.Effect]) -> TaskId:
-    """The task for which a step's effects are done: the first that they answer."""
+    """Return the task on whose behalf a step runs: the first task that its effects answer, or 0."""
     return next((effect.task for effect in effects if isinstance(effect, ANSWERS)), TaskId(0))

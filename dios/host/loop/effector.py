@@ -1,8 +1,7 @@
-"""Carries out what a step decided: replies, buffers, pages, streams, tasks, audit.
+"""Carry out the effects of a step: replies, buffers, public pages, streams, tasks, audit records.
 
-Not for: deciding, waiting for the disk (``dios.host.loop.driver``), or how each part does it. What takes
-long goes
-to a thread; until it is back, nothing else touches that object, and the rest of its step waits.
+``dios.host.loop.driver`` decides when a step's effects may run. Slow effects go to a thread; until the
+thread is done, no other effect touches that object, and the rest of the step waits.
 """
 
 from __future__ import annotations
@@ -40,37 +39,38 @@ _log: Final = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[[fx.Effect], Work | None]
 
 _TOO_EARLY: Final = Failure(
-    int(Code.EBADF), "the buffer is not open; commit one when the reply that brings it has come"
+    int(Code.EBADF),
+    "cannot commit: the buffer is not open yet. Wait for the reply that carries it, then commit.",
 )
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
 
 
 class Tasks(Protocol):
-    """What the effects ask of processes and connections."""
+    """The operations on processes and connections that effects need."""
 
     def spawn(self, effect: fx.Spawn) -> None:
-        """Begin to start a process; raises OSError without descriptors."""
+        """Begin to start a process. Raise OSError if descriptors are exhausted."""
         ...
 
     def kill(self, task: TaskId) -> None:
-        """End its process."""
+        """End the task's process."""
         ...
 
     def suspend(self, task: TaskId) -> None:
-        """Stop its process."""
+        """Stop the task's process."""
         ...
 
     def resume(self, task: TaskId) -> None:
-        """Let it run on."""
+        """Continue the task's process."""
         ...
 
     def close(self, task: TaskId, reason: str) -> None:
-        """Close its connection after what is queued."""
+        """Close the task's connection after its queued replies are sent."""
         ...
 
 
 class Parts(NamedTuple):
-    """What the effector works with."""
+    """The parts of the node that the effector works with."""
 
     contents: Contents
     buffers: Buffers
@@ -89,7 +89,7 @@ class Parts(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The effects of one step that are still to be done."""
+    """The effects of one step, from index ``place`` on, that have not been carried out."""
 
     effects: list[fx.Effect]
     place: int
@@ -98,10 +98,11 @@ class Rest(NamedTuple):
 
 
 class Effector:
-    """Runs the effects of one step after another.
+    """Carries out the effects of one step after another.
 
-    ``post`` takes an event for the core, to be stepped when the present step is done; ``in_thread`` runs
-    a task's Work's slow part and then calls ``finish``; ``info`` completes the node's description.
+    ``post`` queues an event for the core, to be processed after the current step. ``in_thread`` runs the
+    slow part of a task's work in a thread and then calls its callback with the error or None. ``info``
+    completes the node's description.
     """
 
     def __init__(
@@ -172,18 +173,19 @@ class Effector:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being done in a thread."""
+        """Return True if no work is being done in a thread."""
         return not self._gates
 
     def done_before(self, step: int) -> bool:
-        """Whether nothing of the steps before this one is being done in a thread or waits for that."""
+        """Return True if no step before ``step`` is working in a thread or waiting for such work."""
         return all(rest.step >= step for waiting in self._gates.values() for rest in waiting)
 
     # -- the audit log --------------------------------------------------------------------------------
     def record(self, steps: Iterable[list[fx.Effect]]) -> None:
-        """Write down what steps did that are durable now, before anybody is told; ``run`` leaves it out.
+        """Write the audit records of durable steps to the log, before anybody gets a reply.
 
-        After a kill nobody then knows of a durable change that the audit log does not know.
+        The records are removed from the steps, so that ``run`` does not write them again. A kill in between
+        can therefore not leave a durable change that a client knows of and the audit log does not.
         """
         found = False
         for effects in steps:
@@ -194,23 +196,23 @@ class Effector:
                 for record in records:
                     self.journal.append(record)
         if found:
-            # What it cannot write it keeps, and refuses calls in time.
+            # The journal keeps records that it cannot write, and refuses further calls in time.
             with contextlib.suppress(DiosError):
                 self.journal.flush()
 
     def refuses(self, task: TaskId, seq: int, call: AnyCall) -> bool:
-        """Whether a call is not made, and answered so, because it could not be recorded."""
+        """Refuse a call if it could not be recorded in the audit log. Return True if it was refused."""
         refused = refusal(self.journal, call)
         if refused is not None:
             self._reply(task, seq, Failure(int(refused.code), refused.message))
         return refused is not None
 
     def refuses_early(self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]) -> bool:
-        """Whether a call commits a buffer that was not handed out yet, and is not made, and answered so.
+        """Refuse a commit of a buffer that was not handed out yet. Return True if it was refused.
 
-        Who guesses its number commits bytes that may never come to be. The core would take it, and without
-        them the store's work fails, of everybody, since then (ADR 0007). ``held`` are effects that wait for
-        the disk.
+        A task that guesses a buffer's number would commit bytes that may never exist. The core would accept
+        the commit, and without the bytes the store would fail all later changes, of every task (ADR 0007).
+        ``held`` are the effects that wait for the disk.
         """
         if not isinstance(call, CommitWrite | CommitAcquireWrite) or call.data is not None:
             return False
@@ -218,20 +220,20 @@ class Effector:
         if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._to_close):
             return False
         gated = (
-            # What is done in the thread belongs to what is still to come.
+            # In the first step of a queue, the effect before ``place`` is running in the thread.
             rest.effects[rest.place - (number == 0) :]
             for waiting in self._gates.values()
             for number, rest in enumerate(waiting)
         )
         later = (each for effects in (*held, *gated) for each in effects)
         if buffer not in effect_kinds.buffers_made(later, task):
-            return False  # it is none of anybody's: for the core to say
+            return False  # no buffer of this task: the core answers
         self._reply(task, seq, _TOO_EARLY)
         return True
 
     # -- one step after another ---------------------------------------------------------------------
     def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:
-        """Carry out a step's effects from ``index`` on, in order."""
+        """Carry out a step's effects in order, beginning with ``index``."""
         self._payloads, self._step = payloads, step
         handlers, gates = self._handlers, self._gates
         while index < len(effects):
@@ -252,9 +254,9 @@ class Effector:
                 return
 
     def run_failed(self, rest: Rest, failure: Failure, *, content_lost: bool = True) -> None:
-        """Do what is left of a step that could not be made durable: free, and refuse.
+        """Finish a step that could not be made durable: free what it used and answer with ``failure``.
 
-        ``content_lost`` says that the durable writes among the effects did not take place.
+        ``content_lost`` means that the durable writes among the effects did not take place.
         """
         self._payloads, self._step = rest.payloads, rest.step
         for effect in rest.effects[rest.place :]:
@@ -275,7 +277,7 @@ class Effector:
     def _content_in_failure(
         self, effect: fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent, *, content_lost: bool
     ) -> None:
-        """What was not durable is as the core has it all the same: only the store's part did not happen."""
+        """Apply changes of volatile contents all the same: only the part in the store failed."""
         contents = self._parts.contents
         if isinstance(effect, fx.ApplyWrite) and effect.durable:
             version = self._parts.staging.take(effect.object)
@@ -289,10 +291,10 @@ class Effector:
             if work is not None:
                 do_at_once(work)
         except (DiosError, OSError) as error:
-            _log.error("content of an object could not be made", extra={"why": str(error)})
+            _log.error("cannot build the content of an object", extra={"why": str(error)})
 
     def _refused(self, effect: fx.Effect, failure: Failure) -> bool:
-        """Tell whoever waits that the effect failed; False when the step's other answers must fail too."""
+        """Report a failed effect to the waiting task. Return False if the step's other answers must fail."""
         if isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
             self._reply(effect.task, effect.seq, failure)
             self._effect_failed(effect, failure)
@@ -301,7 +303,7 @@ class Effector:
         elif isinstance(effect, fx.Spawn):
             self._never_started(effect.task, failure.message)
         elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent):
-            _log.error("content of an object could not be made", extra={"why": failure.message})
+            _log.error("cannot build the content of an object", extra={"why": failure.message})
             return False
         else:
             _log.error("effect failed", extra={"effect": type(effect).__name__, "why": failure.message})
@@ -324,7 +326,7 @@ class Effector:
 
     # -- work in threads ----------------------------------------------------------------------------
     def _begin(self, work: Work, effect: fx.Effect, rest: Rest) -> None:
-        # The first is the step whose work it is, the others wait for it.
+        # The first entry is the step that does the work; the others wait for the object.
         self._gates[work.target] = deque((rest,))
 
         def finish(error: Exception | None) -> None:
@@ -334,7 +336,7 @@ class Effector:
         self._in_thread(asker, work, finish)
 
     def _finish(self, work: Work, effect: fx.Effect, rest: Rest, error: Exception | None) -> None:
-        """The thread is back: answer, do the rest of that step, then the steps that wait for the object."""
+        """Answer after a thread has finished, run the rest of its step, then the steps that wait."""
         waiting = self._gates.pop(work.target)
         waiting.popleft()
         self._payloads, self._step = rest.payloads, rest.step
@@ -431,7 +433,7 @@ class Effector:
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
         if not self.done_before(self._step):
-            # The work of a thread may be about to open it.
+            # Work in a thread may be about to open this buffer.
             self._to_close.append((self._step, effect.buffer))
         else:
             self._parts.buffers.close(effect.buffer)

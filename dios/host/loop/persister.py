@@ -1,6 +1,6 @@
-"""The writer thread: makes store operations durable, many callers' in one commit (§3.6).
+"""The writer thread: makes store operations durable, those of many callers in one commit (§3.6).
 
-Not for: what is written (``dios.host.loop.staging`` makes the jobs), or what waits for it (the driver).
+``dios.host.loop.staging`` makes the jobs; the driver handles the effects that wait for them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dios.transport.memory import memfd
 
 
 class Composed(NamedTuple):
-    """A large content that the writer thread has to put together first.
+    """A large content that the writer thread must compose before it stores it.
 
-    ``base`` None, or a source without content, stands for what the store holds of that object.
+    If ``base`` or ``source`` is None, the thread reads that content from the store.
     """
 
     record: ObjectRecord
@@ -42,7 +42,7 @@ class Composed(NamedTuple):
 
 
 class Append(NamedTuple):
-    """One more entry of a log, and the log's record with it."""
+    """One more entry of a log, with the new record of the log."""
 
     record: ObjectRecord
     position: int
@@ -53,9 +53,9 @@ Step: TypeAlias = Change | Composed | Append
 
 
 class Job(NamedTuple):
-    """One ticket's operations, and the contents that are kept until they are done.
+    """The operations of one ticket, and the contents that must stay open until they are done.
 
-    With ``error`` it fails in its place, without being tried.
+    A job with ``error`` fails at its place in the order, without being tried.
     """
 
     ticket: Ticket
@@ -65,7 +65,7 @@ class Job(NamedTuple):
 
 
 def _last_records(steps: Sequence[Step]) -> list[Change | Composed]:
-    """The steps for the database: of one log's appends the last record tells all."""
+    """Return the steps for the database. Of several appends to one log, only the last record is written."""
     last = {step.record.object: step for step in steps if isinstance(step, Append)}
     found: list[Change | Composed] = []
     for step in steps:
@@ -77,18 +77,18 @@ def _last_records(steps: Sequence[Step]) -> list[Change | Composed]:
 
 
 class Resume(NamedTuple):
-    """The core knows of a failure now, and has undone everything up to the ticket ``issued``."""
+    """The core has processed a failure and undone everything up to the ticket ``issued``."""
 
     issued: Ticket
 
 
 class Persister:
-    """One thread that owns the store's writes.
+    """The one thread that writes to the store.
 
-    ``settled`` is called in the loop, with consecutive ranges of tickets in order, and answers the last
-    ticket that the core has issued. Jobs come in the order of their tickets. When one fails, so do all that
-    the core issued before it knew: they build on what did not take place (ADR 0007). These are dropped
-    without another word.
+    ``settled`` is called in the event loop with consecutive ranges of tickets in order, and returns the last
+    ticket that the core has issued. Jobs arrive in the order of their tickets. When a job fails, all jobs
+    fail that the core issued before it learned of the failure, because they build on changes that did not
+    take place (ADR 0007). Those jobs are dropped without a result of their own.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Persister:
         self._contents: Final = contents
         self._settled: Final = settled
         self._queue: Final[SimpleQueue[Job | Resume | None]] = SimpleQueue()
-        self._failed = False  # the writer thread's own, like the next one
+        self._failed = False  # used by the writer thread only, like the next attribute
         self._undone_to = Ticket(0)
         self._token: Final = trio.lowlevel.current_trio_token()
         self._thread: Final = threading.Thread(target=self._work, name="store writer", daemon=True)
@@ -119,35 +119,35 @@ class Persister:
 
     @property
     def backlog(self) -> int:
-        """Jobs that are not settled yet."""
+        """The number of jobs whose results have not been reported."""
         return self._backlog
 
     def submit(self, job: Job) -> None:
-        """Make a job durable as soon as the disk can."""
+        """Queue a job for the writer thread."""
         self._backlog += 1
         if self._backlog >= limits.STORE_QUEUE_MAX and self._room.is_set():
             self._room = trio.Event()
         self._queue.put(job)
 
     async def wait_for_room(self) -> None:
-        """Wait while more than STORE_QUEUE_MAX jobs are on their way."""
+        """Wait until fewer than STORE_QUEUE_MAX jobs are queued."""
         await self._room.wait()
 
     async def watch(self) -> None:
-        """Raise what nobody expected in the writer thread: a node that can store nothing more must end.
+        """Raise an unexpected error of the writer thread, because a node that cannot store must end.
 
-        Everything that was acknowledged is on the disk, and the next start goes on from there.
+        Everything that was acknowledged is on disk, so that the next start loses nothing.
         """
         await self._broken.wait()
         if self._defect is not None:
             raise self._defect
 
     async def aclose(self) -> None:
-        """Write what is queued, then end the thread."""
+        """Write the queued jobs, then end the thread."""
         self._queue.put(None)
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._thread.join)
-            # What the thread reported last stands in the loop's queue.
+            # The thread's last report is still in the event loop's queue.
             if self._backlog and self._defect is None:
                 self._empty = trio.Event()
                 await self._empty.wait()
@@ -156,7 +156,7 @@ class Persister:
     def _work(self) -> None:
         try:
             self._write_all()
-        except BaseException as error:  # noqa: BLE001 - in silence everybody would wait for ever
+        except BaseException as error:  # noqa: BLE001 - swallowed here, it would leave every caller waiting
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._break, error)
         finally:
@@ -167,7 +167,7 @@ class Persister:
             batch, behind = self._next_batch()
             if batch:
                 results = self._write(batch)
-                # A loop that has crashed waits for no results; what is durable stays so.
+                # After a crash of the event loop nobody reads results; what is durable stays durable.
                 with contextlib.suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._report, batch, results)
             if isinstance(behind, Resume):
@@ -176,7 +176,7 @@ class Persister:
                 return
 
     def _next_batch(self) -> tuple[list[Job], Job | Resume | None]:
-        """All jobs that are there, waiting for the first; with what ended the batch, a job if nothing did."""
+        """Wait for a job, then take all queued jobs. Also return the item that ended the batch."""
         batch: list[Job] = []
         item = self._queue.get()
         while isinstance(item, Job):
@@ -199,7 +199,7 @@ class Persister:
         error = self._try(batch)
         if not isinstance(error, OutOfMemoryError) or not self._spare:
             return error
-        # Whoever uses up the node's descriptors must not make everybody's changes fail.
+        # Free the spare descriptors: a task that exhausts descriptors must not fail the changes of others.
         memfd.close_all(self._spare)
         self._spare.clear()
         try:
@@ -225,7 +225,7 @@ class Persister:
                 if isinstance(step, Append)
             ]
             if entries:
-                # Before their rows: nobody knows of them until these tell how long the logs are.
+                # Before their records: readers find the new entries only through the lengths in the records.
                 self._logs.write(entries)
             self._store.apply(
                 [
@@ -243,7 +243,7 @@ class Persister:
         return None
 
     def _composed(self, step: Composed, temporary: list[int]) -> Put:
-        """Put a large content together in a memory of its own; reads what the store holds now."""
+        """Compose a large content in a memory of its own, reading what the store holds now."""
         opened: list[Content] = []
         try:
             base = step.base
@@ -262,7 +262,7 @@ class Persister:
             return Put(step.record, FilePayload(fd, total))
         finally:
             for content in opened:
-                # Opened here and seen by nobody else, so that its count is this thread's.
+                # Opened in this function and shared with nobody, so that this thread may count its users.
                 let_go(content)
 
     # -- in the loop --------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Vectors: many answers in one reply, within what one message can carry (§5.2.3).
+"""Replies to vectors: many answers in one message (§5.2.3).
 
-Not for: the order of their effects; the core has handled the calls one after another.
+The core has processed the calls one after another; this module only builds the reply.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ Part: TypeAlias = (
 
 
 class Vectors:
-    """Answers vectors. ``effect_failed`` is told of each part whose buffer could not be had.
+    """Builds the replies to vectors.
 
-    ``payload_of`` tells the payloads of the step being done.
+    ``effect_failed`` is called with each read or write whose buffer could not be opened. ``payload_of``
+    returns a payload of the step that is being carried out.
     """
 
     def __init__(
@@ -46,9 +47,9 @@ class Vectors:
         self._payload_of: Final = payload_of
 
     def answer(self, effect: fx.AnswerVector) -> tuple[Results, list[int]]:
-        """One result for each part, and their descriptors, which the caller closes.
+        """Return one result per call and the descriptors of all results, which the caller closes.
 
-        What no longer fits is refused by itself.
+        A result that does not fit into the message is replaced by a failure of its own.
         """
         fds: list[int] = []
         try:
@@ -102,7 +103,7 @@ class Vectors:
 
 
 def do_at_once(work: Work) -> Answered | None:
-    """Do a work here, where nothing else may come before it."""
+    """Do background work in the loop, for effects that must run in their order."""
     try:
         work.run()
     except BaseException:
@@ -114,25 +115,25 @@ def do_at_once(work: Work) -> Answered | None:
 def _at_once(work: Work) -> Answered:
     answered = do_at_once(work)
     if answered is None:
-        raise DamagedError("the bytes were gone before they could be sent")
+        raise DamagedError("cannot send the object's bytes: they are no longer available. Try again.")
     return answered
 
 
 def with_data(result: Buffer, data: bytes) -> Buffer:
-    """A buffer reply completed with bytes that the host or the core made."""
+    """Return a buffer reply with bytes that the host or the core produced."""
     return Buffer(result.buffer, len(data), result.v_r, result.v_w, data=data, length=len(data))
 
 
 def failure_of(error: Exception) -> Failure:
-    """What a client is told of an error that met its effect."""
+    """Return the failure that a client receives for an error of one of its effects."""
     if isinstance(error, OSError | DiosError):
         known = translated(error)
         return Failure(int(known.code), known.message, known.fingerprint)
-    return Failure(int(Code.EIO), "the node could not carry this out; its log says why")
+    return Failure(int(Code.EIO), "the node failed to carry out this call; see the node's log for the reason")
 
 
 def _too_many() -> Failure:
     return Failure(
         int(Code.EFBIG),
-        f"over {limits.DESCRIPTORS_PER_FRAME_MAX} large buffers in one message; ask in parts",
+        f"a message carries at most {limits.DESCRIPTORS_PER_FRAME_MAX} large buffers. Split the vector.",
     )

@@ -23,7 +23,7 @@ from dios.host.content.stored_bytes import may_store
 from dios.host.peers.link import Standing
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.messages import AcquireWrite, Advise, ReadQueue, Failure, Govern, Place
+from dios.wire.messages import AcquireWrite, Advise, Failure, Govern, Place, ReadQueue
 from dios.wire.types import Traffic
 
 Take: TypeAlias = Callable[[NodeId, Standing, dcp.Ask, bytes | None], None]

@@ -1,6 +1,6 @@
-"""The socket for people's processes: who may connect, how many, and as which principal.
+"""The socket for users' programs: accepts connections, limits their number, determines the principal.
 
-Not for: what they may do then (the core), or tasks, whose connections are inherited.
+The core decides what a connection may do. Tasks do not connect: they inherit their socket.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ _POSITIVE_63_BITS: Final = 63
 
 
 def principal_of(uid: int) -> Principal:
-    """Who a process of this user acts for (§3.2.2.1)."""
+    """Return the principal of a process that runs as user ``uid`` (§3.2.2.1)."""
     return Principal(f"uid:{uid}")
 
 
 def fresh_task_id() -> TaskId:
-    """A random id for a session's task object."""
+    """Return a random id for a session's task object."""
     return TaskId(secrets.randbits(_POSITIVE_63_BITS) or 1)
 
 
 class PeopleServer:
-    """Accepts people's processes on ``listener`` and serves each in a task of its own.
+    """A server that accepts users' programs on ``listener`` and serves each in a trio task.
 
-    The node's own user and root may connect, and ``allowed_uids`` beside them; who is turned away is told
-    to ``denied`` with the reason, and to ``broken`` whose connection a defect ended. No other user has more
-    than half of the places, so that none can lock the node's own out.
+    The node's own user and root may connect, and the users in ``allowed_uids``. ``denied`` is called with
+    the principal of a refused connection and the reason, ``broken`` with the principal of a connection that
+    an internal error ended. The users in ``allowed_uids`` share half of the places at most each, so that
+    none of them can lock out the node's own user.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class PeopleServer:
         self._open: Final[Counter[int]] = Counter()
 
     async def run(self) -> None:
-        """Serve until the listener is closed; then everybody still connected until cancelled."""
+        """Serve until the listener is closed; then serve the open connections until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 try:
@@ -82,16 +83,20 @@ class PeopleServer:
         if peer.uid not in self._allowed:
             _log.warning("a connection was refused", extra={"uid": peer.uid, "pid": peer.pid})
             return Failure(
-                int(Code.EPERM), f"user {peer.uid} may not connect; the node's settings name who may"
+                int(Code.EPERM),
+                f"user {peer.uid} may not connect to this node. "
+                "Ask its owner to add the user to allowed_uids in the node's settings.",
             )
         if self._open.total() >= limits.CONNECTIONS_MAX:
             return Failure(
-                int(Code.EDQUOT), f"{limits.CONNECTIONS_MAX} processes are connected already; try again later"
+                int(Code.EDQUOT),
+                f"cannot connect: {limits.CONNECTIONS_MAX} programs are connected already. Try again later.",
             )
         if peer.uid not in self._own and self._open[peer.uid] >= limits.CONNECTIONS_OF_OTHERS_MAX:
             return Failure(
                 int(Code.EDQUOT),
-                f"{limits.CONNECTIONS_OF_OTHERS_MAX} processes of user {peer.uid} are connected; close some",
+                f"cannot connect: user {peer.uid} has {limits.CONNECTIONS_OF_OTHERS_MAX} connections. "
+                "Close some.",
             )
         return None
 
@@ -112,7 +117,7 @@ class PeopleServer:
             if _expected(error):
                 _log.warning("a session ended early", extra={"why": str(error)})
             else:
-                _log.exception("a defect ended a session", exc_info=error)
+                _log.exception("an internal error ended a session", exc_info=error)
                 self._broken(principal_of(peer.uid), DEFECT)
         finally:
             self._open[peer.uid] -= 1
@@ -121,14 +126,14 @@ class PeopleServer:
 
 
 def _expected(error: Exception) -> bool:
-    """Whether there is nothing in it but what can happen to a connection."""
+    """Return True if the error can happen to any connection and is no internal error."""
     if isinstance(error, ExceptionGroup):
         return all(_expected(each) for each in error.exceptions)
     return isinstance(error, DiosError | OSError)
 
 
 def _turn_away(sock: socket.socket, failure: Failure) -> None:
-    """Say why, as far as the socket takes it at once, and close."""
+    """Send the reason, if the socket accepts it at once, and close the socket."""
     with sock:
         try:
             sock.send(encode_reply(0, failure))

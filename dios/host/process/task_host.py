@@ -1,7 +1,6 @@
-"""Tasks' processes and everybody's connections: how they begin, are served and end.
+"""Starts tasks, serves the calls of tasks and sessions, and reports their ends to the core.
 
-Not for: making processes (``dios.host.process.zygote_pool``), or what a message does
-(``dios.host.loop.driver``).
+Processes are created by ``dios.host.process.zygote_pool``; calls are executed by ``dios.host.loop.driver``.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ from dios.wire.types import Brand, Cause
 
 _log: Final = logging.getLogger(__name__)
 
-DEFECT: Final = "a defect in the node's code for this connection ended it; the node's log says where"
+DEFECT: Final = "an internal error of the node ended this connection; see the node's log"
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
 
 
 class Spawner(Protocol):
-    """What starts processes."""
+    """A factory of task processes."""
 
     async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
-        """Start one; raises DiosError with what to do about it."""
+        """Start a process. Raise DiosError with advice if it cannot be started."""
         ...
 
 
 class Desk(NamedTuple):
-    """What serving tasks needs of the rest of the host."""
+    """The parts of the host that serving tasks needs."""
 
     driver: Driver
     outbox: Outbox
@@ -62,7 +61,7 @@ class Desk(NamedTuple):
 
 
 class _Running:
-    """One task between its Spawn and its end; what is asked of it before it has a process waits here."""
+    """A task from its Spawn effect to its end. It remembers requests made before the process exists."""
 
     def __init__(self) -> None:
         self.process: TaskProcess | None = None
@@ -70,7 +69,7 @@ class _Running:
         self.suspended = False
 
     def apply(self, process: TaskProcess) -> None:
-        """The process is there: do what was asked meanwhile."""
+        """Set the process and carry out the requests that came before it existed."""
         self.process = process
         if self.killed:
             process.kill()
@@ -79,7 +78,7 @@ class _Running:
 
 
 class TaskHost:
-    """All tasks and sessions of the node; its tasks run in ``nursery``."""
+    """All tasks and sessions of the node. Its trio tasks run in ``nursery``."""
 
     def __init__(self, nursery: trio.Nursery, spawner: Spawner) -> None:
         self._nursery: Final = nursery
@@ -91,28 +90,28 @@ class TaskHost:
         self._desk: Desk
 
     def connect(self, desk: Desk) -> None:
-        """Complete the circle."""
+        """Set the other parts of the host, which need this object themselves."""
         self._desk = desk
 
     @property
     def sound(self) -> bool:
-        """Whether the node's own state is right, so that it may go on after a defect in one connection."""
+        """True if the node's state is intact, so that it may go on after an error in one connection."""
         return self._desk.driver.sound
 
     @property
     def sessions(self) -> int:
-        """How many people's processes are connected."""
+        """The number of connected programs of users."""
         return len(self._sessions)
 
     async def wait_all_ended(self) -> None:
-        """Wait until no task and no session is left."""
+        """Wait until all tasks and sessions have ended."""
         while self._running or self._sessions:
             self._empty = trio.Event()
             await self._empty.wait()
 
     # -- what the core asks (``effector.Tasks``) ------------------------------------------------------
     def spawn(self, effect: Spawn) -> None:
-        """Begin to start a process; what is sent to the task until it listens waits."""
+        """Begin to start a process; replies to the task are queued until it is connected."""
         desk = self._desk
         desk.pages.open(effect.task)
         desk.outbox.open(effect.task)
@@ -120,7 +119,7 @@ class TaskHost:
         self._nursery.start_soon(self._live, effect, running, name="task")
 
     def kill(self, task: TaskId) -> None:
-        """End its process; nothing when it is gone already."""
+        """End a task's process. Do nothing if it has ended."""
         running = self._running.get(task)
         if running is not None:
             running.killed = True
@@ -128,7 +127,7 @@ class TaskHost:
                 running.process.kill()
 
     def suspend(self, task: TaskId) -> None:
-        """Stop its process."""
+        """Stop a task's process."""
         running = self._running.get(task)
         if running is not None:
             running.suspended = True
@@ -136,7 +135,7 @@ class TaskHost:
                 running.process.suspend()
 
     def resume(self, task: TaskId) -> None:
-        """Let its process run on."""
+        """Continue a task's process."""
         running = self._running.get(task)
         if running is not None:
             running.suspended = False
@@ -144,7 +143,7 @@ class TaskHost:
                 running.process.resume()
 
     def close(self, task: TaskId, reason: str) -> None:
-        """Close a session's connection once what is queued was sent."""
+        """Close a session's connection after its queued replies are sent."""
         del reason
         channel = self._sessions.get(task)
         if channel is not None and task not in self._closing:
@@ -152,7 +151,7 @@ class TaskHost:
             self._nursery.start_soon(_close_later, channel, name="close a connection")
 
     def overrun(self, task: TaskId, why: str) -> None:
-        """The task does not read its replies: its connection goes."""
+        """Close the connection of a task that does not read its replies."""
         _log.warning("a connection was closed", extra={"why": why})
         connection = self._desk.outbox.get(task)
         self._desk.outbox.close(task)
@@ -171,7 +170,7 @@ class TaskHost:
         except Exception as error:
             if not self._desk.driver.sound:
                 raise
-            _log.exception("a defect ended a task", exc_info=error)
+            _log.exception("an internal error ended a task", exc_info=error)
             end = Exit(Cause.NODE, detail=DEFECT)
         finally:
             del self._running[task]
@@ -201,7 +200,7 @@ class TaskHost:
     async def _start_and_serve(self, effect: Spawn, running: _Running) -> Exit:
         desk, task = self._desk, effect.task
         if running.killed:
-            return Exit(Cause.KILLED, detail="it was ended before it had started")
+            return Exit(Cause.KILLED, detail="it was ended before it started")
         process = await self._spawner.spawn(effect.brand, effect.limits)
         try:
             async with trio.open_nursery() as senders:
@@ -213,7 +212,7 @@ class TaskHost:
                         readers.start_soon(self._read_console, task, process.console_fd)
                         readers.start_soon(self._serve_task, task, channel)
                         end = await process.wait()
-                        # Its ends are closed: what it still sent is read, unless a child of its holds them.
+                        # Read what the process sent before it ended. A child process may hold its ends open.
                         drain_s = limits.TASK_DRAIN_MS_MAX / 1000
                         readers.cancel_scope.deadline = trio.current_time() + drain_s
                 finally:
@@ -242,7 +241,7 @@ class TaskHost:
         console = desk.consoles.of(task)
         os.set_blocking(fd, False)
         while True:
-            # Until then the pipe fills, and what prints faster than it is read waits.
+            # While the console has no room the pipe fills up, and a task that prints too fast waits.
             await console.room()
             try:
                 data = os.read(fd, limits.CONSOLE_READ_BYTES)
@@ -257,7 +256,7 @@ class TaskHost:
 
     @staticmethod
     def _described(end: Exit, console: Console) -> tuple[Cause, str]:
-        """The cause of an end, and for a person what its last lines say of it."""
+        """Return the cause of an end, and a description that includes the task's last lines."""
         if end.cause is Cause.EXITED and end.exit_code == 0:
             return end.cause, end.detail
         lines = console.last_lines()
@@ -271,7 +270,7 @@ class TaskHost:
 
     # -- one session --------------------------------------------------------------------------------
     async def serve_session(self, task: TaskId, principal: Principal, pid: int, channel: TaskChannel) -> None:
-        """Serve a person's process from its Hello to its end."""
+        """Serve a user's program from its Hello to its end."""
         desk = self._desk
         opening = await _opening(channel)
         if opening is None:
@@ -302,20 +301,20 @@ class TaskHost:
     async def _calls_until_end(
         self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None
     ) -> str:
-        """As ``read_calls``; a defect in serving one connection ends that one, and not the node.
+        """Run ``read_calls``; an internal error ends only this connection, not the node.
 
-        One in a step is another matter: it passes.
+        An error inside a step of the core is raised, because the node's state may be wrong after it.
         """
         try:
             return await self.read_calls(task, channel, bodies)
         except Exception as error:
             if not self._desk.driver.sound:
                 raise
-            _log.exception("a defect ended a connection", exc_info=error)
+            _log.exception("an internal error ended a connection", exc_info=error)
             return DEFECT
 
     async def read_calls(self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None) -> str:
-        """Turn a channel's frames into calls until it ends; returns why, empty for an orderly end."""
+        """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end."""
         call = self._desk.driver.call
         persister, rates, wait_off = self._desk.persister, self._desk.rates, self._desk.stored.wait_off
         receive = channel.receive
@@ -352,7 +351,7 @@ class TaskHost:
 
 
 async def _opening(channel: TaskChannel) -> tuple[int, Hello, list[bytes]] | None:
-    """The Hello of a new session with its sequence number, and what came right behind it."""
+    """Return the Hello of a new session, its sequence number, and the frames received after it."""
     with trio.move_on_after(limits.HELLO_MS_MAX / 1000):
         try:
             bodies = await channel.receive()
@@ -369,8 +368,8 @@ def _accepted(call: AnyCall) -> Hello:
         raise ProtocolError("the first message on a connection must be a Hello")
     if call.version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"the node speaks version {PROTOCOL_VERSION} of the protocol, this client {call.version}; "
-            "install the same release on both sides"
+            f"the node uses version {PROTOCOL_VERSION} of the protocol and this client version "
+            f"{call.version}. Install the same release on both sides."
         )
     return call
 

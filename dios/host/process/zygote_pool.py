@@ -1,7 +1,7 @@
-"""Starting tasks: a pool of pure children already locked down, made by warm zygote processes.
+"""Starts tasks from a pool of pure children that are already locked down, forked from zygote processes.
 
-Not for: what a task does or is told (the driver welcomes it on its socket). One zygote serves pure tasks
-and lives behind the read-only view; another, started when the first limbo task is, serves ordinary ones.
+One zygote serves pure tasks, behind the read-only view. Another one serves limbo tasks; it is started with
+the first limbo task.
 """
 
 from __future__ import annotations
@@ -42,19 +42,23 @@ async def open_zygote(
     accept_weaker: bool = False,
     defaults: Limits = NO_LIMITS,
 ) -> AsyncIterator[Zygote]:
-    """Start what tasks are started from; leaving the block ends every task (§4.10.3, Table 4.7).
+    """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
-    ``entry`` is ``module:function``, called in each child after lock-down, with the DIOS socket as
-    descriptor 3; what it returns is the exit code. ``preload`` names modules to import beforehand, and
-    ``paths`` directories to import from, both seen read-only by pure tasks. ``mechanisms`` is what
-    ``probe`` found (probed now if not given); where it lacks something, pure tasks are refused unless
-    ``accept_weaker``. ``defaults`` are the limits of a task that asks for none, and of the pool's
-    children: what asks for more than these is started cold. Must be entered on the thread that the
-    daemon lives on: zygotes die with it.
-    Raises ``NotSupportedError`` when the zygote cannot be set up, with its reason.
+    ``entry`` is ``module:function``. Each child calls it after lock-down, with the DIOS socket as descriptor
+    3; its return value is the exit code. ``preload`` names modules to import in advance and ``paths``
+    directories to import from; pure tasks can read both. ``mechanisms`` is the result of ``probe``, which is
+    called if this is None. If needed mechanisms are missing, pure tasks are refused unless
+    ``accept_weaker``. ``defaults`` are the limits of a task that asks for none, and of the children in the
+    pool; a task that needs higher limits starts more slowly. Enter the block on the thread that the daemon
+    uses until its end: zygotes end with that thread.
+
+    Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
+    modules in ``preload``.
     """
     if len(preload) > limits.PRELOAD_MODULES_MAX:
-        raise InvalidError(f"{len(preload)} modules to preload; at most {limits.PRELOAD_MODULES_MAX}")
+        raise InvalidError(
+            f"cannot preload {len(preload)} modules: at most {limits.PRELOAD_MODULES_MAX} are allowed"
+        )
     found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
     counted = {f"cgroup_{name}" for name in ("memory", "pids")}
     wanted = any(found[name].available for name in counted & set(found))
@@ -64,7 +68,7 @@ async def open_zygote(
     confined = accept_weaker or not missing_for_pure(found)
     setup = Setup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
     try:
-        # Before the nursery, so that a refusal reaches the caller as itself and not inside a group.
+        # Before the nursery, so that an error reaches the caller directly and not in an exception group.
         link = await Link.start(setup) if confined else None
         async with trio.open_nursery() as nursery:
             zygote = Zygote(
@@ -89,7 +93,7 @@ async def open_zygote(
 
 
 class Zygote:
-    """What ``open_zygote`` gives: ``spawn`` a task."""
+    """The starter of tasks that ``open_zygote`` returns."""
 
     def __init__(
         self,
@@ -118,37 +122,38 @@ class Zygote:
         self._alive: set[TaskProcess] = set()
 
     def serve_pure(self, link: Link) -> None:
-        """Use this zygote for pure tasks, and begin to fill the pool."""
+        """Use this zygote for pure tasks and start to fill the pool."""
         self._adopt(Brand.PURE, link)
         if self._pool_size:
             self._nursery.start_soon(self._keep_filled)
 
     @property
     def ready(self) -> int:
-        """How many pure children wait in the pool."""
+        """The number of pure children that wait in the pool."""
         return len(self._pool)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The zygotes' own process ids."""
+        """The process ids of the zygotes."""
         return tuple(link.pid for link in self._links.values())
 
     async def wait_pool_full(self) -> None:
-        """Wait until the pool is as full as it is going to be."""
+        """Wait until the pool is filled, or filling it failed too often."""
         if self._pool_size:
             await self._filled.wait()
 
     async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
-        """Start a task's process; it waits for its Welcome on its socket.
+        """Start a task's process, which then waits for a Welcome on its socket.
 
-        A limit of 0 is the node's default. Raises ``NotSupportedError`` where such a task cannot be had
-        on this machine, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` where the
-        machine has no room for a process.
+        A limit of 0 means the node's default. Raise ``NotSupportedError`` if this machine cannot run such a
+        task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine cannot create
+        the process.
         """
         bounds = _bounds(task_limits, self._defaults)
         if brand is Brand.LEGACY:
             raise NotSupportedError(
-                "a legacy program has no DIOS socket; start it outside of DIOS", call="run"
+                "a node cannot start a legacy program: it has no DIOS socket. Start it outside of DIOS.",
+                call="run",
             )
         if brand is Brand.PURE:
             if not self._accept_weaker:
@@ -172,7 +177,7 @@ class Zygote:
         self._pool.clear()
 
     async def _link(self, brand: Brand) -> Link:
-        """The zygote for ``brand``, started at need, and again when it has died."""
+        """Return the zygote for ``brand``; start it if there is none or it has ended."""
         async with self._starting:
             link = self._links.get(brand)
             if link is None or not link.alive:
@@ -196,7 +201,7 @@ class Zygote:
         self._alive.add(child)
         try:
             if self._groups:
-                # In a thread, for the kernel may take ten milliseconds; the child locks down meanwhile.
+                # In a thread, because the kernel may take ten milliseconds; the child locks down meanwhile.
                 await trio.to_thread.run_sync(self._enter_group, child)
         except BaseException:
             child.close()
@@ -207,22 +212,20 @@ class Zygote:
         return child
 
     def _enter_group(self, child: TaskProcess) -> None:
-        """Count the child in a group of its own; it has not begun, so nothing escapes the count."""
+        """Put the child into a control group of its own. It has not started its task, so all is counted."""
         bounds = child.bounds
         try:
             group = child.group = self._groups.make(f"task-{child.number}")
             group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
             group.enter(child.pid)
         except ProcessLookupError:
-            return  # it has ended by itself, which is told as its end
+            return  # the process has ended already; its end is reported separately
         except OSError as error:
             if child.exit is None:
-                raise DiosError(
-                    f"the task's limits could not be set: {error.strerror}", call="run"
-                ) from error
+                raise DiosError(f"cannot set the task's limits: {error.strerror}", call="run") from error
 
     async def _from_pool(self, bounds: Bounds) -> TaskProcess | None:
-        """A waiting child that can have these limits, which may be lower than its own, never higher."""
+        """Take a child from the pool and lower its limits; None if the limits exceed those of the pool."""
         if _exceeds(bounds, self._defaults):
             return None
         while self._pool:
@@ -259,7 +262,7 @@ class Zygote:
             self._filled.set()
             await self._refill.wait()
             if self._pool:
-                # Making a child keeps a processor busy; the task that has just begun comes first.
+                # Creating a child keeps a processor busy; the task that has just started comes first.
                 await trio.sleep(limits.POOL_REFILL_MS / 1000)
             self._refill = trio.Event()
 
@@ -268,8 +271,8 @@ class Zygote:
         if child.group is not None:
             self._groups.give_up(child.group)
         with contextlib.suppress(ValueError):
-            # It ended before it was handed out: an entry point that does not wait, or a damaged view.
-            # Three such ends in a row and children are made on demand, where their end is reported.
+            # The child ended in the pool: an entry point that does not wait, or a damaged view. After
+            # POOL_FAILURES_MAX such ends in a row children are created on demand, where ends are reported.
             self._pool.remove(child)
             self._failures += 1
             child.close()
@@ -277,7 +280,7 @@ class Zygote:
 
 
 def _exceeds(asked: Bounds, given: Bounds) -> bool:
-    """Whether ``asked`` wants more of anything; a CPU limit of 0 is none."""
+    """Return True if ``asked`` has any limit above ``given``; a CPU limit of 0 is none."""
     return (
         asked.memory_bytes > given.memory_bytes
         or asked.processes > given.processes
@@ -290,14 +293,19 @@ def _bounds(task_limits: Limits, defaults: Bounds) -> Bounds:
     processes = task_limits.processes or defaults.processes
     if not limits.TASK_MEMORY_BYTES_MIN <= memory <= limits.TASK_MEMORY_BYTES_MAX:
         raise InvalidError(
-            f"a memory limit of {memory} bytes; it must be between {limits.TASK_MEMORY_BYTES_MIN} "
-            f"and {limits.TASK_MEMORY_BYTES_MAX}",
+            f"a memory limit of {memory} bytes is out of range; it must be between "
+            f"{limits.TASK_MEMORY_BYTES_MIN} and {limits.TASK_MEMORY_BYTES_MAX}",
             call="run",
         )
     if task_limits.cpu_ms > limits.TASK_CPU_MS_MAX:
         raise InvalidError(
-            f"a CPU limit of {task_limits.cpu_ms} ms; at most {limits.TASK_CPU_MS_MAX}", call="run"
+            f"a CPU limit of {task_limits.cpu_ms} ms is too high; "
+            f"at most {limits.TASK_CPU_MS_MAX} are allowed",
+            call="run",
         )
     if processes > limits.TASK_OPEN_FILES_MAX:
-        raise InvalidError(f"{processes} processes; at most {limits.TASK_OPEN_FILES_MAX}", call="run")
+        raise InvalidError(
+            f"a limit of {processes} processes is too high; at most {limits.TASK_OPEN_FILES_MAX} are allowed",
+            call="run",
+        )
     return Bounds(memory, task_limits.cpu_ms or defaults.cpu_ms, processes)
