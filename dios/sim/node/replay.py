@@ -1,8 +1,7 @@
-"""Replay of a recorded node: the same events and entropy through a fresh core give the same outcomes.
+"""Replays a recorded node: the same events and entropy must give the same outcomes in a new core.
 
-Not for: making records, which the host does (``dios.host.loop.recorder``). One frame is a 4-byte
-little-endian
-length and a MessagePack ``Recorded``; the first has the node's owner and mode.
+A recording is a sequence of frames, each a 4-byte little-endian length and a MessagePack ``Recorded``. The
+first frame has the node's owner and mode. Recordings are made by ``dios.host.loop.recorder``.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from dios.core.recording import Recorded, RecordingHeader
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Replayed(Struct, frozen=True):
-    """How many events were replayed, and the first whose outcome differed (None: all the same)."""
+class ReplayResult(Struct, frozen=True):
+    """The number of replayed events, and the first whose outcome differed (None if all are equal)."""
 
     events: int
     first_difference: int | None
 
 
-def replay(path: Path) -> Replayed:
-    """Run a recording through a fresh core, checking invariants and every outcome's digest."""
+def replay(path: Path) -> ReplayResult:
+    """Run a recording through a new core; check invariants and the digest of every outcome."""
     frames = _frames(path.read_bytes())
     header = msgpack.decode(next(frames), type=RecordingHeader)
     entropy = bytearray()
@@ -59,13 +58,13 @@ def replay(path: Path) -> Replayed:
         outcome = core.step(event)
         check(core.state)
         if blake3(msgpack.encode(outcome)).digest() != recorded.digest or entropy:
-            return Replayed(count, count)
+            return ReplayResult(count, count)
         count += 1
-    return Replayed(count, None)
+    return ReplayResult(count, None)
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
-    """Whole frames only: a recording may end in the middle of one, where its node was killed."""
+    """Yield whole frames; the last frame may be cut off because the node was killed."""
     start = 0
     while start + _LENGTH.size <= len(data):
         (length,) = _LENGTH.unpack_from(data, start)
