@@ -25,12 +25,12 @@ from dios.wire.messages import Guarantee
 
 _S: Final = 1_000_000_000
 _MS: Final = 1_000_000
-_TICK: Final = limits.GUARANTEE_TICK_MS * _MS
-_LOOK: Final = limits.GUARANTEE_LOOK_MS * _MS
+_TICK: Final = limits.GUARANTEE_PERIOD_MS * _MS
+_LOOK: Final = limits.GUARANTEE_WINDOW_MS * _MS
 _IDLE: Final = limits.GUARANTEE_IDLE_MS * _MS
-_GAP: Final = limits.GUARANTEE_GAP_MS * _MS
+_GAP: Final = limits.GUARANTEE_PERIOD_MS_MIN * _MS
 _BURST: Final = limits.GUARANTEE_BURST_MS * _MS
-_DEBT: Final = limits.GUARANTEE_DEBT_MS * _MS
+_DEBT: Final = limits.GUARANTEE_DEBT_MS_MAX * _MS
 _NEVER: Final = 2**63
 _ROOM: Final = 2 * limits.GUARANTEE_PIECE_BYTES_MIN
 _LONG_AGO: Final = -(2**62)
@@ -126,7 +126,7 @@ class Sender:
             return limits.RATE_BYTES_S_MAX
         if waiting:
             recent = self.recent(now)
-            return recent + recent * limits.GUARANTEE_ROOM_PERCENT // 100 + _ROOM
+            return recent + recent * limits.GUARANTEE_HEADROOM_PERCENT // 100 + _ROOM
         # A stream's bytes are not known before they come; of a transfer one knows when it is over.
         return self.recent(now) if self.flow.streams and now - self.took_at <= _IDLE else 0
 

@@ -332,7 +332,7 @@ class Rates:
                 if not wait_ns or ended():
                     return
                 charge = charge or Charge(self, principal, traffic, self._last(principal, traffic))
-                with trio.move_on_after(min(wait_ns / _S, limits.RATE_LOOK_MS / 1000)):
+                with trio.move_on_after(min(wait_ns / _S, limits.RATE_POLL_MS / 1000)):
                     await told.wait()
         finally:
             if charge is not None:

@@ -30,13 +30,13 @@ class Console:
     async def room(self) -> None:
         """Wait until the next read of CONSOLE_READ_BYTES cannot make the reader miss bytes.
 
-        A reader that does not read for CONSOLE_PATIENCE_MS is ignored until it reads again, so that a task
+        A reader that does not read for CONSOLE_READER_TIMEOUT_MS is ignored until it reads again, so that a task
         is not delayed by a reader that has gone away.
         """
         most = limits.CONSOLE_TAIL_BYTES - limits.CONSOLE_READ_BYTES
         while self._followed and self.arrived - self._read_to > most:
             self._moved = trio.Event()
-            with trio.move_on_after(limits.CONSOLE_PATIENCE_MS / 1000) as patience:
+            with trio.move_on_after(limits.CONSOLE_READER_TIMEOUT_MS / 1000) as patience:
                 await self._moved.wait()
             self._followed = not patience.cancelled_caught
 

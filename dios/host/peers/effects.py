@@ -1,7 +1,7 @@
-"""Carries out what the core decided about other nodes: what is sent, who is a deputy, what has come.
+"""Carries out the core's effects about other nodes: messages, remote tasks, received answers.
 
-Not for: connections (``dios.host.peers.links``), or translating answers to deputies
-(``dios.host.peers.remote_answers``).
+Connections are kept by ``dios.host.peers.links``; ``dios.host.peers.remote_answers`` sends answers to remote
+tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Answer: TypeAlias = fx.AnswerRead | fx.AnswerWrite | fx.AnswerVector
 
 
 class Peers:
-    """The effects that speak of other nodes."""
+    """Carries out the effects about other nodes."""
 
     def __init__(
         self,
@@ -52,28 +52,28 @@ class Peers:
         self._streams: Final = streams
         self._between: Final = between
         self._written_away: Final[set[tuple[ObjectId, Mode]]] = set()
-        """The ends that tasks of other nodes write at."""
+        """The ends of streams that tasks of other nodes write to."""
 
     def contact(self, effect: fx.Contact) -> None:
-        """Have a connection with a node."""
+        """Keep a connection with a node."""
         self._links.contact(effect.node, effect.name, effect.address)
 
     def hang_up(self, effect: fx.HangUp) -> None:
-        """Have none any more."""
+        """Close the connection with a node and do not reconnect."""
         self._links.hang_up(effect.node, effect.reason, revoked=effect.revoked)
 
     def open_deputy(self, effect: fx.OpenDeputy) -> None:
-        """Answers to this task go to its node from now on."""
+        """Register a remote task: answers to it are sent to its node from now on."""
         self._owners.add(effect.task, effect.principal)
         self._outbox.open_away(effect.task, Outlet(effect.task, effect.node, self._links))
 
     def close_deputy(self, effect: fx.CloseDeputy) -> None:
-        """Nobody is answered any more."""
+        """Forget a remote task."""
         self._owners.remove(effect.task)
         self._outbox.close_away(effect.task)
 
     def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, Do]:
-        """What does each effect of other nodes; ``payload_of`` tells the payloads of the step being done."""
+        """Return a handler for each effect about other nodes; ``payload_of`` returns the step's payloads."""
 
         def send(effect: fx.Send) -> Work | None:
             return self.send(effect, payload_of(effect.source.payload) if effect.source else None)
@@ -84,7 +84,7 @@ class Peers:
 
         def attach_away(effect: fx.AnswerAttachAway) -> None:
             if not self._links.is_up(effect.node):
-                raise UnreachableError("the node that has the stream is out of reach")
+                raise UnreachableError("cannot attach to the stream: its node cannot be reached now")
             result, fds = self._between.fetch(effect, self._taker(effect.task))
             self._outbox.hand_over(effect.task, effect.seq, result, fds)
 
@@ -100,7 +100,7 @@ class Peers:
         return found
 
     def minding(self, handlers: Mapping[type, Do]) -> Mapping[type, Do]:
-        """Those handlers of a lone node that must do otherwise for tasks or objects of other nodes."""
+        """Return replacements for local handlers that must treat remote tasks or objects differently."""
         is_away, contents = self._outbox.is_away, self._contents
 
         def answering(answer: Do) -> Do:
@@ -117,7 +117,7 @@ class Peers:
 
         def close_stream(effect: fx.CloseStreamEnd) -> None:
             if (effect.object, effect.mode) in self._written_away:
-                # What its task wrote before it ended may still be on its way here.
+                # Bytes that the task wrote before it ended may still be on their way.
                 self._written_away.remove((effect.object, effect.mode))
                 self._streams.close_end(effect.object, effect.mode, tell=False)
             elif not self._between.close_end(effect.object, effect.mode):
@@ -143,7 +143,7 @@ class Peers:
 
     # -- sending --------------------------------------------------------------------------------------
     def send(self, effect: fx.Send, payload: Content | None) -> Work | None:
-        """Say something to a node, with its bytes beside it; raises DamagedError when there are none such."""
+        """Send a message and its bytes to a node. Raise DamagedError if the bytes are not there."""
         order = effect.source
         if order is None:
             self._links.send(effect.node, effect.message, None, _asked_by(effect.message))
@@ -156,7 +156,7 @@ class Peers:
         return None
 
     def _looked_up_first(self, effect: fx.Send) -> Work:
-        """The first look at a large stored value reads all of it, to check its digest."""
+        """Read a large stored value for the first time; this reads all of it, to check its digest."""
         order = effect.source
         target = order.content_of if order is not None else ObjectId(0)
         found: list[Content] = []
@@ -181,13 +181,13 @@ class Peers:
         self._links.send_bulk(node, _asked_by(message), message, (piece,), lambda: let_go(held))
 
     def send_failed(self, effect: fx.Send, failure: Failure) -> None:
-        """What this was to tell of did not take place: an answer becomes a refusal, the rest is not said."""
+        """Replace an answer by ``failure``, because its step failed; other messages are dropped."""
         if isinstance(effect.message, dcp.Reply):
             self._links.send(effect.node, dcp.Reply(effect.message.number, failure))
 
 
 def _asked_by(message: dcp.Message) -> TaskId:
-    """The task for which a message is sent; 0 for none."""
+    """Return the task on whose behalf a message is sent, or 0."""
     if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward | dcp.Plant):
         return message.body.caller.task
     return TaskId(0)

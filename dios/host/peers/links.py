@@ -1,10 +1,10 @@
-"""All other nodes, and one control connection with each: made, accepted, kept, lost (thesis §4.8).
+"""Keeps one control connection with every other node: makes, accepts, serves and replaces it (thesis §4.8).
 
-Not for: what a message does (the core), or bytes beside messages (``dios.host.peers.bulk``).
+The core processes the messages; ``dios.host.peers.bulk`` moves attached bytes.
 
-Both nodes of a pair make the connection, whoever comes first; when both are at it at once, the one made by
-the node with the lower id stays. A message that is none, or that the core refuses, costs that node its
-connection and is audited; the next connection begins anew.
+Both nodes of a pair try to connect. If both succeed at once, the connection made by the node with the lower
+id stays. An invalid message, or one that the core refuses, ends the connection and is audited; the nodes then
+connect again.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _NOBODY: Final = TaskId(0)
 
 
 class Streamer(Protocol):
-    """What takes connections that carry one stream each."""
+    """The acceptor of connections that carry one stream each."""
 
     def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
-        """Here is one; raises ProtocolError when no such stream was asked for."""
+        """Take over a connection. Raise ProtocolError if no such stream was requested."""
         ...
 
 
 class Links:
-    """All other nodes; what this does runs in ``nursery``, which must be left by cancelling it."""
+    """The connections with all other nodes. Tasks run in ``nursery``, which is left by cancelling it."""
 
     def __init__(
         self, me: Myself, network: Network, guard: Guard, around: Around, nursery: trio.Nursery
@@ -70,12 +70,12 @@ class Links:
 
     @property
     def inline_bytes_max(self) -> int:
-        """More bytes than these go beside a message, and not inside."""
+        """The most bytes that are sent inside a message; more are attached to it."""
         return self._around.rates.inline_bytes_max
 
     # -- what the core asks ---------------------------------------------------------------------------
     def contact(self, node: NodeId, name: str, address: str) -> None:
-        """Have a connection with this node from now on."""
+        """Keep a connection with this node from now on."""
         if node == self._me.node:
             return
         link = self._links.get(node)
@@ -85,7 +85,7 @@ class Links:
         self._look_after(link)
 
     def hang_up(self, node: NodeId, reason: str, *, revoked: bool) -> None:
-        """End the connections with a node and look for it no more."""
+        """Close the connections with a node and do not reconnect."""
         link = self._links.pop(node, None)
         if link is not None:
             if link.keeping is not None:
@@ -93,45 +93,45 @@ class Links:
             link.told = None
             if link.standing is not None:
                 link.standing.end()
-            _log.info("a node was let go", extra={"peer": link.name, "why": reason})
+            _log.info("a node was disconnected for good", extra={"peer": link.name, "why": reason})
         if revoked:
             self._guard.revoke(node)
             self.tell_revoked()
 
     def tell_revoked(self) -> None:
-        """Tell every node that is connected whose certificates are worth nothing."""
+        """Send the list of revoked certificates to every connected node."""
         for link in self._links.values():
             if link.standing is not None:
                 link.standing.say(Revoked(self._guard.encode()))
 
     def standing_of(self, node: NodeId) -> Standing | None:
-        """The connection with it, while there is one."""
+        """Return the connection with a node, or None."""
         link = self._links.get(node)
         return None if link is None else link.standing
 
     def is_up(self, node: NodeId) -> bool:
-        """Whether there is a connection with it."""
+        """Return True if there is a connection with a node."""
         link = self._links.get(node)
         return link is not None and link.standing is not None
 
     def is_taken(self, name: str) -> bool:
-        """Whether a node of this name is known here."""
+        """Return True if this node knows a node of this name."""
         return any(link.name == name for link in self._links.values())
 
     async def wait_met(self) -> None:
-        """Wait until the next connection stands."""
+        """Wait until the next connection is established."""
         await self._met.wait()
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the nodes are that this one has met or was told of."""
+        """The addresses of the known nodes."""
         return tuple(link.address for link in self._links.values() if link.address)
 
     # -- sending --------------------------------------------------------------------------------------
     def send(
         self, node: NodeId, message: dcp.Message, beside: bytes | None = None, task: TaskId = _NOBODY
     ) -> None:
-        """Say this for ``task``, with few bytes beside it; nothing when there is no connection."""
+        """Send a message for ``task``, with few attached bytes; do nothing without a connection."""
         link = self._links.get(node)
         if link is not None and link.standing is not None:
             link.standing.say(message, beside, task)
@@ -144,9 +144,9 @@ class Links:
         pieces: tuple[Piece, ...],
         done: Callable[[], None],
     ) -> None:
-        """Say this with many bytes beside it, when it is the turn of ``task``.
+        """Send a message with many attached bytes when it is the turn of ``task``.
 
-        ``done`` is called once, whatever became of it.
+        ``done`` is called once, when the transfer has ended, successfully or not.
         """
         standing = self.standing_of(node)
         if standing is None:
@@ -156,7 +156,7 @@ class Links:
 
     # -- accepting ------------------------------------------------------------------------------------
     async def welcome(self, line: Line) -> None:
-        """Serve a connection that another node made, to its end."""
+        """Serve a connection that another node made, until it ends."""
         try:
             try:
                 opened = await handshake.hear_hello(line)
@@ -166,7 +166,7 @@ class Links:
                 else:
                     await self._accept_data(line, opened)
             except (UnreachableError, WouldBlockError, OSError) as error:
-                _log.info("a node's connection came to nothing", extra={"why": str(error)})
+                _log.info("an incoming connection of a node failed", extra={"why": str(error)})
             except DiosError as error:
                 self._deny(line.peer.name, error)
         finally:
@@ -182,10 +182,10 @@ class Links:
             link.dialling is not None
             or (standing is not None and standing.ours and standing.epoch == hello.epoch)
         ):
-            return  # ours stays: the node that has the higher id learns so by this end
+            return  # this node's own connection stays; the other node learns this from the close
         if link.dialling is not None:
             link.dialling.cancel()
-        # Said even to one that speaks no version of ours: it can then tell its people why.
+        # Sent even to a node without a common version, so that it can report the reason to its operator.
         handshake.say_hello(line, self._me)
         handshake.check_version(hello)
         await self._serve(link, self._stand(link, line, opened, ours=False), opened.rest)
@@ -196,7 +196,7 @@ class Links:
         link = self._links.get(hello.node)
         standing = None if link is None else link.standing
         if standing is None or standing.epoch != hello.epoch:
-            raise UnreachableError("a data connection came without the control connection it belongs to")
+            raise UnreachableError("a data connection arrived without its control connection")
         handshake.say_hello(line, self._me, hello.channel)
         await line.flush()
         sock = line.detach()
@@ -223,7 +223,7 @@ class Links:
         with scope:
             wait_ms = limits.PEER_RETRY_MS_MIN
             if self._me.node > link.node:
-                # The other's connection would stay: give it the time to come.
+                # Of two connections the other node's would stay, so give it time to connect first.
                 await trio.sleep(handshake.jittered_s(2 * wait_ms))
             while True:
                 began = trio.current_time()
@@ -231,14 +231,14 @@ class Links:
                     await link.lost.wait()
                 elif link.dialling is None:
                     await self._dial(link)
-                # A connection that ends as soon as it stands is made as seldom as one that cannot be made.
+                # A connection that ends at once counts as a failed attempt, and the delay grows.
                 if (trio.current_time() - began) * 1000 > 2 * limits.PEER_RETRY_MS_MAX:
                     wait_ms = limits.PEER_RETRY_MS_MIN
                 await trio.sleep(handshake.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
 
     async def _dial(self, link: Link, line: Line | None = None) -> None:
-        """Make the connection, if it is not made yet, and serve it to its end."""
+        """Connect, unless ``line`` is a connection already, and serve the connection until it ends."""
         opened: handshake.Opened | None = None
         try:
             link.dialling = trio.CancelScope()
@@ -264,26 +264,26 @@ class Links:
         if isinstance(error, ProtocolError):
             self._deny(link.name, error)
         elif str(error) != link.trouble:
-            # Once, not at every attempt.
+            # Log each reason once, not at every attempt.
             link.trouble = str(error)
             _log.warning("a node cannot be reached", extra={"peer": link.name, "why": link.trouble})
 
     async def seek(self, address: str) -> None:
-        """Look for whoever is at an address, until somebody of the cluster answers there."""
+        """Try to connect to an address until a node of this cluster answers there."""
         wait_ms = limits.PEER_RETRY_MS_MIN
         refused = ""
         while address not in self.addresses:
             try:
                 line = await self._network.dial(address)
             except InvalidError:
-                return  # this node itself
+                return  # the address is this node's own
             except (DiosError, OSError) as error:
                 why = str(error)
-                _log.debug("nobody of the cluster is there", extra={"address": address, "why": why})
+                _log.debug("no node of the cluster answers", extra={"address": address, "why": why})
                 if isinstance(error, NotPermittedError) and why != refused:
-                    # Silence may end by itself; this wants people, who are told once.
+                    # A silent node may come back by itself; a refusal needs the operator, so log it once.
                     refused = why
-                    _log.warning("a node refuses this one", extra={"address": address, "why": why})
+                    _log.warning("a node refuses this node", extra={"address": address, "why": why})
                 await trio.sleep(handshake.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
                 continue
@@ -296,10 +296,10 @@ class Links:
             return
 
     async def open_data(self, node: NodeId, purpose: Channel) -> socket.socket:
-        """Make a data connection to a node that is up; raises DiosError, OSError."""
+        """Make a data connection to a connected node. Raise DiosError or OSError."""
         link = self._links.get(node)
         if link is None or link.standing is None:
-            raise UnreachableError("there is no connection with that node")
+            raise UnreachableError("there is no control connection with that node now")
         self._channels += 1
         line = await self._network.dial(link.address, expect=node)
         try:
@@ -351,7 +351,7 @@ class Links:
             try:
                 await self._reading.read(link.node, standing, bodies)
             except Exception as error:
-                # Not a step's defect: then it is this connection that must go, and not the node.
+                # An error outside a step of the core: end this connection, not the node.
                 if not self._around.driver.sound:
                     raise
                 standing.end(error)
@@ -362,11 +362,11 @@ class Links:
         if isinstance(reason, ProtocolError):
             self._deny(link.name, reason)
         elif reason is not None and not isinstance(reason, DiosError | OSError):
-            _log.error("a defect ended a connection with a node", exc_info=reason)
+            _log.error("an internal error ended a connection with a node", exc_info=reason)
         if link.told == standing.epoch and link.standing is None:
             refused = await nobody_listens(self._network, link)
             if link.standing is None:
-                self._tell_down(link, str(reason or "the connection is gone"), refused=refused)
+                self._tell_down(link, str(reason or "the connection ended"), refused=refused)
 
     def _lost(self, link: Link, standing: Standing) -> None:
         if link.standing is standing:
@@ -378,18 +378,18 @@ class Links:
         if link.told is None:
             return
         epoch, link.told = link.told, None
-        _log.info("a node is gone", extra={"peer": link.name, "why": reason, "refused": refused})
+        _log.info("a node is disconnected", extra={"peer": link.name, "why": reason, "refused": refused})
         self._around.driver.feed(
             PeerDown(self._around.clock.now(), link.node, epoch, reason[: limits.TEXT_BYTES_MAX], refused)
         )
 
     def _deny(self, name: str, error: DiosError) -> None:
         self.counts["denied"] += 1
-        _log.warning("a node was refused", extra={"peer": name, "why": error.message})
+        _log.warning("a node's connection was refused", extra={"peer": name, "why": error.message})
         self._around.denied(Principal(f"node:{name}"), error.message)
 
     async def aclose(self) -> None:
-        """End every connection and wait for their threads; bounded."""
+        """End every connection and wait for their threads, in bounded time."""
         standings = [link.standing for link in self._links.values() if link.standing is not None]
         for standing in standings:
             standing.end()

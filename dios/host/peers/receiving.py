@@ -1,6 +1,6 @@
-"""What comes from other nodes: frames and transfers become messages for the core, in order and in turns.
+"""Turns incoming frames and transfers of other nodes into messages for the core, in order.
 
-Not for: connections (``dios.host.peers.links``), or what a message does (the core).
+``dios.host.peers.links`` keeps the connections.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Guard(Protocol):
-    """Whose certificates are worth nothing any more; ``dios.transport.identity.trust`` knows."""
+    """The list of revoked certificates; implemented by ``dios.transport.identity.trust``."""
 
     def encode(self) -> bytes:
-        """The list, for other nodes."""
+        """Return the list in its form for other nodes."""
         ...
 
     def merge(self, data: bytes) -> bool:
-        """Take over another node's list; whether anything was new. Raises ProtocolError, LimitError."""
+        """Merge another node's list; return True if it had new entries. Raise ProtocolError, LimitError."""
         ...
 
     def revoke(self, node: NodeId) -> None:
-        """Put a node on the list."""
+        """Add a node to the list."""
         ...
 
 
 class Around(NamedTuple):
-    """What links need of the rest of the host. ``denied`` records what a node was refused, and why."""
+    """The parts of the host that links need. ``denied`` records a refused request and the reason."""
 
     driver: Driver
     persister: Persister
@@ -59,7 +59,7 @@ class Around(NamedTuple):
 
 
 class Reading:
-    """Reads what nodes send. ``revoked_more`` is called when they say that more nodes were revoked."""
+    """Reads the messages of other nodes. ``revoked_more`` is called when they report new revocations."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class Reading:
         self._held: Final = HeldRequests(around.rates, nursery, self._take_held)
 
     async def read(self, node: NodeId, standing: Standing, bodies: list[bytes]) -> None:
-        """Take ``bodies`` and all that comes after them, to the connection's end; raises ProtocolError."""
+        """Process ``bodies`` and all later frames until the connection ends. Raise ProtocolError."""
         line, persister, counts = standing.line, self._around.persister, self._counts
         while True:
             for number, body in enumerate(bodies, 1):
                 counts["messages_received"] += 1
                 counts["bytes_received"] += len(body)
                 self._take(node, standing, body, None)
-                if not number % limits.CALLS_PER_TURN_MAX:
+                if not number % limits.CALLS_PER_CHECKPOINT_MAX:
                     await trio.lowlevel.checkpoint()
                 if standing.closed:
                     return
@@ -137,7 +137,7 @@ class Reading:
             raise ProtocolError(error.message) from None
 
     def arrived(self, node: NodeId, standing: Standing, arrived: Arrived) -> None:
-        """A transfer came whole; called in the loop, from outside of every task."""
+        """Process a complete transfer. Called in the event loop, outside of every trio task."""
         beside = Memory(arrived.fd, arrived.size) if arrived.size else None
         if standing.closed:
             if beside is not None:
@@ -147,14 +147,14 @@ class Reading:
         self._counts["bytes_received"] += len(arrived.message) + arrived.size
         try:
             self._take(node, standing, arrived.message, beside)
-        except Exception as error:  # noqa: BLE001 - a defect of a step is raised where the node ends of it
+        except Exception as error:  # noqa: BLE001 - an error inside a step is raised in the nursery instead
             if self._around.driver.sound:
                 standing.end(error)
             else:
                 self._nursery.start_soon(_raise, error)
 
     def data_ended(self, standing: Standing, reason: Exception | None) -> None:
-        """A data connection of the node's is over."""
+        """Handle the end of a data connection of the node."""
         if isinstance(reason, ProtocolError):
             standing.end(reason)
         elif reason is not None and not standing.closed:
@@ -164,11 +164,11 @@ class Reading:
 def _message_of(body: bytes, beside: Memory | None) -> tuple[dcp.Message | Revoked, bytes | None]:
     message, inline = decode_frame(body)
     if beside is not None and inline is not None:
-        raise ProtocolError("a message with bytes inside its frame and beside it")
+        raise ProtocolError("a message has bytes inside its frame and attached to it")
     if isinstance(message, dcp.PeerHello):
         raise ProtocolError("a second hello on one connection")
     if isinstance(message, Revoked) and (beside is not None or inline is not None):
-        raise ProtocolError("a list of revoked nodes with bytes beside it")
+        raise ProtocolError("a list of revoked nodes has bytes attached to it")
     return message, inline
 
 

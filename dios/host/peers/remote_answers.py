@@ -1,6 +1,6 @@
-"""Answers to tasks of other nodes: the same results, with bytes instead of descriptors (thesis §4.8).
+"""Sends answers to remote tasks: as for local ones, but with bytes instead of descriptors (thesis §4.8).
 
-Not for: what is answered (the core answers a deputy as it answers a task), or how it travels.
+The core answers a remote task like a local one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOBODY: Final = TaskId(0)
 
 
 class Outlet:
-    """Where the answers to one deputy go."""
+    """The route for answers to one remote task."""
 
     __slots__ = ("_links", "_node", "task")
 
@@ -38,11 +38,11 @@ class Outlet:
 
     @property
     def node(self) -> NodeId:
-        """Whose task it is."""
+        """The node of the task."""
         return self._node
 
     def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
-        """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
+        """Send one answer. The caller keeps the descriptors. Raise OSError if descriptors are exhausted."""
         if not fds:
             self._send(seq, result)
         elif isinstance(result, Buffer):
@@ -60,7 +60,7 @@ class Outlet:
 
     def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
         if not isinstance(result, Welcome):
-            # What is told to coordinators, and of tasks and nodes, is no traffic of a job's.
+            # Answers without object bytes are not counted as traffic of the task.
             task = self.task if isinstance(result, Buffer | Results) else _NOBODY
             self._links.send(self.node, dcp.Reply(seq, result), beside, task)
 
@@ -81,7 +81,7 @@ class Outlet:
 
 
 def _bare(result: Buffer, *, came: bool) -> Buffer:
-    """The buffer without a mapping: ``length`` of its bytes go beside the message, all or none."""
+    """Return the buffer without its mapping; all its bytes are attached to the message, or none."""
     if not result.mapping:
         return result
     length = result.size if came else 0
@@ -89,7 +89,7 @@ def _bare(result: Buffer, *, came: bool) -> Buffer:
 
 
 def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[Piece, ...]:
-    """Where the bytes of these buffers stand, one after another; nothing for fresh memory, which is zero."""
+    """Return the ranges of these buffers' bytes, without fresh memory, which is zero."""
     return tuple(
         Piece(fd, result.start, result.size)
         for result, fd in zip(results, fds, strict=True)
@@ -108,20 +108,21 @@ def _bytes_of(piece: Piece) -> bytes:
     data = os.pread(piece.fd, piece.length, piece.start)
     if len(data) < piece.length:
         raise DamagedError(f"{piece.length} bytes were promised to a node, {len(data)} are there")
-    return data
+        raise DamagedError(f"cannot send {piece.length} bytes to a node: only {len(data)} are there")
 
 
 def _too_many(size: int) -> Failure:
     return Failure(
         int(Code.EFBIG),
-        f"{size} bytes of another node at once are over {limits.DCP_RECEIVING_BYTES_MAX}; read them in parts",
+        f"{size} bytes are too many: another node answers with at most {limits.DCP_RECEIVING_BYTES_MAX}. "
+        "Read them in parts.",
     )
 
 
 def for_deputy(
     effect: AnswerRead | AnswerWrite | AnswerVector, contents: Contents
 ) -> AnswerRead | AnswerWrite | AnswerVector:
-    """The same answer, without relying on memory that a task here would see change under its mapping."""
+    """Return the answer for a remote task, which cannot rely on seeing changes through a shared mapping."""
     if isinstance(effect, AnswerVector):
         if not any(isinstance(part, AnswerRead | AnswerWrite) and part.reuse for part in effect.parts):
             return effect

@@ -1,11 +1,9 @@
-"""Streams between nodes: rings at both ends, and a data connection of its own between them (thesis §4.7.4).
+"""Streams between nodes: a ring at both ends and a data connection between them (thesis §4.7.4).
 
-Not for: rings inside one node (``dios.host.content.streams``), moving bytes
-(``dios.host.peers.stream_pump``), or who may
-take an end (the core).
+Rings within one node are in ``dios.host.content.streams``; ``dios.host.peers.stream_pump`` moves the bytes.
 
-The node that has the stream keeps the end that a task of another node took; that node makes a ring for its
-task, connects, and names the request by which the end was taken.
+The node of the stream keeps the end that a task of another node attached to. The other node creates a ring
+for its task, connects, and names the request that attached to the end.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
 
 
 class _Kept(NamedTuple):
-    """An end that a task of another node took, until that node connects for it."""
+    """An end that a task of another node attached to, until that node connects for it."""
 
     end: RingEnd
     mode: Mode
@@ -44,7 +42,7 @@ class _Kept(NamedTuple):
 
 
 class StreamsBetween:
-    """Every stream between this node and another; what it does runs in ``nursery``."""
+    """Every stream between this node and another. Its tasks run in ``nursery``."""
 
     def __init__(self, links: Links, nursery: trio.Nursery, rates: Rates) -> None:
         self._links: Final = links
@@ -59,11 +57,9 @@ class StreamsBetween:
 
     # -- the node that has the stream -----------------------------------------------------------------
     def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, taker: Taker) -> None:
-        """Take over one end of a ring, until the node connects for it, or does not in time.
+        """Keep one end of a ring until the node of the task ``taker`` connects to it or the time is over.
 
-        ``taker`` is the task there that took it.
-
-        Raises LimitError over PEER_STREAMS_MAX streams; the end is closed then.
+        Raise LimitError over PEER_STREAMS_MAX streams; the end is closed then.
         """
         if len(self) >= limits.PEER_STREAMS_MAX:
             end.close()
@@ -82,7 +78,7 @@ class StreamsBetween:
     ) -> None:
         try:
             with scope:
-                await trio.sleep(2 * limits.DIAL_MS_MAX / 1000)
+                await trio.sleep(2 * limits.PEER_CONNECT_MS_MAX / 1000)
         finally:
             standing.ends.discard(scope.cancel)
             kept = self._kept.pop((node, number), None)
@@ -90,23 +86,23 @@ class StreamsBetween:
                 kept.end.close()
 
     def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
-        """A node connects for an end that was kept; raises ProtocolError when there is none such."""
+        """Accept the connection for an end that was kept. Raise ProtocolError if its direction is wrong."""
         kept = self._kept.get((node, channel.stream))
         if kept is None:
-            # It came too late, or its task was gone first.
+            # The connection came too late, or the task ended first.
             sock.close()
             return
         if (kept.mode is Mode.WRITE) is not channel.writes:
-            raise ProtocolError(f"stream {channel.stream} goes the other way")
+            raise ProtocolError(f"stream {channel.stream} has the opposite direction")
         del self._kept[node, channel.stream]
         kept.scope.cancel()
         self._pump(kept.end, sock, standing, kept.taker)
 
     # -- the node whose task took an end ---------------------------------------------------------------
     def fetch(self, effect: AnswerAttachAway, taker: Taker) -> tuple[Attached, tuple[int, ...]]:
-        """Make a ring for the task here that is ``taker``, and connect for its bytes.
+        """Create a ring for the local task ``taker``, and connect for the stream's bytes.
 
-        Returns the task's end of it: four descriptors that the caller closes. Raises LimitError,
+        Return the task's end: the reply and four descriptors, which the caller closes. Raise LimitError,
         OutOfMemoryError or OSError.
         """
         if len(self) >= limits.PEER_STREAMS_MAX:
@@ -126,7 +122,7 @@ class StreamsBetween:
         return Attached(ring.ring_bytes), theirs
 
     def close_end(self, target: ObjectId, mode: Mode) -> bool:
-        """The task that had this end of another node's stream let it go; False where there is none such."""
+        """Close a local task's end of another node's stream. Return False if it has no such end."""
         ring = self._rings.pop((target, mode), None)
         if ring is None:
             return False
@@ -151,7 +147,7 @@ class StreamsBetween:
         self._pump(end, sock, standing, taker)
 
     async def run(self) -> None:
-        """Be there until cancelled, and then let everything go."""
+        """Wait until cancelled, then close all streams."""
         try:
             await trio.sleep_forever()
         finally:
@@ -172,16 +168,18 @@ class StreamsBetween:
 
         pump = Pump(end, sock, self._rates, taker, ended)
         self._pumps.add(pump)
-        # A stream does not outlive the connection it was taken over: its far end may be another's then.
+        # A stream ends with its control connection, because a later one may belong to a restarted node.
         standing.ends.add(pump.close)
 
 
 def _too_many() -> LimitError:
-    return LimitError(f"{limits.PEER_STREAMS_MAX} streams between nodes are open here; close some")
+    return LimitError(
+        f"cannot open a stream: {limits.PEER_STREAMS_MAX} streams between nodes are open here. Close some."
+    )
 
 
 def break_off(end: RingEnd) -> None:
-    """Let whoever has the other end know that this was not all."""
+    """Close an end so that the other end learns that the stream was interrupted."""
     if isinstance(end, RingWriter):
         end.break_off()
     else:

@@ -92,10 +92,10 @@ class PeopleServer:
                 int(Code.EDQUOT),
                 f"cannot connect: {limits.CONNECTIONS_MAX} programs are connected already. Try again later.",
             )
-        if peer.uid not in self._own and self._open[peer.uid] >= limits.CONNECTIONS_OF_OTHERS_MAX:
+        if peer.uid not in self._own and self._open[peer.uid] >= limits.CONNECTIONS_PER_OTHER_USER_MAX:
             return Failure(
                 int(Code.EDQUOT),
-                f"cannot connect: user {peer.uid} has {limits.CONNECTIONS_OF_OTHERS_MAX} connections. "
+                f"cannot connect: user {peer.uid} has {limits.CONNECTIONS_PER_OTHER_USER_MAX} connections. "
                 "Close some.",
             )
         return None

@@ -333,7 +333,7 @@ class TaskHost:
                         if rates.hold:
                             await wait_off(task, request.call, channel)
                         call(task, request.seq, request.call)
-                        if not number % limits.CALLS_PER_TURN_MAX:
+                        if not number % limits.CALLS_PER_CHECKPOINT_MAX:
                             await trio.lowlevel.checkpoint()
                 if channel.queued_bytes > _SEND_HIGH:
                     await channel.flush()

@@ -59,7 +59,7 @@ async def test_a_defect_of_a_channel_ends_its_session(
     async with rig(tmp_path) as host:
         with caplog.at_level(logging.ERROR):
             await serve(host, ZeroDivisionError("nobody thought of it"))
-        assert "a defect ended a connection" in caplog.text
+        assert "an internal error ended a connection" in caplog.text
         assert "nobody thought of it" in caplog.text
         assert [event.reason for event in host.core.seen(Disconnected)] == [DEFECT]
         assert host.host.tasks.sessions == 0

@@ -295,7 +295,7 @@ async def test_a_peer_that_does_not_read_loses_its_connection(tmp_path: Path) ->
             for _ in range(500):
                 target.links.send(villain.node, large)
                 await trio.lowlevel.checkpoint()
-            assert standing.line.queued_bytes < 2 * limits.DCP_CROWDED_BYTES
+            assert standing.line.queued_bytes < 2 * limits.DCP_QUEUE_HIGH_WATER_BYTES
             assert target.links.counts["transfers_sent"] > 0
             while target.links.is_up(villain.node):
                 target.links.send(villain.node, small)

@@ -108,10 +108,10 @@ async def test_a_revoked_node_is_told_why_nobody_answers(
             await until(lambda: not bad.links.is_up(one.node), "it is let go")
         async with peer_host(second) as again, trio.open_nursery() as nursery:
             nursery.start_soon(again.links.seek, one.address)
-            await until(lambda: "a node refuses this one" in caplog.text, "it is told")
+            await until(lambda: "a node refuses this node" in caplog.text, "it is told")
             before = audited(one, first).count("was revoked")
             await until(lambda: audited(one, first).count("was revoked") > before, "it is refused again")
-            assert caplog.text.count("a node refuses this one") == 1
+            assert caplog.text.count("a node refuses this node") == 1
             nursery.cancel_scope.cancel()
 
 
