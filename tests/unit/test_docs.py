@@ -92,3 +92,23 @@ def test_every_document_is_reachable_from_the_index() -> None:
         str(path.relative_to(ROOT)) for path in seen if ROOT in path.parents
     }
     assert not lost, f"link these from docs/index.md: {sorted(lost)}"
+
+
+def test_the_site_has_the_groups_of_the_index() -> None:
+    """The site's tabs are the headings of docs/index.md, with the pages that stand there in that order."""
+    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\nvalidation:")[0]
+    tabs = {name: re.findall(r"- (\S+\.md)$", text, re.MULTILINE) for name, text in sections(settings)}
+    index = (ROOT / "docs" / "index.md").read_text()
+    groups = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL)
+    listed = {
+        name: [link.removeprefix("../").lower() for link in links_of(text) if link.endswith(".md")]
+        for name, text in groups
+    }
+    assert list(tabs) == list(listed) == ["Start", "Use", "Operate", "Understand", "Experiments"]
+    for name, pages in tabs.items():
+        assert sorted(set(pages) - {"index.md"}) == sorted(listed[name])
+
+
+def sections(nav: str) -> list[tuple[str, str]]:
+    """Return the tabs of the site's navigation with their text."""
+    return re.findall(r"^  - (\w+):\n(.*?)(?=^  - |\Z)", nav, re.MULTILINE | re.DOTALL)
