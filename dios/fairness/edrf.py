@@ -1,11 +1,12 @@
-"""Extended dominant resource fairness, exact: every tenant leaves once, every resource runs dry once.
+"""Extended dominant resource fairness (EDRF), exact, in nearly linear time.
 
-Not for: an answer by a deadline whatever the size (``dc_drf.py``), or past use (``drf.sdrf``).
+DC-DRF, which answers before a deadline at any size, is in ``dc_drf``.
 
-A water level y rises from 0. Tenant i holds ``v_ir * y`` of resource r, until one of its resources runs
-dry. ``mu_r`` is the sum of v over those who still rise, ``K_r`` what those who left keep; so r runs dry at
-``e_r = (1 - K_r) / mu_r``. A tenant that leaves early never makes another resource run dry sooner: e_r
-only grows, and a heap whose keys may be too small, corrected when they come to the top, is enough.
+A water level y rises from 0. Tenant i holds ``v_ir * y`` of resource r until one of its resources is
+exhausted; each tenant stops once, and each resource is exhausted at most once. ``mu_r`` is the sum of v over
+the tenants that still rise, and ``K_r`` is the amount held by those that stopped, so r is exhausted at
+``e_r = (1 - K_r) / mu_r``. A tenant that stops early never makes another resource run out sooner: e_r only
+grows. A heap whose keys may be too small, corrected when they reach the top, is therefore sufficient.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from dios.fairness.sparse_demands import (
 
 
 def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = False) -> Allocation:
-    """Algorithm 1 of the DC-DRF paper (EDRF), solved by events in near linear time.
+    """Divide resources by Algorithm 1 of the DC-DRF paper (EDRF), solved from event to event.
 
-    ``demands`` are fractions of each resource's total (they may exceed 1): an array (n, m), or a tuple
-    ``(indptr, indices, values, m)``, whose rows may be in any order but name no resource twice. ``weights``
-    are (n,) or (n, m), more than 0 where there is a demand; None: all 1. With ``cap`` nobody gets more than
-    it demands; the paper's algorithm has no such bound.
+    ``demands`` are fractions of each resource's total and may exceed 1: an array (n, m), or a tuple
+    ``(indptr, indices, values, m)`` whose rows may be in any order but must not repeat a resource.
+    ``weights`` are (n,) or (n, m) and must be more than 0 where there is a demand; None means 1 everywhere.
+    With ``cap`` no tenant receives more than it demands; the paper's algorithm has no such bound.
 
-    ``share`` of the answer is z of Table 1's notation: ``amounts = rho_i * d_ir * z_i`` with d the demand
-    over the tenant's largest and ``rho_i`` the least ``w_ir / d_ir``. A tenant without demands has z = 0.
+    ``share`` of the result is z of Table 1: ``amounts = rho_i * d_ir * z_i``, where d is the demand divided
+    by the tenant's largest one and ``rho_i`` is the least ``w_ir / d_ir``. A tenant without demands has z =
+    0.
 
     Raises ``ValueError`` with the index at fault for numbers that are negative or not finite, for wrong
     shapes and for weights of zero.
@@ -56,7 +58,7 @@ def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = 
     tenants, scaled = rows.shape[0], (rows.offsets, rows.resources, values, scale)
     index, dry = _columns(rows, scaled, zeros=bool(least == 0.0))
     with np.errstate(divide="ignore", over="ignore"):
-        # Whoever demands more than can be said in its weight never has it all, nor who demands nothing.
+        # A quotient that overflows to infinity belongs to a tenant that never reaches its whole demand.
         until = unit / scale if cap else np.empty(0)
     caps = (until, np.argsort(until, kind="stable"))
     rising, z, stopped = scale > 0.0, np.zeros(tenants), np.full(tenants, -1, np.int64)
@@ -70,14 +72,14 @@ def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = 
 
 
 def _columns(rows: Rows, scaled: Scaled, *, zeros: bool) -> tuple[Columns, Dry]:
-    """Who demands each resource, and the heap of when they run dry; ``zeros``: some values are 0."""
+    """Return the tenants of each resource and the heap of exhaustion levels; ``zeros``: some values are 0."""
     sums = np.zeros(rows.shape[1], SUMS)
     sums["seen"] = -1
     if add_up(*scaled, sums) >= 0:
         check_entries(rows, 0, rows.shape[0])
     busy = np.flatnonzero(sums["count"])
     with np.errstate(divide="ignore", over="ignore"):
-        # What is next to nothing never runs dry, for its users demand more elsewhere.
+        # A mu close to 0 may overflow to infinity: such a resource is never exhausted before the others.
         dry_at = 1.0 / sums["mu"][busy]
     starts = np.zeros(rows.shape[1] + 1, np.int64)
     np.cumsum(sums["count"], out=starts[1:])
@@ -90,7 +92,7 @@ def _columns(rows: Rows, scaled: Scaled, *, zeros: bool) -> tuple[Columns, Dry]:
 
 
 def _scaled(rows: Rows, weights: Floats, *, per_entry: bool) -> tuple[Reals, Floats, Floats]:
-    """Values and by what each tenant's are multiplied to be its v; and in what unit they are given."""
+    """Return the values, the factor (n,) that turns a tenant's values into v, and the unit of the values."""
     scale = np.zeros(rows.shape[0])
     scales(rows.offsets, rows.values, weights, per_entry, scale)
     if ((scale == 0.0) | ((scale > SCALE_MIN) & (scale < SCALE_MAX))).all():

@@ -1,10 +1,8 @@
-"""The compiled passes of exact EDRF: events and amounts.
+"""The compiled passes of exact EDRF: raising the level from event to event, and computing the amounts.
 
-Not for: checks of shapes and the meaning of the numbers (``edrf.py``).
-
-``sums`` is (m, 2), a resource's two numbers side by side in memory: mu, and K. Tenants leave mu by
-subtraction, which costs it digits; where most of it has gone it is added up anew before anything is decided
-by it. Who is left is known from the tenants themselves, never from a sum that is compared with zero.
+``sums`` is (m, 2) and holds a resource's mu and K side by side. Tenants leave mu by subtraction, which costs
+it precision; when most of it is gone, it is computed again before any decision depends on it. Whether tenants
+are left is decided from the tenants themselves, never by comparing a sum with zero.
 """
 
 from __future__ import annotations
@@ -19,25 +17,25 @@ from dios.fairness.allocation import Floats, Ints
 from dios.fairness.sparse_demands import Places, Reals, touch_rows
 
 Scaled: TypeAlias = tuple[Ints, Places, Reals, Floats]
-"""Offsets, resources, values, and by what a tenant's values are multiplied to be its v."""
+"""Offsets, resources, values, and the factor that turns a tenant's values into its v."""
 
 Columns: TypeAlias = tuple[Ints, Places]
-"""Where each resource's tenants begin, (m + 1,), and the tenants."""
+"""The start of each resource's tenants (m + 1,), and the tenants."""
 
 Dry: TypeAlias = tuple[Floats, Places, Floats, Floats]
-"""A heap of levels and of resources, each resource's mu when it was last added up, and ``sums``."""
+"""A heap of levels with their resources, each resource's mu when it was last computed, and ``sums``."""
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 MU, KEPT = 0, 1
 
 WORN: Final = 1e-3
-"""A mu below this part of what it was has lost digits, and is added up anew."""
+"""A mu below this fraction of its last computed value has lost precision and is computed again."""
 
 
 @inlined
 def _sunk(keys: Floats, heap: Places, size: int) -> None:
-    """Put the top of the heap where it belongs."""
+    """Move the top of the heap down to its place."""
     key, name, at = keys[0], heap[0], 0
     while True:
         child = 2 * at + 1
@@ -54,7 +52,7 @@ def _sunk(keys: Floats, heap: Places, size: int) -> None:
 
 @borrowing
 def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
-    """Mu of resource r, added up over those of its tenants who still rise."""
+    """Return mu of resource r, summed over those of its tenants that still rise."""
     offsets, resources, values, scale = demands
     total = 0.0
     for k in range(found):
@@ -67,7 +65,7 @@ def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
 
 @inlined
 def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
-    """How many tenants of resource r still rise; they are written into ``living``."""
+    """Write the tenants of resource r that still rise into ``living``; return their number."""
     starts, members = index
     found = 0
     for p in range(starts[r], starts[r + 1]):
@@ -86,7 +84,7 @@ def _top(
     rising: Bools,
     living: Places,
 ) -> int:
-    """Bring to the top the resource that runs dry next, with its true level; returns the heap's size."""
+    """Bring the resource that is exhausted next to the top, with its true level; return the heap's size."""
     keys, heap, before, sums = dry
     while size > 0:
         r = heap[0]
@@ -94,7 +92,7 @@ def _top(
             sums[r, MU] = _mended(demands, living, _collected(index, r, rising, living), r)
             before[r] = sums[r, MU]
         if sums[r, MU] > 0.0:
-            # Rounding may put a resource below the level that is reached already, never a tenant.
+            # Rounding may give a resource a level below the current one; the level itself never falls.
             at = max((1.0 - sums[r, KEPT]) / sums[r, MU], level)
             if at <= keys[0]:
                 break
@@ -108,7 +106,7 @@ def _top(
 
 @inlined
 def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Floats) -> None:
-    """Tenant i, whose row lies there, keeps what it has at ``level`` and rises no more."""
+    """Stop tenant i, whose row is ``first`` to ``last``: it keeps its amounts at ``level``."""
     _offsets, resources, values, scale = demands
     factor = scale[i]
     for p in range(first, last):
@@ -127,11 +125,11 @@ def rise(
     room: tuple[Places, Ints],
     still: int,
 ) -> int:
-    """Let the level rise from event to event; fills z and the resource that stopped each tenant.
+    """Raise the level from event to event; fill z and the resource that stopped each tenant.
 
-    ``caps`` are the levels at which tenants have all they demand, and the tenants in that order (both empty:
-    no caps). ``room`` is for one more than the tenants of one resource, and for the bounds of some rows.
-    ``still`` tenants rise. Returns how often a resource ran dry.
+    ``caps`` are the levels at which tenants have all they demand, and the tenants in that order (both empty
+    without caps). ``room`` is scratch memory: one more place than the tenants of one resource, and bounds of
+    some rows. ``still`` is the number of tenants that rise. Return how often a resource was exhausted.
     """
     keys, heap, before, sums = dry
     until, order = caps
@@ -180,7 +178,7 @@ def amounts(
     cap: bool,  # noqa: FBT001 - kernels take arguments by position
     found: Floats,
 ) -> None:
-    """What each tenant has of each resource, in the order of the values; with ``cap`` at most ``asked``."""
+    """Write each tenant's amounts into ``found``, in order of the values; with ``cap`` at most ``asked``."""
     offsets, _resources, values, scale = demands
     for i in range(len(z)):
         factor = scale[i] * z[i]

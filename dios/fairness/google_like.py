@@ -1,18 +1,18 @@
-"""A made-up month of a shared cluster, by seed: a few users all the time, some by day, most in bursts.
+"""A synthetic month of a shared cluster from a seed: few users all the time, some by day, most in bursts.
 
-For: simulations of fairness without a trace. Not for: machines, priorities or constraints; the 2011 Google
-trace itself is read by ``dios.fairness.trace``, and placement has a generator of its own.
+Use it for simulations of fairness without a trace; the 2011 Google trace itself is read by
+``dios.fairness.trace``. It has no machines, priorities or constraints; placement has another generator.
 
-The published trace has some 600 users; a handful of them submit most of the tasks, at all hours, and most
-users come seldom and then with much at once. That is what a memory of past use can tell apart:
+The published trace has about 600 users. A handful of them submit most of the tasks at all hours; most users
+come seldom and then submit much at once. A memory of past use distinguishes these kinds:
 
 - constant: 1.2 % of the users with 60 % of the tasks, whose jobs come evenly over the whole time;
 - daily: 12 % with 25 %, whose jobs come in working hours;
-- bursty: the others with the rest, each in a few bursts of an hour or so.
+- bursty: the others with the rest, each in a few bursts of about an hour.
 
-Jobs have Pareto numbers of tasks, which come at one instant and ask for the same; how long they run is
-lognormal about a length that is the job's. What the trace does not say is our choice and stands in
-``GoogleLike``.
+Jobs have Pareto numbers of tasks that are submitted at the same time with the same demand. Run times are
+lognormal about a median that is the job's. ``GoogleLike`` lists the parameters that the trace does not give;
+they are our choice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dios.fairness.trace import DAY_US, MICRO, FairTrace
 
 RESOURCES: Final = ("cpu", "memory")
 UNITS: Final = 1024
-"""Demands are whole numbers of this part of a machine, so that sums are exact and ties are ties."""
+"""Demands are whole numbers of this part of a machine, so that sums and ties are exact."""
 WORK_HOURS: Final = (9.0, 19.0)
 
 
@@ -37,9 +37,9 @@ class Group(NamedTuple):
 
     name: str
     users: float
-    """Its share of all users; each kind has at least one."""
+    """Its fraction of all users; each kind has at least one."""
     tasks: float
-    """Its share of all tasks."""
+    """Its fraction of all tasks."""
 
 
 GROUPS: Final = (Group("constant", 0.012, 0.60), Group("daily", 0.12, 0.25), Group("bursty", 0.868, 0.15))
@@ -47,15 +47,18 @@ GROUPS: Final = (Group("constant", 0.012, 0.60), Group("daily", 0.12, 0.25), Gro
 
 @dataclass(frozen=True, slots=True)
 class GoogleLike:
-    """What is made up.
+    """The parameters of a synthetic trace.
 
-    ``users``, ``tasks`` and ``days`` say how many and how long, ``seed`` which. ``pareto`` is the exponent
-    of the tasks in a job, at most ``job_share`` of all tasks in one. Tasks last so long that about
-    ``running`` of them would run at a time if none waited. Lengths are lognormal: ``runtime_spread`` is the
-    deviation (of logarithms) of the jobs, ``runtime_jitter`` within a job. ``demand`` is the median demand
-    for CPU and memory, a fraction of a machine, ``demand_spread`` its deviation, between jobs. A bursty user
-    has ``bursts`` bursts on average, each with a mean length of ``burst_s``. Within a kind, users differ by
-    a lognormal ``activity``.
+    - ``users``, ``tasks``, ``days`` and ``seed``: its size and its random seed.
+    - ``pareto``: the exponent of the number of tasks in a job; ``job_share``: the largest fraction of all
+      tasks in one job.
+    - ``running``: the mean number of tasks that would run at a time if none waited; it sets the run times.
+    - ``runtime_spread``, ``runtime_jitter``: the deviation of the logarithm of run times, between jobs and
+      within a job.
+    - ``demand``: the median demand for CPU and memory, as fractions of a machine; ``demand_spread``: its
+      deviation between jobs.
+    - ``bursts``: the mean number of bursts of a bursty user; ``burst_s``: their mean length in seconds.
+    - ``activity``: the lognormal deviation of users within a kind.
     """
 
     users: int = 600
@@ -75,9 +78,9 @@ class GoogleLike:
 
     def __post_init__(self) -> None:
         if self.users < len(GROUPS):
-            raise ValueError(f"users is {self.users}; there are {len(GROUPS)} kinds, with one user each")
+            raise ValueError(f"users is {self.users}; it must be at least {len(GROUPS)}, one of each kind")
         if self.tasks < self.users:
-            raise ValueError(f"tasks is {self.tasks}; each of the {self.users} users has at least one")
+            raise ValueError(f"tasks is {self.tasks}; it must be at least {self.users}, one for each user")
         if not (math.isfinite(self.days) and self.days > 0):
             raise ValueError(f"days is {self.days}; it must be a finite number above 0")
         if self.seed < 0:
@@ -85,7 +88,7 @@ class GoogleLike:
 
 
 def generate_trace(made: GoogleLike) -> FairTrace:
-    """The tasks of all users, in order of submission; the same description gives the same tasks.
+    """Return the tasks of all users, in order of submission; the same parameters give the same tasks.
 
     Demands are (T, 2) whole numbers of 1/1024 of a machine's CPU and memory.
     """
@@ -121,17 +124,17 @@ def generate_trace(made: GoogleLike) -> FairTrace:
 
 
 def _parts(total: int, shares: list[float], least: list[int]) -> list[int]:
-    """A total in parts, each no less than so much; the last one takes what rounding leaves."""
+    """Divide a total by shares, with a least value for each part; the last part absorbs rounding."""
     parts = [max(floor, round(total * share)) for share, floor in zip(shares, least, strict=True)]
     parts[-1] = max(least[-1], total - sum(parts[:-1]))
-    # With few users or tasks the floors may have added up to too much: who can gives.
+    # With few users or tasks the least values may exceed the total: reduce the parts that are above theirs.
     for at, floor in enumerate(least):
         parts[at] -= min(parts[at] - floor, sum(parts) - total)
     return parts
 
 
 def _job_sizes(made: GoogleLike, tasks: int, users: int, rng: np.random.Generator) -> Ints:
-    """Tasks in each job: Pareto, at least a job for each user, in sum ``tasks``."""
+    """Return the number of tasks in each job: Pareto, at least one job for each user, ``tasks`` in total."""
     most = max(1, int(made.job_share * made.tasks))
     found: list[Ints] = [np.ones(users, np.int64)]
     left = tasks - users
@@ -147,14 +150,14 @@ def _job_sizes(made: GoogleLike, tasks: int, users: int, rng: np.random.Generato
 
 
 def _owners(made: GoogleLike, jobs: int, users: int, rng: np.random.Generator) -> Ints:
-    """Whose each job is: one for each user, the others by how active users are."""
+    """Return the user of each job: one job for each user, the others in proportion to activity."""
     active = np.exp(rng.normal(0.0, made.activity, users))
     drawn = rng.choice(users, jobs - users, p=active / active.sum())
     return np.concatenate([np.arange(users), drawn]).astype(np.int64)
 
 
 def _times(kind: str, made: GoogleLike, owners: Ints, users: int, rng: np.random.Generator) -> Floats:
-    """Seconds at which jobs come."""
+    """Return the submission time of each job in seconds."""
     span = made.days * DAY_US / MICRO
     if kind == "constant":
         return rng.uniform(0.0, span, owners.size)
@@ -162,7 +165,7 @@ def _times(kind: str, made: GoogleLike, owners: Ints, users: int, rng: np.random
         begin, end = WORK_HOURS
         days = rng.integers(0, max(1, round(made.days)), owners.size)
         hours = rng.uniform(begin, end, owners.size)
-        # Of less than a day only a part of its working hours is there; it is the same part of the whole.
+        # A trace shorter than a day compresses the day: working hours keep their fraction.
         return np.minimum((days * 24.0 + hours) * 3600.0, span) if made.days >= 1 else hours / 24.0 * span
     bursts = 1 + rng.poisson(max(0.0, made.bursts - 1.0), users)
     starts = rng.uniform(0.0, span, int(bursts.sum()))
@@ -173,7 +176,7 @@ def _times(kind: str, made: GoogleLike, owners: Ints, users: int, rng: np.random
 
 
 def _demands(made: GoogleLike, jobs: int, rng: np.random.Generator) -> Floats:
-    """(jobs, 2) whole numbers of a machine's parts, from one part to half a machine."""
+    """Return (jobs, 2) whole numbers of a machine's parts, from one part to half a machine."""
     drawn = np.log(np.array(made.demand)) + rng.normal(0.0, made.demand_spread, (jobs, 2))
     parts: Floats = np.clip(np.rint(np.exp(drawn) * UNITS), 1.0, UNITS / 2)
     return parts

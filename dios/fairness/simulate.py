@@ -1,8 +1,7 @@
-"""A whole trace through SDRF or DRF at once: when each task starts, and in which order.
+"""Simulation of a whole trace under SDRF or DRF: the start time of each task, and the order of starts.
 
-Not for: machines and placement; the capacity is one pool. ``dios.fairness.stateful.scheduler`` takes events
-one
-by one and decides alike.
+The capacity is one pool; there are no machines and no placement. ``dios.fairness.stateful.scheduler`` makes
+the same decisions event by event.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from dios.fairness.stateful.kernels import (
 )
 
 SPAN_US: Final = 2**53
-"""Times and the longest possible simulation stay below this, about 285 years: exact as floats, too."""
+"""All times stay below this (about 285 years), so that floats hold them exactly."""
 MICRO: Final = 1e6
 
 
 class Trace(NamedTuple):
-    """The tasks (T), by row; ``arrival`` is the rows in order of submission."""
+    """The tasks (T) by row; ``arrival`` holds the rows in order of submission."""
 
     arrival: Ints
     submit: Ints
@@ -45,7 +44,7 @@ class Trace(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """What happens to the tasks: starts, and heaps and queues of rows."""
+    """The state of the tasks: start times, the heap of running rows and the queues of waiting ones."""
 
     start: Ints
     """(T,) microseconds, or -1."""
@@ -54,21 +53,21 @@ class Flight(NamedTuple):
     finish: Ints
     """(T,) microseconds."""
     turn: Ints
-    """(T,) the place of a row in ``order``."""
+    """(T,) the index of a row in ``order``."""
     heap: Ints
-    """(T,) running rows, the first to finish on top."""
+    """(T,) running rows as a heap; the first to finish is on top."""
     following: Ints
-    """(T,) the row behind it in its user's queue, or -1."""
+    """(T,) the next row in its user's queue, or -1."""
     first: Ints
     """(U,) the first row in a user's queue, or -1."""
     last: Ints
     """(U,) the last row in a user's queue."""
     tally: Ints
-    """How many have arrived, started, run, users were seen, users are active."""
+    """Numbers of rows that have arrived, have started and are running, and of users seen and active."""
 
 
 class Play(NamedTuple):
-    """All that a simulation needs, in the order in which ``fly`` takes it."""
+    """The arguments of ``fly``, in order."""
 
     trace: Trace
     flight: Flight
@@ -84,7 +83,7 @@ ARRIVED, STARTED, RUNNING, SEEN, ACTIVE = range(5)
 
 @inlined
 def sooner(flight: Flight, a: int, b: int) -> bool:
-    """Whether row ``a`` finishes before ``b``; at one instant, whichever started first."""
+    """Return True if row ``a`` finishes before ``b``; at the same time, the one that started first."""
     if flight.finish[a] != flight.finish[b]:
         return bool(flight.finish[a] < flight.finish[b])
     return bool(flight.turn[a] < flight.turn[b])
@@ -92,7 +91,7 @@ def sooner(flight: Flight, a: int, b: int) -> bool:
 
 @inlined
 def push(flight: Flight, row: int) -> None:
-    """Put a row that runs into the heap."""
+    """Add a running row to the heap."""
     place = flight.tally[RUNNING]
     flight.tally[RUNNING] += 1
     while place > 0:
@@ -106,7 +105,7 @@ def push(flight: Flight, row: int) -> None:
 
 @inlined
 def pop(flight: Flight) -> int:
-    """Take out the row that finishes first."""
+    """Remove and return the row that finishes first."""
     top = flight.heap[0]
     flight.tally[RUNNING] -= 1
     size = flight.tally[RUNNING]
@@ -128,7 +127,7 @@ def pop(flight: Flight) -> int:
 def arrive(
     trace: Trace, flight: Flight, books: Books, row: int, population: int, g: float, mode: int
 ) -> None:
-    """Queue a row for its user, who may be seen for the first time."""
+    """Add a row to its user's queue; the user may be new."""
     user = trace.user[row]
     if user == flight.tally[SEEN]:
         flight.tally[SEEN] += 1
@@ -144,7 +143,7 @@ def arrive(
 
 @inlined
 def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: float) -> None:
-    """Start the first row in a user's queue, which the books count already."""
+    """Start the first row in a user's queue; the user table already includes it."""
     row = flight.first[user]
     flight.start[row] = t
     flight.finish[row] = t + trace.duration[row]
@@ -162,7 +161,7 @@ def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: flo
 
 @inlined
 def next_instant(trace: Trace, flight: Flight) -> int:
-    """When something happens next; something does."""
+    """Return the time of the next finish or arrival; there must be one."""
     count = flight.tally
     if count[ARRIVED] == trace.arrival.size:
         return int(flight.finish[flight.heap[0]])
@@ -174,7 +173,7 @@ def next_instant(trace: Trace, flight: Flight) -> int:
 def fly(
     trace: Trace, flight: Flight, books: Books, clock: Floats, population: int, tau: float, mode: int
 ) -> None:
-    """Go from instant to instant: first all finishes, then all arrivals, then scheduling."""
+    """Step from one time to the next: first all finishes, then all arrivals, then scheduling."""
     count = flight.tally
     rows = trace.arrival.size
     while count[ARRIVED] < rows or count[RUNNING]:
@@ -207,16 +206,17 @@ def simulate(
     delta: float | None = 1 - 1e-6,
     priority: str = "dominant",
 ) -> tuple[Ints, Ints]:
-    """Play a trace through SDRF (SDRF paper, Algorithm 1 and equation 12), or DRF where ``delta`` is None.
+    """Simulate a trace under SDRF (SDRF paper, Algorithm 1 and equation 12), or DRF if ``delta`` is None.
 
-    ``submit_us``, ``duration_us`` (T,) are whole microseconds, ``user`` (T,) who submits, ``demands`` (T, m)
-    and ``capacity`` (m,) raw units; rows need no order, and those of one instant arrive as they stand.
-    ``users`` is the population that shares, 1/n each: how many, or who; None is everyone seen so far.
-    ``delta`` is for each second.
+    ``submit_us`` and ``duration_us`` (T,) are whole microseconds, ``user`` (T,) is the submitting user, and
+    ``demands`` (T, m) and ``capacity`` (m,) have the same units. Rows may be in any order; rows of the same
+    time arrive in the order of the arrays. ``users`` is the population that shares the capacity, 1/n each:
+    a number or the users themselves; None means all users seen so far. ``delta`` is the discount factor for
+    each second.
 
     Returns ``start_us`` (T,) int64, -1 for a task that never starts, and ``order``, the rows as they started.
-    Each user's tasks start in order; if the next user's first task does not fit, everybody waits.
-    ``ValueError`` names the row at fault.
+    Each user's tasks start in order; if the next user's first task does not fit, all users wait.
+    Raises ``ValueError`` with the row at fault.
     """
     play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
     fly(*play)
@@ -224,7 +224,7 @@ def simulate(
 
 
 def started(flight: Flight) -> tuple[Ints, Ints]:
-    """What :func:`simulate` returns, of a flight that is over."""
+    """Return the result of :func:`simulate` from the state at the end."""
     return flight.start, flight.order[: flight.tally[STARTED]].copy()
 
 
@@ -238,7 +238,7 @@ def prepared(
     delta: float | None,
     priority: str,
 ) -> Play:
-    """What :func:`simulate` plays, checked, before its first event. ``ValueError`` names what is at fault."""
+    """Return the checked arguments and the initial state; ``ValueError`` names the argument at fault."""
     pool = checked_capacity(capacity)
     mode, tau = checked_rule(delta, 1.0, priority)
     population, named = checked_population(users)
@@ -246,11 +246,11 @@ def prepared(
     _check_length(duration.shape, submit.size, "duration_us")
     asked = array_of("demands", demands)
     if not submit.size and not asked.size:
-        # A list of no rows does not say how long they would be.
+        # An empty list does not have the number of resources.
         asked = asked.reshape(0, pool.size)
     demand = numbers("demands", asked, (submit.size, pool.size))
     if submit.size and int(submit.max()) + float(duration.sum(dtype=np.float64)) >= SPAN_US:
-        message = "submit_us and all of duration_us add up to more than 285 years"
+        message = "submit_us and the sum of duration_us exceed 285 years"
         raise ValueError(message)
     arrival = np.argsort(submit, kind="stable").astype(np.int64)
     index, seen = _indexed(user, arrival, population, named)
@@ -272,38 +272,38 @@ def prepared(
 
 
 def _times(given: ArrayLike, name: str) -> Ints:
-    """Microseconds (T,), as a copy."""
+    """Return whole microseconds (T,) as a copy."""
     found = numbers(name, given, (None,))
     good = (found < SPAN_US) & (np.floor(found) == found)
     if not good.all():
-        refuse(name, found, good, "whole microseconds from 0 to 2^53 are needed")
+        refuse(name, found, good, "it must be whole microseconds from 0 to 2^53")
     return found.astype(np.int64)
 
 
 def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
     if shape != (rows,):
-        message = f"{name} has shape {shape}; submit_us has {rows} tasks"
+        message = f"{name} has the shape {shape}; it must have one entry for each of the {rows} tasks"
         raise ValueError(message)
 
 
 def _indexed(
     given: ArrayLike, arrival: Ints, population: int, named: frozenset[Hashable] | None
 ) -> tuple[Ints, int]:
-    """(each row's user as its order of first submission, how many users there are)."""
-    made: Ints = np.asarray(given)  # or of names; they are only compared
+    """Return (each row's user, numbered by first submission; the number of users)."""
+    made: Ints = np.asarray(given)  # names are possible too; they are only compared
     _check_length(made.shape, arrival.size, "user")
     if made.dtype.kind == "f" and not np.isfinite(made).all():
         row = int(np.flatnonzero(~np.isfinite(made))[0])
-        message = f"user[{row}] is {made[row]}"
+        message = f"user[{row}] is {made[row]}; it must be finite"
         raise ValueError(message)
     who, first, inverse = np.unique(made[arrival], return_index=True, return_inverse=True)
     if named is not None:
         for place, name in zip(first.tolist(), who.tolist(), strict=True):
             if name not in named:
-                message = f"user[{arrival[place]}] is {name!r}, none of those who share"
+                message = f"user[{arrival[place]}] is {name!r}, which is not in users"
                 raise ValueError(message)
     if population and who.size > population:
-        message = f"user holds {who.size} users, more than the {population} who share"
+        message = f"user holds {who.size} users; users allows {population}"
         raise ValueError(message)
     rank = np.empty(who.size, np.int64)
     rank[np.argsort(first)] = np.arange(who.size)

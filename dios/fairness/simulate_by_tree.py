@@ -25,10 +25,10 @@ def simulate_by_tree(
     delta: float | None = 1 - 1e-6,
     priority: str = "dominant",
 ) -> tuple[Ints, Ints, int]:
-    """What ``simulate`` returns for the same arguments, and how many events the live tree had to handle.
+    """Return the result of ``simulate``, and the number of events that the live tree had to handle.
 
-    SDRF paper, section VI-C. However few users there are, a tree keeps those in order who wait; an event is a
-    meeting of two neighbours, which may be a false one. Raises as ``simulate`` does.
+    SDRF paper, section VI-C. The waiting users are kept in a live tree however few they are; an event is a
+    crossing of two neighbours, which may be false. Arguments and exceptions are those of ``simulate``.
     """
     play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
     books = empty_books(play.books.capacity, play.flight.first.size, 0)

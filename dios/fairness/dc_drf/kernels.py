@@ -1,8 +1,7 @@
-"""The inner loops of DC-DRF: rows scaled, columns placed, rounds, tenants taken out of the sums.
+"""The inner loops of DC-DRF: scaling rows, running rounds, removing tenants from the sums, writing amounts.
 
-Not for: demands that nobody has checked, deadlines, threads; `dios.fairness.dc_drf.allocator` has those.
-Every
-kernel works on one tile of tenants or on some rounds, and lets Python's lock go while it runs.
+Arguments must have been checked before; deadlines and threads are in ``dios.fairness.dc_drf.allocator``.
+Every kernel works on one tile of tenants or on some rounds and releases Python's lock while it runs.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from dios.fairness.sparse_demands import SCALE_MAX, SCALE_MIN, TOUCHED, Places, 
 Bytes: TypeAlias = NDArray[np.uint8]
 
 ROUNDING: Final = 1e-14
-"""A resource with less than this left is dry: so much the residuals lose over the rounds of a large case."""
+"""A resource with less than this left counts as exhausted: residuals lose this much in a large case."""
 
 WORN: Final = 1e-4
-"""A sum that fell below this part of what it was has lost digits to its subtractions and is made anew."""
+"""A sum below this fraction of its last computed value has lost precision and is computed again."""
 
 MU, KEPT, COUNT, BEFORE = 0, 1, 2, 3
-"""A resource's state, side by side in memory: mu, what those who left keep, how many are active, and mu when
-it was last added up. What is left of it at level y is 1 - kept - mu y (line 15)."""
+"""Columns of a resource's state: mu, the amount kept by tenants that stopped, the number of active tenants,
+and the last mu that was computed from scratch. At level y, 1 - kept - mu y of the resource is left (line 15)."""
 
 BLOCK: Final = 128
-"""Resources that share a lower bound for when the first of them runs dry."""
+"""The number of resources that share a lower bound for the level at which the first of them is exhausted."""
 
 
 @compiled
@@ -45,9 +44,9 @@ def scale_rows(
     sums: Floats,
     counts: Ints,
 ) -> int:
-    """Scale to v = rho d tenants ``first`` to ``last``, and what they add to mu and to the resources' counts.
+    """Scale tenants ``first`` to ``last`` to v = rho d, and add them to mu and to the resources' counts.
 
-    The paper's d, rho and line 8 of Algorithm 2. Returns how many of the tenants demand something.
+    The paper's d and rho, and line 8 of Algorithm 2. Return the number of tenants that demand something.
     """
     active = 0
     for tenant in range(first, last):
@@ -71,9 +70,9 @@ def scale_rows(
 
 @compiled
 def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> tuple[float, int]:
-    """The level at which the first resource of a block has nothing left, and that resource; -1 for none.
+    """Return (level, resource) of the first exhaustion in a block, with resource -1 if there is none.
 
-    ``soonest`` of the block becomes the level at which one of them has no more than ``spared`` left.
+    Set ``soonest`` of the block to the level at which one of its resources has at most ``spared`` left.
     """
     level, resource, soft = np.inf, -1, np.inf
     for r in range(block * BLOCK, min(state.shape[0], (block + 1) * BLOCK)):
@@ -90,11 +89,11 @@ def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> 
 def dry_resources(
     level: float, spared: float, state: Floats, soonest: Floats, dry: Places
 ) -> tuple[int, float]:
-    """Lines 13 to 16: how many resources the next round ends (into ``dry``), and its y; -1 for none left.
+    """Fill ``dry`` with the resources that the next round exhausts (lines 13-16); return their number and y.
 
-    The resource that sets the round comes first, and is dry by decree: every round ends at least one,
-    whatever the rounding. A level of ``soonest`` may be too low, for tenants left since; it is never too
-    high, so that a block whose level was not reached need not be looked at.
+    The number is -1 if no resource is left. The resource that determines the round comes first and always
+    counts as exhausted, so every round ends at least one despite rounding. A level of ``soonest`` may be too
+    low because of tenants that left since, but is never too high; blocks above the level can be skipped.
     """
     start = int(np.argmin(soonest))
     best, first = look_at_block(state, soonest, start, spared)
@@ -133,7 +132,7 @@ def send_away(
     bottleneck: Places,
     leaving: Places,
 ) -> tuple[int, int]:
-    """Lines 16 and 18: how many tenants leave (into ``leaving``), and how many entries their rows have."""
+    """Stop tenants of exhausted resources (lines 16, 18); return the numbers of tenants and row entries."""
     gone, entries = 0, 0
     for k in range(dry.size):
         for place in range(column_offsets[dry[k]], column_offsets[dry[k] + 1]):
@@ -158,7 +157,7 @@ def subtract_rows(
     state: Floats,
     worn: Places,
 ) -> int:
-    """Line 17: tenants leave mu for what is kept. Returns how many entries of ``worn`` it filled."""
+    """Move leaving tenants from mu to the kept amounts (line 17); return the number of ``worn`` resources."""
     found, bounds, first = 0, np.empty(2 * TOUCHED, np.int64), 0
     while first < leaving.size:
         some = touch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
@@ -179,7 +178,7 @@ def subtract_rows(
 
 @compiled
 def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places, taken: Floats) -> None:
-    """What a tile of leaving tenants takes from mu and from the counts, added up apart."""
+    """Sum separately what a tile of leaving tenants takes from mu and from the counts."""
     taken[:] = 0.0
     bounds, first = np.empty(2 * TOUCHED, np.int64), 0
     while first < leaving.size:
@@ -194,7 +193,7 @@ def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places
 
 @compiled
 def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Places) -> int:
-    """Line 17, from what the tiles have gathered. Returns as :func:`subtract_rows`."""
+    """Subtract the sums of all tiles (line 17). Return the same as :func:`subtract_rows`."""
     found = 0
     for r in range(state.shape[0]):
         for tile in range(taken.shape[0]):
@@ -218,7 +217,7 @@ def mend_sums(
     worn: Places,
     state: Floats,
 ) -> None:
-    """Add up mu of the worn resources anew, over the tenants that are still active."""
+    """Compute mu of the worn resources again, over the tenants that are still active."""
     for at in range(worn.size):
         r = worn[at]
         total = 0.0
@@ -254,10 +253,11 @@ def some_rounds(
     work: int,
     large: int,
 ) -> tuple[int, float, int, int]:
-    """Rounds of Algorithm 2, until they cost ``work`` or none is left of the ``still`` active tenants.
+    """Run rounds of Algorithm 2 until they cost ``work`` or none of the ``still`` active tenants is left.
 
-    Returns how many rounds, y, how many tenants are active, and how many of ``leaving`` the caller has yet
-    to subtract: those of a last round whose rows have ``large`` entries or more.
+    Return the number of rounds (-1 if no resource has a demand), y, the number of active tenants, and the
+    number of tenants in ``leaving`` that the caller must still subtract: those of a last round whose rows
+    have ``large`` entries or more.
     """
     rounds, done = 0, 0
     while still > 0 and done < work:
@@ -289,7 +289,7 @@ def allocate_rows(
     last: int,
     amounts: Floats,
 ) -> None:
-    """Lines 21 and 23: A = v z of tenants ``first`` to ``last``; who still rises reached ``level``."""
+    """Compute A = v z of tenants ``first`` to ``last`` (lines 21 and 23); active ones reached ``level``."""
     for tenant in range(first, last):
         for k in range(offsets[tenant], offsets[tenant + 1]):
             if active[tenant] and scaled[k] > 0.0:

@@ -1,10 +1,10 @@
-"""SDRF's books and its decision, compiled: who goes next, and what an allocation does to commitments.
+"""SDRF's compiled decision: the next user to serve, and the effect of an allocation on commitments.
 
-Not for: queues and tags (``dios.fairness.stateful.scheduler``), nor events (``dios.fairness.simulate``).
-Both of them decide here, so that they decide alike.
+The scheduler (``scheduler``) and the simulation (``dios.fairness.simulate``) both decide with these kernels,
+so that they make the same decisions.
 
-Whoever is next is found by a scan of those who wait, or stands first in the live tree. What decides is put
-into its callers' bodies: the books are many arrays, and handing them on would take longer than the work.
+The next user is found by a scan of those who wait, or is the first of the live tree. The kernels that decide
+are inlined into their callers: passing the many arrays of the table would take longer than the work.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ __all__ = [
 ]
 
 PLAIN: Final = 0
-"""DRF: the dominant share alone."""
+"""DRF: the dominant share only."""
 DOMINANT: Final = 1
-"""Dominant share plus dominant commitment (equation 10)."""
+"""The dominant share plus the dominant commitment (equation 10)."""
 SUM: Final = 2
-"""The largest sum of share and commitment (Algorithm 1, equation 13)."""
+"""The largest sum of a share and its commitment (Algorithm 1, equation 13)."""
 
 FAR: Final = 25.0
-"""So many tau after its reference ``g`` has lost eleven digits; then the reference moves."""
+"""After this number of tau, ``g`` has lost eleven digits; then the reference time moves."""
 
 
 def grown_books(books: Books, users: int, g: float) -> Books:
-    """The same books with room for more users, at this ``g``."""
+    """Return a copy of the table with room for more users, at the current ``g``."""
     grown = empty_books(books.capacity, users, 0 if books.tree.inside.size else SCAN_MAX)
     grown.running[-1] = books.running[-1]
     before = books.lead.size
@@ -62,7 +62,7 @@ def grown_books(books: Books, users: int, g: float) -> Books:
 
 @inlined
 def settle(books: Books, user: int, fair: float, g: float, mode: int) -> None:
-    """Bring a user's line in order after its allocation or ``fair`` (1/n) changed; c itself does not jump."""
+    """Update a user's line after its allocation or ``fair`` (1/n) changed; the commitment does not jump."""
     top = 0.0
     for r in range(books.capacity.size):
         share = books.held[user, r] / books.capacity[r]
@@ -80,7 +80,7 @@ def settle(books: Books, user: int, fair: float, g: float, mode: int) -> None:
 
 @borrowing
 def settle_everybody(books: Books, seen: int, fair: float, g: float, mode: int) -> None:
-    """Settle whoever has a task running: 1/n has changed."""
+    """Update the lines of all users with running tasks, because 1/n changed."""
     if mode != PLAIN:
         for user in range(seen):
             if books.running[user]:
@@ -89,7 +89,7 @@ def settle_everybody(books: Books, seen: int, fair: float, g: float, mode: int) 
 
 @borrowing
 def decay(books: Books, seen: int, clock: Floats, t: float, tau: float) -> None:
-    """Move ``clock`` (t_ref, g) to time ``t``, and the reference with it where it lies far back."""
+    """Advance ``clock`` (t_ref, g) to time ``t``; move the reference too if it is far in the past."""
     past = (t - clock[0]) / tau
     if past > FAR:
         shrunk = math.exp(-past)
@@ -104,7 +104,7 @@ def decay(books: Books, seen: int, clock: Floats, t: float, tau: float) -> None:
 
 @inlined
 def pick(books: Books, count: int, g: float) -> int:
-    """The active user who is next; -1 where nobody is active."""
+    """Return the next active user, or -1 if no user is active."""
     if not books.tree.inside.size:
         return scan(books, count, g)
     advance(books, g)
@@ -113,9 +113,9 @@ def pick(books: Books, count: int, g: float) -> int:
 
 @inlined
 def scan(books: Books, count: int, g: float) -> int:
-    """The active user with the lowest (priority, its derivative, index); -1 where nobody is active.
+    """Return the active user with the lowest (priority, its derivative, index), or -1 if none is active.
 
-    The derivative is that of what follows: of several largest resources the one that falls least.
+    The derivative is that from now on: among several largest resources, of the one that falls least.
     """
     best, least, fall = -1, 0.0, 0.0
     for i in range(count):
@@ -132,7 +132,7 @@ def scan(books: Books, count: int, g: float) -> int:
 
 @inlined
 def start(books: Books, user: int, fair: float, g: float, mode: int) -> bool:
-    """Allocate a user's head task; False, and nothing has changed, where it does not fit."""
+    """Allocate a user's first task; return False without a change if it does not fit."""
     for r in range(books.capacity.size):
         if books.used[r] + books.head[user, r] > books.capacity[r]:
             return False
@@ -147,14 +147,14 @@ def start(books: Books, user: int, fair: float, g: float, mode: int) -> bool:
 
 @inlined
 def start_next(books: Books, count: int, fair: float, g: float, mode: int) -> int:
-    """One turn of Algorithm 1: allocate the head task of whoever is next; -1 where the system is full."""
+    """Allocate the first task of the next user (one step of Algorithm 1); -1 if no task can start."""
     user = pick(books, count, g)
     return user if user >= 0 and start(books, user, fair, g, mode) else -1
 
 
 @inlined
 def give_back(books: Books, user: int, demand: Floats, fair: float, g: float, mode: int) -> None:
-    """End a task; without any left a user, and the system, hold exactly nothing, whatever rounding left."""
+    """End a task; amounts without any running task are set to exactly 0, to drop rounding errors."""
     books.running[user] -= 1
     books.running[-1] -= 1
     for r in range(books.capacity.size):
@@ -165,14 +165,14 @@ def give_back(books: Books, user: int, demand: Floats, fair: float, g: float, mo
 
 @inlined
 def bring_forward(books: Books, user: int, demand: Floats) -> None:
-    """Note the demand of a user's first waiting task."""
+    """Set the demand of a user's first waiting task."""
     for r in range(demand.size):
         books.head[user, r] = demand[r]
 
 
 @inlined
 def join(books: Books, count: int, user: int, demand: Floats, g: float) -> int:
-    """Make a user active with this head task; returns the new count of active users."""
+    """Make a user active with its first task; return the new number of active users."""
     bring_forward(books, user, demand)
     books.active[count] = user
     books.place[user] = count
@@ -182,7 +182,7 @@ def join(books: Books, count: int, user: int, demand: Floats, g: float) -> int:
 
 @inlined
 def leave(books: Books, count: int, user: int, g: float) -> int:
-    """Make a user inactive; returns the new count."""
+    """Make a user inactive; return the new number of active users."""
     last = books.active[count - 1]
     books.active[books.place[user]] = last
     books.place[last] = books.place[user]

@@ -1,10 +1,10 @@
-"""The live tree of SDRF's users, compiled: kept in order by watching neighbours cross.
+"""The compiled live tree of SDRF's users, which keeps them in order by handling crossings of neighbours.
 
-Not for: any other priority (``dios.fairness.live_tree``), nor the books it reads (``sdrf_books``).
+``dios.fairness.live_tree`` is the tree for any other priority.
 
-SDRF paper, section VI-C, over the lines of the books: time runs as ``g`` falls. A treap whose nodes know
-their neighbours, and a heap of the pairs that will meet, the next one on top. When a user's line changes,
-:func:`replay` follows before anything else happens to the tree.
+SDRF paper, section VI-C, over the lines of the user table: time advances as ``g`` falls. The tree is a treap
+whose nodes link to their neighbours, with a heap of the pairs that will meet, the next one on top. When a
+user's line changes, :func:`replay` must follow before anything else happens to the tree.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dios.fairness.stateful.user_table import (
 )
 
 SCATTER: Final = 2654435761
-"""Times this, modulo 2^32, no two users have one rank, and ranks have no order: that balances the treap."""
+"""A multiplier modulo 2^32 that gives every user a distinct, scattered rank, which balances the treap."""
 
 
 @inlined
 def precedes(books: Books, a: int, b: int, g: float) -> bool:
-    """Whether user ``a`` is before ``b``: by priority, by its derivative, by index."""
+    """Return True if user ``a`` precedes ``b``: by priority, by its derivative, by index."""
     first, falls = standing(books, a, g)
     second, falling = standing(books, b, g)
     if first != second:
@@ -44,7 +44,7 @@ def precedes(books: Books, a: int, b: int, g: float) -> bool:
 
 @borrowing
 def seated(tree: Tree, user: int, seat: int) -> None:
-    """Put a user on a seat of the heap, or as far up or down from it as its meeting belongs."""
+    """Put a user into a slot of the heap, or move it up or down to its place from there."""
     heap, meets = tree.heap, tree.meets
     while seat > 0 and meets[heap[(seat - 1) >> 1]] < meets[user]:
         heap[seat] = heap[(seat - 1) >> 1]
@@ -65,7 +65,7 @@ def seated(tree: Tree, user: int, seat: int) -> None:
 
 @inlined
 def unwatch(tree: Tree, user: int) -> None:
-    """Forget the meeting of a user with the one after it."""
+    """Remove the meeting of a user with its successor from the heap."""
     seat = tree.seat[user]
     if seat >= 0:
         tree.seat[user] = -1
@@ -77,7 +77,7 @@ def unwatch(tree: Tree, user: int) -> None:
 
 @inlined
 def watch(books: Books, user: int) -> None:
-    """UPDATEEVENT: note when a user may meet the one after it."""
+    """UPDATEEVENT: record the ``g`` at which a user may meet its successor."""
     tree = books.tree
     unwatch(tree, user)
     after = tree.link[user, AFTER]
@@ -91,7 +91,7 @@ def watch(books: Books, user: int) -> None:
 
 @inlined
 def hang(tree: Tree, above: int, old: int, new: int) -> None:
-    """Put ``new`` where ``old`` hung."""
+    """Replace ``old`` as a child of ``above`` by ``new``."""
     if above < 0:
         tree.state[ROOT] = new
     elif tree.link[above, LEFT] == old:
@@ -104,7 +104,7 @@ def hang(tree: Tree, above: int, old: int, new: int) -> None:
 
 @borrowing
 def lift(tree: Tree, user: int) -> None:
-    """Rotate a user over the one above."""
+    """Rotate a user above its parent."""
     link = tree.link
     above = link[user, ABOVE]
     side, other = (LEFT, RIGHT) if link[above, LEFT] == user else (RIGHT, LEFT)
@@ -119,13 +119,13 @@ def lift(tree: Tree, user: int) -> None:
 
 @inlined
 def rank(user: int) -> int:
-    """What balances the treap: the lower ones are nearer to the root."""
+    """Return a user's rank in the treap; lower ranks are nearer to the root."""
     return (user * SCATTER) & 0xFFFFFFFF
 
 
 @borrowing
 def put(books: Books, user: int, g: float) -> None:
-    """INSERT: a user comes in where it belongs at ``g``, which is that of the whole tree."""
+    """INSERT: add a user at its place in the order at ``g``, for which the whole tree must be correct."""
     tree, link = books.tree, books.tree.link
     above, below, first = -1, tree.state[ROOT], True
     while below >= 0:
@@ -154,7 +154,7 @@ def put(books: Books, user: int, g: float) -> None:
 
 @borrowing
 def take(books: Books, user: int) -> None:
-    """DELETE: a user goes; those who become neighbours are watched from when the order was true last."""
+    """DELETE: remove a user; its neighbours are compared from the time of the last correct order on."""
     tree, link = books.tree, books.tree.link
     unwatch(tree, user)
     while link[user, LEFT] >= 0 or link[user, RIGHT] >= 0:
@@ -174,7 +174,7 @@ def take(books: Books, user: int) -> None:
 
 @borrowing
 def advance(books: Books, g: float) -> None:
-    """UPDATE: bring the order to ``g``. Those who may have met come out, and in again at their places."""
+    """UPDATE: bring the order to ``g``. Users that may have met are removed and inserted again."""
     tree, loose = books.tree, -1
     while tree.state[SIZE] > 0 and tree.meets[tree.heap[0]] >= g:
         user = tree.heap[0]
@@ -182,7 +182,7 @@ def advance(books: Books, g: float) -> None:
         after = tree.link[user, AFTER]
         take(books, user)
         take(books, after)
-        # Outside of the tree a link above is free: it chains those who wait to be put in.
+        # The parent link of a removed user is free: use it to chain the users to insert again.
         tree.link[user, ABOVE], tree.link[after, ABOVE] = loose, user
         loose = after
     tree.since[0] = g
@@ -194,7 +194,7 @@ def advance(books: Books, g: float) -> None:
 
 @inlined
 def replay(books: Books, user: int, g: float) -> None:
-    """Put a user whose line has changed, or who became active or inactive, where it belongs."""
+    """Move a user to its place after its line changed, or after it became active or inactive."""
     if books.tree.inside.size:
         if books.tree.inside[user]:
             take(books, user)
@@ -205,7 +205,7 @@ def replay(books: Books, user: int, g: float) -> None:
 
 @borrowing
 def replay_all(books: Books, seen: int, g: float) -> None:
-    """Make the tree anew: every line has changed."""
+    """Build the tree again, because every line has changed."""
     tree = books.tree
     if tree.inside.size:
         tree.inside[:] = 0

@@ -1,9 +1,7 @@
-"""SDRF's books: what is known of every user, as lines over time that are compared without a logarithm.
-
-Not for: what an allocation does to them (``sdrf_kernels``), nor their order (``sdrf_tree_kernels``).
+"""SDRF's table of users: shares and commitments as lines over time that are compared without a logarithm.
 
 Between two changes of a user's allocation its commitment (SDRF paper, equation 12) is linear in
-``g = exp(-(t - t_ref) / tau)``: ``c = over + g slope``, with ``over`` the share beyond 1/n (equation 7).
+``g = exp(-(t - t_ref) / tau)``: ``c = over + g slope``, where ``over`` is the share beyond 1/n (equation 7).
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from dios.compiled import inlined
 from dios.fairness.allocation import Floats, Ints
 
 SCAN_MAX: Final = 2048
-"""Up to so many users whoever is next is found by looking at all; beyond, by a live tree."""
+"""With at most this number of users, a scan of all finds the next user; with more, a live tree does."""
 EARLY: Final = 1 + 1e-12
-"""Crossings are expected this much early, so that rounding finds none too late."""
+"""Crossings are expected this much early, so that rounding never makes one late."""
 BELOW: Final = 1 - 2.0**-50
-"""Just below one: a crossing that is expected now is looked for again at the next instant."""
+"""Just below 1: a crossing expected now is checked again at the next time."""
 
 
 LEFT, RIGHT, ABOVE, BEFORE, AFTER = range(5)
@@ -28,26 +26,26 @@ ROOT, FIRST, SIZE, EVENTS = range(4)
 
 
 class Tree(NamedTuple):
-    """Users (U) by their place in the order; -1 is nobody."""
+    """The order of users (U) as a treap with neighbour links; -1 is no user."""
 
     link: Ints
-    """(U, 5) below on the left and on the right, above, before and after."""
+    """(U, 5) the left and right child, the parent, the predecessor and the successor."""
     inside: Ints
-    """(U,) 1 for those who are in the tree."""
+    """(U,) 1 for users in the tree."""
     meets: Floats
-    """(U,) the ``g`` at which a user may meet the one after it."""
+    """(U,) the ``g`` at which a user may meet its successor."""
     heap: Ints
-    """(U,) users who will meet the one after them, the highest ``g`` on top."""
+    """(U,) users who will meet their successor, as a heap; the highest ``g`` is on top."""
     seat: Ints
-    """(U,) where a user stands in the heap, or -1."""
+    """(U,) a user's slot in the heap, or -1."""
     state: Ints
-    """(4,) the root, who is first, how many meetings are in the heap, and how many were handled."""
+    """(4,) the root, the first user, the number of meetings in the heap, and the number handled so far."""
     since: Floats
-    """(1,) the ``g`` at which the order was true last."""
+    """(1,) the ``g`` at which the order was last correct."""
 
 
 def empty_tree(users: int) -> Tree:
-    """A tree with room for so many users, and nobody in it."""
+    """Return an empty tree with room for ``users``."""
     return Tree(
         link=np.full((users, 5), -1, np.int64),
         inside=np.zeros(users, np.int64),
@@ -60,36 +58,36 @@ def empty_tree(users: int) -> Tree:
 
 
 class Books(NamedTuple):
-    """What is known of every user (U) and resource (m); a user's index is its order of first submission."""
+    """State of every user (U) and resource (m); a user's index is its order of first submission."""
 
     capacity: Floats
-    """(m,) in the raw units of the demands."""
+    """(m,) the capacity, in the units of the demands."""
     used: Floats
-    """(m,) raw units that run."""
+    """(m,) the demand of all running tasks."""
     held: Floats
-    """(U, m) raw units that run for a user."""
+    """(U, m) the demand of a user's running tasks."""
     running: Ints
-    """(U + 1,) tasks that run for a user; at the end, for all."""
+    """(U + 1,) the number of a user's running tasks; the last entry is that of all users."""
     lead: Floats
-    """(U,) the part of the priority that stands before the largest: the dominant share, or 0."""
+    """(U,) the part of the priority that is common to all resources: the dominant share, or 0."""
     level: Floats
-    """(U, m) what the priority tends to in each resource, beside ``lead``."""
+    """(U, m) the limit of the priority in each resource, without ``lead``."""
     over: Floats
     """(U, m) the share beyond 1/n."""
     slope: Floats
-    """(U, m) the commitment above ``over`` at the reference time."""
+    """(U, m) the difference of the commitment and ``over`` at the reference time."""
     head: Floats
     """(U, m) the demand of the user's first waiting task."""
     active: Ints
-    """(U,) first those users who have a task waiting, in any order."""
+    """(U,) the users who have a waiting task, at the front and in any order."""
     place: Ints
-    """(U,) where a user stands in ``active``, or -1."""
+    """(U,) a user's position in ``active``, or -1."""
     tree: Tree
-    """The active users in order; one without room where whoever is next is found by a scan."""
+    """The active users in order; a tree without room if a scan finds the next user."""
 
 
 def empty_books(capacity: Floats, users: int, scan_max: int = SCAN_MAX) -> Books:
-    """Books for so many users, none of whom has done anything; beyond ``scan_max`` with a live tree."""
+    """Return a table for new users; with more than ``scan_max`` users it has a live tree."""
     shape = (users, capacity.size)
     return Books(
         capacity=capacity,
@@ -109,7 +107,7 @@ def empty_books(capacity: Floats, users: int, scan_max: int = SCAN_MAX) -> Books
 
 @inlined
 def standing(books: Books, user: int, g: float) -> tuple[float, float]:
-    """A user's priority and, the larger the faster it falls, the slope of what it follows from now on."""
+    """Return a user's priority, and the slope of its largest line from now on (larger: falls faster)."""
     top, slope = -np.inf, 0.0
     for r in range(books.capacity.size):
         value = books.level[user, r] + g * books.slope[user, r]
@@ -122,9 +120,9 @@ def standing(books: Books, user: int, g: float) -> tuple[float, float]:
 
 @inlined
 def crossing(books: Books, low: int, high: int, g: float) -> float:
-    """The highest ``g`` still to come at which ``low`` may no longer be before ``high``, or -1.
+    """Return the highest future ``g`` at which ``low`` may stop preceding ``high``, or -1.
 
-    A line of ``low`` is above all of those of ``high`` in an interval of ``g``: its upper end counts.
+    This is the upper end of an interval of ``g`` in which a line of ``low`` is above all lines of ``high``.
     """
     found = -1.0
     for r in range(books.capacity.size):

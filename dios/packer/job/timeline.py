@@ -1,7 +1,6 @@
-"""What a job's tasks took in earlier runs, on the instants of a job (Packer paper, III-A).
+"""Measurements of a job's tasks in earlier runs, on the instants of a job (Packer paper, section III-A).
 
-For: ``learned``, which makes a job of it. Not for: measuring. What is measured comes as plain numbers from a
-cluster's coordinator.
+The measurements come as plain numbers from a cluster's coordinator; ``learned`` makes a job from them.
 """
 
 from __future__ import annotations
@@ -17,57 +16,58 @@ from dios.limits import PACKER_INSTANTS_MAX
 from dios.packer.job.ti_mra import Floats, JobError
 
 _MOMENT: Final = 0.1
-"""A start so small a part of an instant after its beginning is at its beginning."""
+"""A start later than an instant's beginning by less than this fraction of it counts as its beginning."""
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one task of a job took in its runs, as a cluster's coordinator tells it."""
+    """The measured use of one task over its runs, as a cluster's coordinator reports it."""
 
     member: str
     runs: int
     completed: int
     start_s: float
-    """After the job's first task, at the latest in any run."""
+    """Seconds after the job's first task; the latest of all runs."""
     length_s: float
     instant_s: int
     values: dict[str, list[tuple[int, int]]]
-    """Where it changes, and to what: ``cpu_milli``, ``memory``, ``disk_write``, ``disk_read`` (bytes per
-    second, as the next two), ``sent``, ``received``. What was not measured is not there."""
+    """The changes of each channel, as (instant, value): ``cpu_milli``, ``memory``, ``disk_write``,
+    ``disk_read`` (bytes per second, as the next two), ``sent``, ``received``. Channels without a measurement
+    are missing."""
 
 
 def measured_in(rows: object) -> list[Measured]:
-    """What a coordinator told of a job's members.
+    """Convert the rows that a coordinator reported about a job's members.
 
     Raises:
-        JobError: it makes no sense.
+        JobError: the rows are invalid.
     """
     try:
         return msgspec.convert(rows, type=list[Measured])
     except msgspec.ValidationError as error:
-        raise JobError("what was measured", f"makes no sense: {error}") from None
+        raise JobError("the measurements", f"are invalid: {error}") from None
 
 
 class Timeline:
-    """A job's instants, and what was measured of its tasks on them.
+    """A job's instants, and the measurements of its tasks on them.
 
     Args:
         members: the tasks.
-        instant_s: the length of an instant.
-        spare_s: how much longer than it was measured each may take.
+        instant_s: the length of an instant in seconds.
+        spare_s: the seconds that each task may take longer than measured.
 
     Raises:
-        JobError: there would be more instants than a job may have; the message says which length does.
+        JobError: the job would have too many instants; the message names a length that works.
     """
 
     def __init__(self, members: Iterable[Measured], instant_s: float, spare_s: float) -> None:
         if not (math.isfinite(instant_s) and instant_s > 0):
-            raise JobError("instant_s", f"is {instant_s}: a time above 0 is needed")
+            raise JobError("instant_s", f"is {instant_s}; it must be finite and above 0")
         if not (math.isfinite(spare_s) and spare_s >= 0):
-            raise JobError("spare_s", f"is {spare_s}: a time of 0 or more is needed")
+            raise JobError("spare_s", f"is {spare_s}; it must be finite and at least 0")
         self.members = {one.member: one for one in members}
         self.instant_s = instant_s
         self._spare_s = spare_s
-        # A task is never as quick as the job: a moment must not make each of its seconds two.
+        # Tasks start a moment after the job; that moment must not add an instant to each of their values.
         self._starts = {name: self._start(one.start_s) for name, one in self.members.items()}
         end_s = max((self._end(one) for one in self.members.values()), default=0.0)
         wanted = end_s / instant_s
@@ -75,8 +75,8 @@ class Timeline:
             least = math.ceil(end_s / PACKER_INSTANTS_MAX)
             raise JobError(
                 "instant_s",
-                f"is {instant_s:g}: in {end_s:.0f} s there are more than the {PACKER_INSTANTS_MAX} instants "
-                f"that are possible; take {least} or more",
+                f"is {instant_s:g}, but {end_s:.0f} s are more than the {PACKER_INSTANTS_MAX} instants "
+                f"that are possible; use {least} or more",
             )
         self.instants = max(1, _up(wanted))
 
@@ -85,11 +85,11 @@ class Timeline:
         return whole if start_s - whole < _MOMENT * self.instant_s else start_s
 
     def _end(self, one: Measured) -> float:
-        """With what it has to spare."""
+        """Return the end in seconds, including the spare time."""
         return self._starts[one.member] + one.length_s + self._spare_s
 
     def life(self, names: Iterable[str]) -> tuple[int, int]:
-        """From the first instant of any of them to the last; all of the job's where none was measured."""
+        """Return the first instant of the members and the end of the last one; (0, instants) without any."""
         found = [self.members[name] for name in names if name in self.members]
         if not found:
             return 0, self.instants
@@ -97,7 +97,7 @@ class Timeline:
         return first, max(first + 1, *(_up(self._end(one) / self.instant_s) for one in found))
 
     def taken(self, name: str, channel: str) -> Floats | None:
-        """(instants,): what a member took, in the channel's unit; None where nobody measured it."""
+        """Return a member's use (instants,) in the channel's unit, or None if it was not measured."""
         one = self.members.get(name)
         if one is None or channel not in one.values:
             return None
@@ -114,17 +114,17 @@ class Timeline:
         own = int(self._starts[name] / self.instant_s + 1e-9)
         end = max(own + 1, _up(last_s / self.instant_s))
         spare = _up(self._spare_s / self.instant_s)
-        # Who is late is at any of these points of its course.
+        # A late task may be at any of these points of its usage.
         for at in range(end, min(self.instants, _up(self._end(one) / self.instant_s))):
             found[at] = found[max(own, min(at - spare, end - 1)) : end].max()
         return found[: self.instants]
 
     def most(self, names: Iterable[str], channel: str) -> Floats | None:
-        """(instants,): the most that any of these took; None where it was measured of none."""
+        """Return the largest use (instants,) of these members, or None if no member was measured."""
         found = [taken for name in names if (taken := self.taken(name, channel)) is not None]
         return np.max(found, axis=0) if found else None
 
 
 def _up(value: float) -> int:
-    """To the next whole number, if it is more than a moment above the last."""
+    """Round up, unless the value exceeds a whole number only by a rounding error."""
     return math.ceil(value - 1e-9)

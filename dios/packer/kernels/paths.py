@@ -1,10 +1,9 @@
-"""What the links between a task and those already placed are worth, wherever the task went; compiled.
+"""The score of the links between a task and the nodes placed before, for every possible place of the task.
 
-Not for: a server's own resources (``score_kernels.py``), or choosing among planes (``place_kernels.py``).
-
-Paths of a tree differ only by rack and pod: whatever is beyond them is reckoned once for each rack, not for
-each server. Where racks have several planes, a bundle counts as one link with the room of all: it may
-promise room that no single path has, which placing finds out, but never denies room that there is.
+Paths of a tree differ only by rack and pod, so links beyond them are scored once for each rack and not for
+each server. If racks have several planes, a bundle counts as one link with the room of all of its links. It
+may promise room that no single path has, which is noticed when the node is placed, but it never denies room
+that exists.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dios.packer.kernels.records import CUBIC, DOWN, UP, Load, Near, Rule, Site
 
 @borrowing
 def gather(site: Site, load: Load, node: int, near: Near) -> int:
-    """Sum up the exchange of a node with those that are placed; how many edges it has with them."""
+    """Sum up a node's exchange with placed nodes; return the number of edges between them."""
     near.total[:] = 0.0
     near.groups[:] = 0
     edges = 0
@@ -55,7 +54,7 @@ def _count(sums: Floats, flow: float) -> None:
 
 @borrowing
 def _group(near: Near, level: int, name: int) -> int:
-    """The index of a server, rack or pod among those that the task exchanges with."""
+    """Return the index of a server, rack or pod among those with which the task exchanges; add it if new."""
     for group in range(near.groups[level]):
         if near.who[level, group] == name:
             return group
@@ -69,7 +68,7 @@ def _group(near: Near, level: int, name: int) -> int:
 
 @borrowing
 def link_worth(free: float, scale: float, sums: Floats, kind: int, weight: float) -> float:
-    """What a link counts at one instant: equation 8 over all edges that pass it, or their alignment."""
+    """Return a link's score at one instant: equation 8 over all edges that use it, or 0 for other kinds."""
     if kind == CUBIC:
         q, z = free * scale, scale
         cubes: float = sums[0] * q**3 - 3.0 * sums[1] * z * q**2 + 3.0 * sums[2] * z**2 * q - sums[3] * z**3
@@ -79,7 +78,7 @@ def link_worth(free: float, scale: float, sums: Floats, kind: int, weight: float
 
 @borrowing
 def weigh_far_ends(site: Site, load: Load, rule: Rule, weight: float, near: Near) -> None:
-    """The links at the other ends: of servers, racks and pods with which the task exchanges."""
+    """Score the links at the other ends: of servers, racks and pods with which the task exchanges."""
     racks = site.pod.size
     pods = near.pods[0]
     for level in range(3):
@@ -94,7 +93,7 @@ def weigh_far_ends(site: Site, load: Load, rule: Rule, weight: float, near: Near
                 for t in range(load.slots.size):
                     sums, slot = near.part[level, group, way, t], load.slots[t]
                     if level == 0:
-                        # What the task receives leaves there by the link up.
+                        # Traffic that the task receives leaves there by the link up.
                         row = UP if way == 0 else DOWN
                         free, scale = (
                             np.float64(site.free[slot, row, name]),
@@ -106,7 +105,7 @@ def weigh_far_ends(site: Site, load: Load, rule: Rule, weight: float, near: Near
                     if free < sums[1]:
                         ok = 0
                     worth += link_worth(free, scale, sums, rule.kind, weight)
-            # Two links of each edge are saved if the task is beside it.
+            # If the task is on the same server, two links of each edge are saved.
             near.inside[level, group] = 2.0 * edges * load.slots.size * rule.bonus * weight - worth
             near.far_ok[level, group] = ok
             near.beyond[level] += worth
@@ -117,14 +116,14 @@ def weigh_far_ends(site: Site, load: Load, rule: Rule, weight: float, near: Near
 def _near_end(
     site: Site, load: Load, level: int, name: int, own: int, rule: Rule, weight: float, near: Near
 ) -> tuple[float, int]:
-    """A rack's or a pod's own links, if the task were in it: all of its exchange but what stays inside."""
+    """Score the links of a rack or pod that holds the task; exchange inside of it does not count."""
     racks, pods = site.pod.size, near.pods[0]
     worth, ok = 0.0, 1
     sums = near.work
     for way in range(2):
         if near.total[way, 0, 0] == 0.0:
             continue
-        # What the task receives comes in by the link down.
+        # Traffic that the task receives comes in by the link down.
         at = name + (1 - way) * racks if level == 1 else 2 * racks + (1 - way) * pods + name
         for t in range(load.slots.size):
             for k in range(4):
@@ -150,8 +149,8 @@ def _find(near: Near, level: int, name: int) -> int:
 
 @borrowing
 def weigh_tiers(site: Site, load: Load, rule: Rule, weight: float, near: Near) -> None:
-    """For each rack, what the links of racks and pods count and have room for, if the task were in it."""
-    # Levels come from ranges: Numba would compile a constant as a case of its own.
+    """Fill, for each rack with the task in it, the score and the room of the links of racks and pods."""
+    # Levels come from ranges, because Numba would compile the kernels again for a constant argument.
     for level in range(1, 3):
         count = site.pod.size if level == 1 else near.pods[0]
         for name in range(count):

@@ -1,7 +1,4 @@
-"""Algorithm 1, compiled: node after node to the best place, all or none.
-
-Not for: units and checks (``allocate.py``).
-"""
+"""Algorithm 1, compiled: place node after node at the best place, or none of them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from dios.packer.kernels.scores import best_place, count_places, weigh_links, we
 
 @borrowing
 def weigh_network(site: Site, load: Load, node: int, rule: Rule, weight: float, near: Near) -> None:
-    """Add to each place's score what all links of its paths count, or take its room away (equation 8)."""
+    """Add the score of all path links to each place's score, and mark places without room (equation 8)."""
     low, high = load.span[node, 0], load.span[node, 1]
     for group in range(near.groups[0]):
         place = near.who[0, group]
@@ -45,7 +42,7 @@ def weigh_network(site: Site, load: Load, node: int, rule: Rule, weight: float, 
 def _weigh_beside(
     site: Site, load: Load, rule: Rule, weight: float, near: Near, group: int, everything: float
 ) -> None:
-    """The same for a place that holds some of those that the node exchanges with: that needs no link."""
+    """Score a place that holds nodes with which the node exchanges; that exchange needs no link."""
     place = near.who[0, group]
     rack = site.rack[place]
     score, worst = near.kept[0, group], near.kept[1, group]
@@ -72,7 +69,7 @@ def _weigh_beside(
 
 @borrowing
 def weigh(site: Site, load: Load, node: int, rule: Rule, weights: Singles, near: Near) -> None:
-    """Equation 6: the score of every place, and whether it has room."""
+    """Compute the score and the room of every place (equation 6)."""
     weigh_servers(site, load, node, rule, weights, near)
     if gather(site, load, node, near) > 0:
         weigh_network(site, load, node, rule, np.float64(weights[4]), near)
@@ -80,7 +77,7 @@ def weigh(site: Site, load: Load, node: int, rule: Rule, weights: Singles, near:
 
 @borrowing
 def settle(site: Site, load: Load, node: int, tries: int, near: Near) -> bool:
-    """Put a node that was weighed where its score is highest and all of its paths have room."""
+    """Place a scored node where its score is highest and all of its paths have room."""
     for _ in range(tries):
         place = best_place(near, load.span[node, 0], load.span[node, 1])
         if place < 0:
@@ -89,7 +86,7 @@ def settle(site: Site, load: Load, node: int, tries: int, near: Near) -> bool:
         if take_edges(site, load, node, near):
             move_node(site, load, node, TAKE, AT_ONCE)
             return True
-        # What bundles promised no single path had.
+        # No single path has the room that the bundles promised.
         load.place[node] = -1
         near.worst[place] = np.float32(-1.0)
     return False
@@ -99,7 +96,7 @@ def settle(site: Site, load: Load, node: int, tries: int, near: Near) -> bool:
 def place_job(
     site: Site, load: Load, rule: Rule, weights: Singles, tries: int, near: Near, report: Ints
 ) -> bool:
-    """Algorithm 1: place all nodes, or none and fill in ``report``, see ``explain``."""
+    """Place all nodes (Algorithm 1), or none and fill ``report`` as ``explain`` does."""
     for at in range(load.order.size):
         node = load.order[at]
         weigh(site, load, node, rule, weights, near)
@@ -116,11 +113,11 @@ def place_job(
 def explain(
     site: Site, load: Load, node: int, rule: Rule, weights: Singles, near: Near, report: Ints
 ) -> None:
-    """Why a node finds no place: (node, resource, instant, places with room, link), link -1 for servers.
+    """Report why a node has no place: (node, resource, instant, places with room, link); link -1 for servers.
 
-    The resource is the one of which, at its worst instant, the fewest places have enough. It is bandwidth (4)
-    if some place has enough of all others: then the link is one that is short if the node goes to the best of
-    those places, and the places counted are those.
+    The resource is the one that the fewest places have at its worst instant. If some place has enough of all
+    server resources, it is bandwidth (4): the link is one that is short if the node goes to the best such
+    place, and the count is that of such places.
     """
     weigh_servers(site, load, node, rule, weights, near)
     low, high = load.span[node, 0], load.span[node, 1]

@@ -1,7 +1,4 @@
-"""Taking and giving back what a job holds, link by link, compiled: all in whole units, so nothing drifts.
-
-Not for: scores (``score_kernels.py``, ``path_kernels.py``).
-"""
+"""Reserving and releasing a job's amounts, link by link, in whole units, so that nothing drifts."""
 
 from __future__ import annotations
 
@@ -15,18 +12,18 @@ from dios.packer.kernels.records import BAND, DOWN, UP, Load, Near, Site
 
 Whole: TypeAlias = int | np.int64
 
-# Numba compiles a plain constant that is handed on as a case of its own, but not one with a type.
+# Numba compiles a kernel again for a plain constant as an argument, but not for one with a type.
 TAKE: Final = np.int64(1)
 GIVE: Final = np.int64(-1)
 AT_ONCE: Final = np.int64(0)
 FIRST_PLANE: Final = np.int64(0)
 WHOLE: Final = 2**62
-"""More room than any link has."""
+"""More free bandwidth than any link has."""
 
 
 @borrowing
 def route(site: Site, source: int, target: int, plane: Whole, links: Ints) -> int:
-    """Fill in the links between switches of the path in a plane; how many: 0 in a rack, 2 in a pod, 4."""
+    """Fill in the path's switch links in a plane; return their number: 0 in a rack, 2 in a pod, or 4."""
     one, other = site.rack[source], site.rack[target]
     if one == other:
         return 0
@@ -45,9 +42,10 @@ def route(site: Site, source: int, target: int, plane: Whole, links: Ints) -> in
 
 @borrowing
 def best_plane(site: Site, load: Load, edge: int, near: Near) -> int:
-    """The plane whose tightest link has the most room left, or -1; notes the tightest link of the best.
+    """Return the plane whose tightest link has the most room left, or -1 if none has room.
 
-    ``near.short`` is then (link, instant): places up, places down, then the links between switches.
+    ``near.short`` becomes (tightest link of that plane, instant); links are numbered as places up, places
+    down, then the links between switches.
     """
     source, target = load.place[load.ends[edge, 0]], load.place[load.ends[edge, 1]]
     if source == target:
@@ -83,7 +81,7 @@ def best_plane(site: Site, load: Load, edge: int, near: Near) -> int:
 
 @borrowing
 def move_edge(site: Site, load: Load, edge: int, sign: Whole, begin: Whole, near: Near) -> None:
-    """Take (``sign`` 1) or give back (-1) an edge's bandwidth on its whole path, from an instant on."""
+    """Reserve (``sign`` 1) or release (-1) an edge's bandwidth on its path, from instant ``begin`` on."""
     source, target = load.place[load.ends[edge, 0]], load.place[load.ends[edge, 1]]
     if source == target:
         return
@@ -108,7 +106,7 @@ def move_edge(site: Site, load: Load, edge: int, sign: Whole, begin: Whole, near
 
 @borrowing
 def move_node(site: Site, load: Load, node: int, sign: Whole, begin: Whole) -> None:
-    """Take or give back what a node needs where it is, from an instant on."""
+    """Reserve or release a node's demand at its place, from instant ``begin`` on."""
     place = load.place[node]
     for t in range(begin, load.slots.size):
         slot = load.slots[t]
@@ -121,7 +119,7 @@ def move_node(site: Site, load: Load, node: int, sign: Whole, begin: Whole) -> N
 
 @borrowing
 def take_edges(site: Site, load: Load, node: int, near: Near) -> bool:
-    """Take the paths from and to a node that has a place; if one has no room, none is taken."""
+    """Reserve the paths from and to a placed node; reserve nothing and return False if one has no room."""
     first, last = load.first[node], load.first[node + 1]
     for which in range(first, last):
         edge = load.at[which]
@@ -138,7 +136,7 @@ def take_edges(site: Site, load: Load, node: int, near: Near) -> bool:
 
 @borrowing
 def give_edges(site: Site, load: Load, first: int, last: int, near: Near) -> None:
-    """Give back those of ``load.at[first:last]`` that are taken."""
+    """Release the reserved edges of ``load.at[first:last]``."""
     for which in range(first, last):
         edge = load.at[which]
         if load.plane[edge] >= 0:
@@ -148,7 +146,7 @@ def give_edges(site: Site, load: Load, first: int, last: int, near: Near) -> Non
 
 @borrowing
 def give_back(site: Site, load: Load, begin: Whole, near: Near) -> None:
-    """Give back all that a job holds, from its instant ``begin`` on."""
+    """Release all reservations of a job, from its instant ``begin`` on."""
     for edge in range(load.plane.size):
         if load.plane[edge] >= 0:
             move_edge(site, load, edge, GIVE, begin, near)

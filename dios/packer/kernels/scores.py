@@ -1,8 +1,6 @@
-"""What each server is worth for a task: its own resources and its own link, compiled.
+"""The score of each server for a task, by the server's own resources and its own link.
 
-Not for: links between switches (``path_kernels.py``), or the decision (``place_kernels.py``).
-
-Loops run over servers, whose numbers lie side by side: a processor then does eight at a time.
+Loops run over servers, whose amounts are adjacent in memory, so that a processor handles eight at a time.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from dios.compiled import borrowing
 from dios.packer.kernels.records import ALIGN, BEST, CUBIC, DOWN, FIRST, UP, Load, Near, Rule, Singles, Site
 
 BLOCK: Final = 1024
-"""So many servers at a time stay in a processor's first cache."""
+"""The number of servers at a time whose amounts fit in a processor's first-level cache."""
 NOTHING_YET: Final = np.float32(2.0**26)
-"""More than is left of anything."""
+"""More than the rest of any resource."""
 
 
 @borrowing
 def weigh_servers(site: Site, load: Load, node: int, rule: Rule, weights: Singles, near: Near) -> None:
-    """Score and room of every place that may hold a node, by its resources (equations 6 and 7)."""
+    """Compute score and room of every place that may hold a node, by its resources (equations 6 and 7)."""
     low, high = load.span[node, 0], load.span[node, 1]
     for begin in range(low, high, BLOCK):
         end = min(high, begin + BLOCK)
@@ -50,7 +48,7 @@ def weigh_servers(site: Site, load: Load, node: int, rule: Rule, weights: Single
 
 @borrowing
 def _look_ahead(site: Site, load: Load, node: int, rule: Rule, begin: int, end: int, near: Near) -> None:
-    """Count a place's own link by all that the node will exchange, and less where that has no room."""
+    """Score a place's own link for all traffic of a node; lower the score if the link has no room for it."""
     score, tight, sums = near.score[begin:end], near.tight[begin:end], near.sums[begin:end]
     tight[:] = NOTHING_YET
     for way in range(2):
@@ -68,13 +66,13 @@ def _look_ahead(site: Site, load: Load, node: int, rule: Rule, begin: int, end: 
         score[n] *= np.float32(1.0) if tight[n] >= np.float32(0.0) else left
 
 
-# Sums over instants are in units: single precision goes far beyond (2**24)**4. What makes parts of a capacity
-# of them is the same at each instant, and comes last.
+# Sums over instants are in units: single precision reaches far beyond (2**24)**4. The conversion to fractions
+# of a capacity is the same at each instant and comes last.
 
 
 @borrowing
 def _sum_cubes(site: Site, load: Load, node: int, r: int, begin: int, end: int, near: Near) -> None:
-    """Equation 7 for one resource over all instants, in units and without its weight."""
+    """Sum equation 7 for one resource over all instants, in units and without its weight."""
     worst, sums = near.worst[begin:end], near.sums[begin:end]
     last = load.slots.size - 1
     for t in range(0, last, 2):
@@ -86,7 +84,7 @@ def _sum_cubes(site: Site, load: Load, node: int, r: int, begin: int, end: int, 
 
 @borrowing
 def _add_cubes(row: Singles, need: np.float32, sums: Singles, worst: Singles) -> None:
-    """(Q - d)^3 Q at one instant."""
+    """Add (Q - d)^3 Q at one instant."""
     for n in range(row.size):
         left = row[n] - need
         worst[n] = min(worst[n], left)
@@ -97,7 +95,7 @@ def _add_cubes(row: Singles, need: np.float32, sums: Singles, worst: Singles) ->
 def _add_two_cubes(
     row: Singles, need: np.float32, other: Singles, need_other: np.float32, sums: Singles, worst: Singles
 ) -> None:
-    """The same at two: sums are read and written half as often, which is what takes the time."""
+    """Add two instants at once: reading and writing the sums, half as often, takes most of the time."""
     for n in range(row.size):
         left, left_other = row[n] - need, other[n] - need_other
         worst[n] = min(worst[n], left, left_other)
@@ -106,7 +104,7 @@ def _add_two_cubes(
 
 @borrowing
 def _add_scaled(sums: Singles, scale: Singles, weight: np.float32, score: Singles) -> None:
-    """Add sums of fourth powers of units, as parts of a capacity."""
+    """Add sums of fourth powers of units to the score, as fractions of a capacity."""
     for n in range(score.size):
         square = scale[n] * scale[n]
         score[n] += weight * (sums[n] * square * square)
@@ -114,7 +112,7 @@ def _add_scaled(sums: Singles, scale: Singles, weight: np.float32, score: Single
 
 @borrowing
 def _add_product(row: Singles, need: np.float32, kind: int, sums: Singles, worst: Singles) -> None:
-    """The alignment at one instant in units, d Q; or for best fit, what is left then."""
+    """Add the alignment d Q at one instant, in units, or for best fit the rest."""
     if kind == ALIGN:
         for n in range(row.size):
             worst[n] = min(worst[n], row[n] - need)
@@ -131,7 +129,7 @@ def _add_product(row: Singles, need: np.float32, kind: int, sums: Singles, worst
 
 @borrowing
 def _add_products(sums: Singles, scale: Singles, cells: int, kind: int, score: Singles) -> None:
-    """Add what ``_add_product`` summed over so many instants, as parts of a capacity."""
+    """Add the sums of ``_add_product`` over ``cells`` instants to the score, as fractions of a capacity."""
     if kind == ALIGN:
         for n in range(score.size):
             score[n] += sums[n] * scale[n] * scale[n]
@@ -142,7 +140,7 @@ def _add_products(sums: Singles, scale: Singles, cells: int, kind: int, score: S
 
 @borrowing
 def weigh_links(site: Site, load: Load, node: int, rule: Rule, weight: float, near: Near) -> None:
-    """Add each place's own link, as if all that the node exchanges had to pass it (equation 8)."""
+    """Score each place's own link as if the node's whole exchange used it (equation 8)."""
     low, high = load.span[node, 0], load.span[node, 1]
     for way in range(2):
         if near.total[way, 0, 0] == 0.0:
@@ -158,7 +156,7 @@ def weigh_links(site: Site, load: Load, node: int, rule: Rule, weight: float, ne
                     many, one = np.float32(each[0]), np.float32(each[1])
                     _add_flows(row, many, one, np.float32(each[2]), np.float32(each[3]), sums, worst)
                 elif each[1] > 0.0:
-                    # Distance, not alignment, is what other rules reckon of the network.
+                    # Other rules score the network by distance and not by alignment.
                     _add_product(row, np.float32(each[1]), FIRST, sums, worst)
             if rule.kind == CUBIC:
                 _add_scaled(sums, site.scale[which, begin:end], np.float32(weight), near.score[begin:end])
@@ -174,7 +172,7 @@ def _add_flows(
     sums: Singles,
     worst: Singles,
 ) -> None:
-    """The sum of (Q - d)^3 Q over edges, in units, by the sums of d, d^2 and d^3 over them."""
+    """Add (Q - d)^3 Q summed over edges, in units, from the sums of d, d^2 and d^3."""
     thrice_one, thrice_two = np.float32(3.0) * one, np.float32(3.0) * two
     for n in range(row.size):
         free = row[n]
@@ -184,7 +182,7 @@ def _add_flows(
 
 @borrowing
 def best_place(near: Near, low: int, high: int) -> int:
-    """Who has the highest score of those with room, the first of equals; -1: nobody."""
+    """Return the place with room that has the highest score, the first of equal ones, or -1."""
     best = -1
     for n in range(low, high):
         if near.worst[n] >= 0.0 and (best < 0 or near.score[n] > near.score[best]):
@@ -194,7 +192,7 @@ def best_place(near: Near, low: int, high: int) -> int:
 
 @borrowing
 def count_places(site: Site, load: Load, node: int, near: Near) -> None:
-    """How many places have room for a node, for each instant and resource by itself."""
+    """Count the places with room for a node, for each instant and resource separately."""
     for t in range(load.slots.size):
         for r in range(4):
             need = load.demand[node, t, r]
