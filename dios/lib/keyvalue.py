@@ -35,8 +35,8 @@ from dios.limits import (
     INDEX_COPIES_MAX,
     INDEX_SHARDS_MAX,
     KEY_BYTES_MAX,
-    RETRY_SECONDS_MAX,
-    VALUE_LOOKS_MAX,
+    RETRY_S_MAX,
+    VALUE_LOOKUPS_MAX,
 )
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, ObjectType, Semantics
@@ -100,7 +100,7 @@ class KeyValueStore:
         """
         shard = self._shard(key)
         former: bytes | None = None
-        for _ in range(VALUE_LOOKS_MAX):
+        for _ in range(VALUE_LOOKUPS_MAX):
             entry = shard.get(key)
             if entry is None or entry.name is None:
                 return None
@@ -294,7 +294,7 @@ class _IndexObject:
 
 
 def _update(reference: Reference, change: Callable[[bytes], bytes | None]) -> None:
-    pauses = Pauses(RETRY_SECONDS_MAX)
+    pauses = Pauses(RETRY_S_MAX)
     while True:
         try:
             _update_once(reference, change)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from dios.errors import DiosError, InvalidError
-from dios.limits import NODE_NAME_BYTES_MAX, QUESTION_BYTES_MAX
+from dios.limits import NODE_NAME_BYTES_MAX, SCHEDULER_QUESTION_BYTES_MAX
 from dios.wire.messages import Work
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def reserve(node: Node, text: str, origin: str = _ORIGIN) -> Reservation:
 
 def _packed(text: str) -> str:
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    most = QUESTION_BYTES_MAX - 64
+    most = SCHEDULER_QUESTION_BYTES_MAX - 64
     if len(packed) > most:
         raise InvalidError(
             f"the description takes {len(packed)} bytes, compressed, and at most {most} travel: write "

@@ -164,7 +164,7 @@ async def measure_load(clock: Clock, feed: Callable[[Event], None]) -> None:
     """Tell the core now and then how much memory is free; until cancelled."""
     while True:
         feed(LoadMeasured(clock.now(), machine.free_memory_bytes()))
-        await trio.sleep(limits.LOAD_MEASURE_MS / 1000)
+        await trio.sleep(limits.LOAD_PERIOD_MS / 1000)
 
 
 async def keep_seeds(settings: Settings, links: Links) -> None:

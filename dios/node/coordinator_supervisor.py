@@ -56,7 +56,7 @@ async def keep_coordinator(settings: Settings) -> None:
         *(settings.scheduling.value, settings.cost_model),
         *(settings.fairness.value, str(settings.fairness_memory)),
     )
-    pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+    pause_s = limits.COORDINATOR_RESTART_MS_MIN / 1000
     while True:
         began = trio.current_time()
         try:
@@ -75,11 +75,11 @@ async def keep_coordinator(settings: Settings) -> None:
                 why = status.detail.strip().rpartition("\n")[2] or f"status {status.exit_status}"
         except (DiosError, OSError) as error:
             why = str(error)
-        if trio.current_time() - began > limits.COORDINATOR_STEADY_MS / 1000:
-            pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+        if trio.current_time() - began > limits.COORDINATOR_STABLE_MS / 1000:
+            pause_s = limits.COORDINATOR_RESTART_MS_MIN / 1000
         _log.warning("the coordinator ended and is started again", extra={"why": why, "in_s": pause_s})
         await trio.sleep(pause_s)
-        pause_s = min(pause_s * 2, limits.COORDINATOR_PAUSE_MS_MAX / 1000)
+        pause_s = min(pause_s * 2, limits.COORDINATOR_RESTART_MS_MAX / 1000)
 
 
 async def _kept(node: AsyncNode, settings: Settings, label: str) -> AsyncReference | None:

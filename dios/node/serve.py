@@ -220,7 +220,7 @@ def _calm_collector() -> None:
     """What was loaded to begin with is never garbage, and tables of a node are no short-lived objects."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(limits.COLLECTOR_OBJECTS)
+    gc.set_threshold(limits.GC_THRESHOLD_OBJECTS)
 
 
 def _raise_descriptor_limit() -> None:

@@ -207,7 +207,7 @@ def _is_full(path: Path) -> bool:
         space = os.statvfs(path)
     except OSError:
         return False
-    return space.f_bavail * space.f_frsize < limits.STORE_ROOM_BYTES_MIN
+    return space.f_bavail * space.f_frsize < limits.STORE_FREE_BYTES_MIN
 
 
 def _back_lock_file(folder: Path) -> None:

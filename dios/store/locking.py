@@ -15,8 +15,8 @@ _LOOK_SECONDS = 0.01
 
 
 def take(fd: int) -> bool:
-    """Lock an open file for this process alone; False when another one keeps it for LOCK_PATIENCE_MS."""
-    deadline = time.monotonic() + limits.LOCK_PATIENCE_MS / 1000
+    """Lock an open file for this process alone; False when another one keeps it for LOCK_TIMEOUT_MS."""
+    deadline = time.monotonic() + limits.LOCK_TIMEOUT_MS / 1000
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -93,7 +93,7 @@ class ReadQueue(Call, frozen=True, tag=43):
 
     host: Text = ""
     since: U64 = 0
-    wait_ms: Annotated[int, Meta(ge=0, le=limits.BOARD_WAIT_MS_MAX)] = 0
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.QUEUE_WAIT_MS_MAX)] = 0
     attend: bool = False
     own: bool = False
 
@@ -121,7 +121,7 @@ class AskScheduler(Call, frozen=True, tag=45):
     it.
     """
 
-    question: Annotated[bytes, Meta(max_length=limits.QUESTION_BYTES_MAX)]
+    question: Annotated[bytes, Meta(max_length=limits.SCHEDULER_QUESTION_BYTES_MAX)]
 
 
 class Advise(Call, frozen=True, tag=46):

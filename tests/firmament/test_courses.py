@@ -50,14 +50,14 @@ def test_an_instant_has_the_most_of_all_spans_that_touch_it(seed: int) -> None:
     length_ms = at + rng.choice([0, 0, 10, 5_000])
     instant_s, found = recording.values(length_ms)
     seconds = -(-length_ms // 1000)
-    assert instant_s == 1 or seconds > limits.COURSE_INSTANTS_MAX * instant_s // 2, seed
+    assert instant_s == 1 or seconds > limits.USAGE_PROFILE_INSTANTS_MAX * instant_s // 2, seed
     assert set(found) == {int(channel) for channel in model}, seed
     for channel, by_second in model.items():
         expected = [0] * -(-seconds // instant_s)
         for second, value in by_second.items():
             expected[second // instant_s] = max(expected[second // instant_s], value)
         assert list(found[int(channel)]) == expected, seed
-        assert len(expected) <= limits.COURSE_INSTANTS_MAX, seed
+        assert len(expected) <= limits.USAGE_PROFILE_INSTANTS_MAX, seed
 
 
 def test_what_was_seen_after_the_end_stands_at_the_end() -> None:
@@ -87,11 +87,14 @@ def test_the_highest_of_courses_is_that_of_each_second(seed: int) -> None:
 def test_of_each_task_the_last_runs_count() -> None:
     """When there are more runs than are kept, the one that began first is forgotten, whichever came last."""
     base = KnowledgeBase("n1", 1)
-    count = limits.COURSE_RUNS_MAX + 1
+    count = limits.USAGE_PROFILE_RUNS_MAX + 1
     for run in [*range(1, count), 0]:
         base.add_course(course(run=run, began_s=run, cpu_milli=[1000 + (100 if run == 0 else 0)]))
     (member,) = base.courses.members("uid:1", "words")
-    assert (member.runs, member.highest.values) == (limits.COURSE_RUNS_MAX, {Channel.CPU_MILLI: [1000]})
+    assert (member.runs, member.highest.values) == (
+        limits.USAGE_PROFILE_RUNS_MAX,
+        {Channel.CPU_MILLI: [1000]},
+    )
 
 
 def test_a_task_begins_so_long_after_its_job() -> None:
@@ -138,8 +141,8 @@ def test_courses_are_of_their_principal() -> None:
 
 def test_courses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the bound in members, or in bytes, what was touched longest ago is forgotten."""
-    monkeypatch.setattr(limits, "COURSE_MEMBERS_MAX", 3)
-    monkeypatch.setattr(limits, "COURSES_BYTES_MAX", 1_000)
+    monkeypatch.setattr(limits, "USAGE_PROFILE_MEMBERS_MAX", 3)
+    monkeypatch.setattr(limits, "USAGE_PROFILES_BYTES_MAX", 1_000)
     base = KnowledgeBase("n1", 1)
     for name in ("a", "b", "c", "a", "d"):
         base.add_course(course(name, cpu_milli=[1]))
@@ -186,11 +189,11 @@ def test_what_is_recorded_can_be_meant(seed: int) -> None:
 def test_the_largest_course_fits_a_report() -> None:
     """A course with all that it may have goes inline between nodes, beside who it is from."""
     text = "x" * limits.PROFILE_TEXT_BYTES_MAX
-    most = (2**63 - 1,) * limits.COURSE_INSTANTS_MAX
+    most = (2**63 - 1,) * limits.USAGE_PROFILE_INSTANTS_MAX
     base = KnowledgeBase(text, 2**63 - 1)
     largest = Course(
-        text, text, text, text, *(2**63 - 1,) * 3, limits.COURSE_INSTANTS_MAX * 1000, 1,
-        {2**63 - 1 - number: most for number in range(limits.COURSE_CHANNELS_MAX)},
+        text, text, text, text, *(2**63 - 1,) * 3, limits.USAGE_PROFILE_INSTANTS_MAX * 1000, 1,
+        {2**63 - 1 - number: most for number in range(limits.USAGE_PROFILE_CHANNELS_MAX)},
     )  # fmt: skip
     base.add_course(largest)
     assert len(base.batch().to_bytes()) < limits.INLINE_BYTES_MAX - 1024

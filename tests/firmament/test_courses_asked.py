@@ -10,8 +10,8 @@ from sched_courses import course
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError
 from dios.firmament.coordinator.assignment import SetUp
-from dios.firmament.coordinator.scheduler_service import Office
-from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.coordinator.scheduler_service import SchedulerService
+from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.usage_queries import learned, steps_of
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked
@@ -43,7 +43,7 @@ def base() -> KnowledgeBase:
 
 def test_a_desk_answers_with_steps(base: KnowledgeBase) -> None:
     """The desk of a scheduler that has this knowledge tells runs, starts, and values where they change."""
-    office = Office(Orders(SetUp.CENTRALISED, "spread"), "n1", base, 0.0)
+    office = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n1", base, 0.0)
     told = json.loads(office.answer(asked({"ask": "learn", "job": "words"})))
     assert told == {
         "ok": True,
@@ -111,7 +111,7 @@ def test_a_large_job_is_told_in_parts(base: KnowledgeBase) -> None:
     """However much is known, each answer travels, and all of them together are everything, once."""
     count = 40
     for number in range(count):
-        values = [10**9 + (number * at) % 1_000 * 10**6 for at in range(limits.COURSE_INSTANTS_MAX)]
+        values = [10**9 + (number * at) % 1_000 * 10**6 for at in range(limits.USAGE_PROFILE_INSTANTS_MAX)]
         base.add_course(course(f"task.{number:02}", job="large", cpu_milli=values, memory=values))
     begin: object = 0
     names: list[str] = []

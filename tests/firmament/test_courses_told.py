@@ -7,15 +7,15 @@ from sched_courses import course, some_course
 from sched_samples import chances, sample
 
 from dios import limits
-from dios.firmament.coordinator.observer import Observer, Report
+from dios.firmament.coordinator.observer import MeasurementReport, Observer
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 
-def told(observer: Observer, count: int) -> list[Report]:
+def told(observer: Observer, count: int) -> list[MeasurementReport]:
     """What is in so many reports in turn."""
     found = [observer.report("n1") for _ in range(count)]
     assert all(len(data) <= limits.INLINE_BYTES_MAX for data in found if data)
-    return [msgspec.msgpack.decode(data, type=Report) for data in found if data]
+    return [msgspec.msgpack.decode(data, type=MeasurementReport) for data in found if data]
 
 
 def filled(count: int) -> KnowledgeBase:
@@ -64,10 +64,10 @@ def test_courses_of_others_are_theirs_to_tell() -> None:
 def test_what_was_forgotten_is_not_taken_in_again() -> None:
     """A course older than those that are kept is no news when it comes again, nor is one of these."""
     base = KnowledgeBase("n1", 1)
-    for run in range(limits.COURSE_RUNS_MAX + 1):
+    for run in range(limits.USAGE_PROFILE_RUNS_MAX + 1):
         base.add_course(course(run=run, task=run, began_s=run, cpu_milli=[1]))
     above, all_of = KnowledgeBase("n2", 1), base.batch().to_bytes()
-    assert above.merge(all_of).new == limits.COURSE_RUNS_MAX + 1
+    assert above.merge(all_of).new == limits.USAGE_PROFILE_RUNS_MAX + 1
     before = above.position
     assert above.merge(all_of).new == 0
     assert above.position == before

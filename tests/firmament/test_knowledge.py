@@ -70,7 +70,7 @@ def test_a_sample_that_cannot_be_meant_is_refused(field: str, bad: Sample) -> No
 def test_a_sample_as_large_as_it_may_be_is_taken() -> None:
     """As many co-runners, values and letters as the bounds allow."""
     base = KnowledgeBase("n", 1)
-    beside = tuple(f"b{number}" for number in range(limits.PROFILE_BESIDE_MAX))
+    beside = tuple(f"b{number}" for number in range(limits.PROFILE_NEIGHBOURS_MAX))
     text = "x" * limits.PROFILE_TEXT_BYTES_MAX
     base.add(Sample(text, text, text, 0, dict.fromkeys(range(2 * len(Metric)), 2**63 - 1), beside))
     assert len(base.pairs) == len(beside)

@@ -73,7 +73,7 @@ def test_batches_are_as_large_as_they_may_be(bytes_max: int) -> None:
 def test_the_largest_entry_fits_a_small_message() -> None:
     """A sample with all that it may have still goes inline between nodes."""
     beside = tuple(
-        f"{number:0{limits.PROFILE_TEXT_BYTES_MAX}}" for number in range(limits.PROFILE_BESIDE_MAX)
+        f"{number:0{limits.PROFILE_TEXT_BYTES_MAX}}" for number in range(limits.PROFILE_NEIGHBOURS_MAX)
     )
     text = "x" * limits.PROFILE_TEXT_BYTES_MAX
     values = dict.fromkeys(range(2 * len(Metric)), 2**63 - 1)

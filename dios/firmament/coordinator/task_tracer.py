@@ -27,7 +27,7 @@ from dios.errors import DiosError, InvalidError
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading
-from dios.wire.messages import QueueRows, Meter, Occupant
+from dios.wire.messages import Meter, Occupant, QueueRows
 from dios.wire.types import TaskState, Traffic
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class _Meters:
             kept[meter.traffic] = meter.moved
 
 
-class _Task:
+class _TracedTask:
     """One task, and how it was at the last look."""
 
     def __init__(self, began_ns: int) -> None:
@@ -127,7 +127,7 @@ class _Task:
         return mine, theirs
 
 
-class Tracer:
+class TaskTracer:
     """Makes courses of the tasks of admitted jobs on one node, for its coordinator's knowledge."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
@@ -136,7 +136,7 @@ class Tracer:
         self._cpus = 1
         self._crowded: set[str] = set()
         """Principals of which more than one task runs here, or ran at the last board."""
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, _TracedTask] = {}
         self._done: set[int] = set()
         self._problem = ""
         self.fresh = False
@@ -199,8 +199,8 @@ class Tracer:
             if row.state is TaskState.ENDED:
                 continue
             task = self._tasks.get(row.id)
-            if task is None and len(self._tasks) < limits.COURSES_FOLLOWED_MAX:
-                task = self._tasks[row.id] = _Task(now_ns)
+            if task is None and len(self._tasks) < limits.TRACED_TASKS_MAX:
+                task = self._tasks[row.id] = _TracedTask(now_ns)
                 self._news.set()
             if task is not None and not task.runs and row.state is not TaskState.STARTING:
                 task.runs, task.began_ns = True, now_ns - row.age_ms * _MS
@@ -223,7 +223,7 @@ class Tracer:
                 # An earlier coordinator of this node may have seen it end.
                 if not self._is_known(row):
                     # Of one that nobody saw run, the board alone tells: it has ended just now.
-                    task = self._tasks.pop(number, None) or _Task(now_ns - row.age_ms * _MS)
+                    task = self._tasks.pop(number, None) or _TracedTask(now_ns - row.age_ms * _MS)
                     began_ns = max(0, wall_ns - (now_ns - task.began_ns))
                     found.append(self._end(row, task, moved, began_ns))
             elif (running := self._tasks.get(number)) is not None:
@@ -237,7 +237,7 @@ class Tracer:
     def _is_known(self, row: Occupant) -> bool:
         return self._knowledge.courses.knows(row.principal, job_of(row), row.work.member, row.id)
 
-    def _sample(self, task: _Task, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
+    def _sample(self, task: _TracedTask, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
         reading = task.probe.look(now_ns, (row.pid,))
         if not reading.processes:
             return
@@ -256,7 +256,7 @@ class Tracer:
             written = max(0, reading.written - (before.written if before else 0))
         self._record(task, row, moved, written, (begin, task.looked_ms, span), values)
 
-    def _end(self, row: Occupant, task: _Task, moved: _Meters | None, began_ns: int) -> Course:
+    def _end(self, row: Occupant, task: _TracedTask, moved: _Meters | None, began_ns: int) -> Course:
         if not task.followed:
             # Nobody looked: what its principal moved meanwhile is not known.
             task.alone = None
@@ -287,7 +287,7 @@ class Tracer:
 
     def _record(
         self,
-        task: _Task,
+        task: _TracedTask,
         row: Occupant,
         moved: _Meters | None,
         written: int,

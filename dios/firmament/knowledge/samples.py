@@ -260,8 +260,8 @@ def check_sample(sample: Sample) -> None:
         _check_text(name, getattr(sample, name))
     if not 0 <= sample.at_ns <= VALUE_MAX:
         raise BadKnowledgeError(f"at_ns is {sample.at_ns}; it must be 0 or more")
-    if len(sample.beside) > limits.PROFILE_BESIDE_MAX:
-        raise BadKnowledgeError(f"{len(sample.beside)} classes beside it, over {limits.PROFILE_BESIDE_MAX}")
+    if len(sample.beside) > limits.PROFILE_NEIGHBOURS_MAX:
+        raise BadKnowledgeError(f"{len(sample.beside)} classes beside it, over {limits.PROFILE_NEIGHBOURS_MAX}")
     for each in sample.beside:
         _check_text("beside", each)
     if len(sample.values) > 2 * len(Metric):

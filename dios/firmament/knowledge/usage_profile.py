@@ -4,7 +4,7 @@ For: the coordinator, which makes one of each task of an admitted job that ends,
 which keeps and forwards them. Not for: looking at tasks (``coordinator.tracing``), or jobs made of courses
 (``dios.packer.job.learned``).
 
-A course has at most ``COURSE_INSTANTS_MAX`` instants. They are of one second each, of two where that is not
+A course has at most ``USAGE_PROFILE_INSTANTS_MAX`` instants. They are of one second each, of two where that is not
 enough, of four, and so on; what stands in an instant is the highest of what was seen in any part of it.
 """
 
@@ -84,13 +84,13 @@ def fault_of(course: Course) -> str:
         if not 0 <= number <= VALUE_MAX:
             return f"{name} is {number}; it must be 0 or more, and fit 63 bits"
     seconds = course.instant_s
-    if not 1 <= seconds <= limits.COURSE_INSTANT_S_MAX or seconds & (seconds - 1):
-        return f"instant_s is {seconds}; it must be a power of two up to {limits.COURSE_INSTANT_S_MAX}"
-    if len(course.values) > limits.COURSE_CHANNELS_MAX:
-        return f"a course of {len(course.values)} channels, over {limits.COURSE_CHANNELS_MAX}"
+    if not 1 <= seconds <= limits.USAGE_PROFILE_INSTANT_S_MAX or seconds & (seconds - 1):
+        return f"instant_s is {seconds}; it must be a power of two up to {limits.USAGE_PROFILE_INSTANT_S_MAX}"
+    if len(course.values) > limits.USAGE_PROFILE_CHANNELS_MAX:
+        return f"a course of {len(course.values)} channels, over {limits.USAGE_PROFILE_CHANNELS_MAX}"
     instants = instants_of(course.length_ms, seconds)
-    if instants > limits.COURSE_INSTANTS_MAX:
-        return f"a course of {instants} instants, over {limits.COURSE_INSTANTS_MAX}"
+    if instants > limits.USAGE_PROFILE_INSTANTS_MAX:
+        return f"a course of {instants} instants, over {limits.USAGE_PROFILE_INSTANTS_MAX}"
     for channel, values in course.values.items():
         name = Channel(channel).name if channel in CHANNELS else str(channel)
         if len(values) != instants:
@@ -150,7 +150,7 @@ class Recording:
         Each instant that the span touches has at least these values afterwards. What was never heard of is
         no part of the course.
         """
-        while end_ms > limits.COURSE_INSTANTS_MAX * self._instant_s * _MS:
+        while end_ms > limits.USAGE_PROFILE_INSTANTS_MAX * self._instant_s * _MS:
             self._instant_s *= 2
             self._values = {channel: coarsened(kept, 2) for channel, kept in self._values.items()}
         length = self._instant_s * _MS

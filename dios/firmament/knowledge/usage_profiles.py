@@ -3,7 +3,7 @@
 For: ``knowledge``, and through it `dios pack learn`. Not for: what a course is (``course``), or the job that
 is made of it (``dios.packer.job.learned``).
 
-Of each task of a job the last ``COURSE_RUNS_MAX`` courses are kept. All of them are bounded in number and
+Of each task of a job the last ``USAGE_PROFILE_RUNS_MAX`` courses are kept. All of them are bounded in number and
 in bytes; what was touched longest ago falls out first, all courses of one task at once.
 """
 
@@ -69,16 +69,16 @@ class Courses:
         while at and _order(entries[at - 1]) > _order(entry):
             at -= 1
         if (at and entries[at - 1].identity == entry.identity) or (
-            not at and len(entries) >= limits.COURSE_RUNS_MAX
+            not at and len(entries) >= limits.USAGE_PROFILE_RUNS_MAX
         ):
             return False
         entries.insert(at, entry)
         self.kept[key] = entries
         self.kept.move_to_end(key)
         self.bytes += encoded_bytes(entry)
-        if len(entries) > limits.COURSE_RUNS_MAX:
+        if len(entries) > limits.USAGE_PROFILE_RUNS_MAX:
             self.bytes -= encoded_bytes(entries.pop(0))
-        while len(self.kept) > limits.COURSE_MEMBERS_MAX or self.bytes > limits.COURSES_BYTES_MAX:
+        while len(self.kept) > limits.USAGE_PROFILE_MEMBERS_MAX or self.bytes > limits.USAGE_PROFILES_BYTES_MAX:
             _, gone = self.kept.popitem(last=False)
             self.bytes -= sum(map(encoded_bytes, gone))
         return True

@@ -16,7 +16,7 @@ from dios.firmament.cluster.state import ClusterState
 from dios.firmament.network.flow_network import RoundNetwork
 from dios.firmament.network.vertices import VertexKind, Vertices
 from dios.firmament.solvers import FlowProblem
-from dios.limits import SCHED_PICTURE_ARCS_MAX
+from dios.limits import SCHED_EXPORT_ARCS_MAX
 
 
 class TooLargeError(InvalidError):
@@ -74,12 +74,12 @@ class NamedProblem:
         """A picture for Graphviz; arcs say cost and capacity, and with ``flow`` (E,) the used ones are bold.
 
         Raises:
-            TooLargeError: more than ``SCHED_PICTURE_ARCS_MAX`` arcs.
+            TooLargeError: more than ``SCHED_EXPORT_ARCS_MAX`` arcs.
         """
         problem = self.problem
-        if problem.arcs > SCHED_PICTURE_ARCS_MAX:
+        if problem.arcs > SCHED_EXPORT_ARCS_MAX:
             raise TooLargeError(
-                f"{problem.arcs} arcs do not fit a picture of {SCHED_PICTURE_ARCS_MAX}: export DIMACS"
+                f"{problem.arcs} arcs do not fit a picture of {SCHED_EXPORT_ARCS_MAX}: export DIMACS"
             )
         touched = np.unique(np.concatenate([problem.tail, problem.head]))
         lines = ["digraph network {", "  rankdir=LR;"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from dios.limits import SCHED_ABANDONED_MAX
+from dios.limits import SCHED_ABANDONED_THREADS_MAX
 
 _T = TypeVar("_T")
 
@@ -84,7 +84,7 @@ class _Worker:
 class ModelGuard:
     """Calls one after the other, each within ``limit_s`` seconds.
 
-    A call that is late is abandoned with its thread. At most ``SCHED_ABANDONED_MAX`` such threads may hang
+    A call that is late is abandoned with its thread. At most ``SCHED_ABANDONED_THREADS_MAX`` such threads may hang
     at once; then every call is refused until one of them ends or another model is set.
     """
 
@@ -96,7 +96,7 @@ class ModelGuard:
     def call(self, question: Callable[[], _T]) -> _T:
         """The answer; :class:`ModelError` when it raises or is late."""
         self._abandoned = [each for each in self._abandoned if each.running]
-        if len(self._abandoned) >= SCHED_ABANDONED_MAX:
+        if len(self._abandoned) >= SCHED_ABANDONED_THREADS_MAX:
             raise ModelError(
                 f"{len(self._abandoned)} earlier calls still hang; it is asked again when one of them ends"
             )

@@ -1,8 +1,7 @@
-"""What principals move through this node, and the rates that whoever schedules told it (EDRF).
+"""The meters of principals, and the rates that the scheduler set for them (EDRF).
 
-Not for: deciding rates (``dios.firmament``), or tokens (``dios.host.bandwidth.token_bucket``). Threads that
-move bytes come
-here for every piece, and nobody waits who has no rate.
+``dios.firmament`` decides rates. Threads that move bytes call this module for every piece. Accounts without a
+rate never wait.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _NO_TASK: Final = TaskId(0)
 
 
 class Charge:
-    """Some bytes of a principal's that want to move, and do piece by piece; for any thread.
+    """Bytes of a principal that are to be moved piece by piece; for any thread.
 
-    They are on the account of ``task`` while it has one of its own.
+    They are charged to the account of ``task`` while it has one of its own.
     """
 
     __slots__ = ("_account", "_flow", "_left", "_rates", "principal", "task", "traffic")
@@ -51,33 +50,33 @@ class Charge:
         self._flow = rates.begin(self._account, traffic, size)
 
     def is_of_a_stream(self) -> None:
-        """More may come after these, or not."""
+        """Mark the bytes as part of a stream, of which more may follow."""
         self._flow.streams = True
 
     def piece(self) -> int:
-        """So many bytes are best taken at once."""
+        """Return the best number of bytes to take at a time."""
         self._look_whose()
         return self._rates.piece(self._account, self.traffic)
 
     def take(self, size: int, ended: Callable[[], bool]) -> bool:
-        """Wait until ``size`` bytes may go; False when ``ended`` says meanwhile that they need not."""
+        """Wait until ``size`` bytes may be sent. Return False if ``ended`` returned True meanwhile."""
         return self._rates.take(self._account, self.traffic, size, ended)
 
     def went(self, size: int) -> None:
-        """So many of them have moved."""
+        """Count ``size`` of the bytes as moved."""
         self._look_whose()
         size = min(size, self._left)
         self._left -= size
         self._rates.change(self._flow, self.traffic, size, -size)
 
     def close(self) -> None:
-        """What has not moved will not."""
+        """Stop: the remaining bytes will not be moved."""
         left, self._left = self._left, 0
         if left:
             self._rates.change(self._flow, self.traffic, 0, -left)
 
     def _look_whose(self) -> None:
-        """Guarantees come and go while bytes move: what is left goes on the account that it has now."""
+        """Charge the remaining bytes to the present account, because guarantees come and go meanwhile."""
         account = self._rates.account(self.task, self.principal)
         if account != self._account:
             self._rates.change(self._flow, self.traffic, 0, -self._left)
@@ -86,11 +85,11 @@ class Charge:
 
 
 class Rates:
-    """The rates that hold now, and the meters. ``capacity`` is what people said of link and store.
+    """The present rates, and the meters.
 
-    It is in bytes per second for each ``Traffic``, 0 where nobody knows: then the highest rate is told that
-    was seen, and a little more than the rates is let go, so that what is seen can grow where there is room.
-    ``now`` is a clock in nanoseconds that never runs back.
+    ``capacity`` is the configured capacity in bytes per second for each ``Traffic``, or 0 for unknown. Then
+    the highest measured rate is reported instead, and rates are exceeded a little, so that the measured rate
+    can grow where there is room. ``now`` is a monotonic clock in nanoseconds.
     """
 
     def __init__(
@@ -106,14 +105,14 @@ class Rates:
         self._until = 0
         self._told = trio.Event()
         self.hold = False
-        """Whether anybody has a rate, or had one a moment ago."""
+        """True if any account has a rate, or had one until recently."""
         self.told_by = TaskId(0)
         self.listeners: Final[set[Callable[[], None]]] = set()
-        """What is called in the loop when rates were set."""
+        """Functions that are called in the event loop when rates were set."""
 
     # -- what whoever schedules asks ------------------------------------------------------------------
     def set(self, effect: SetRates) -> None:
-        """Keep to these rates from now on, until their lease is over."""
+        """Enforce these rates from now on, until their lease ends."""
         now = self._now()
         self.told_by = effect.by
         with self._changed:
@@ -143,7 +142,7 @@ class Rates:
             listener()
 
     def completed(self, answer: Metered) -> Metered:
-        """The core's own answer with what was moved here, and how much could be; another node's as it is."""
+        """Add this node's meters and capacity to the core's answer. Leave other nodes' answers unchanged."""
         if answer.capacity != UNMEASURED:
             return answer
         now = self._now()
@@ -157,18 +156,18 @@ class Rates:
 
     # -- who has a rate -------------------------------------------------------------------------------
     def account(self, task: TaskId, principal: str) -> Account:
-        """On whose account bytes go that move for a task of a principal's."""
+        """Return the account that is charged for the bytes of a principal's task."""
         found = self._control.accounts.get(task)
         return principal if found is None or found.principal != principal else found
 
     def paced(self, account: Account, traffic: Traffic) -> bool:
-        """Whether an account has a rate now."""
+        """Return True if the account has a rate now."""
         if not self.hold or self._now() >= self._until:
             return False
         return (traffic is Traffic.OUT and self._control.on) or (account, traffic) in self._buckets
 
     def piece(self, account: Account, traffic: Traffic) -> int:
-        """So many bytes are best taken at once."""
+        """Return the best number of bytes to take at a time."""
         if traffic is Traffic.OUT and self._control.on:
             with self._changed:
                 return self._control.piece(account)
@@ -176,11 +175,11 @@ class Rates:
 
     @property
     def inline_bytes_max(self) -> int:
-        """More bytes than these do not go inside a message to another node."""
+        """The most bytes that are sent inside a message to another node."""
         return limits.INLINE_BYTES_MAX if self._control.on else limits.DCP_INLINE_BYTES_MAX
 
     def in_debt(self, principal: str, traffic: Traffic) -> bool:
-        """Whether a principal has moved more than its rate gives."""
+        """Return True if a principal has moved more than its rate allows."""
         now = self._now()
         with self._changed:
             bucket = self._holding(now).get((principal, traffic))
@@ -193,14 +192,14 @@ class Rates:
         return self._buckets
 
     def _link(self) -> tuple[int, bool]:
-        """What the link carries in a second, and whether somebody said so."""
+        """Return the link's bytes per second, and True if they were configured."""
         said, seen = self._capacity[Traffic.OUT], self._totals[Traffic.OUT].best
         probed = seen + seen * limits.RATE_PROBE_PERCENT // 100
         return said or probed or limits.RATE_BYTES_S_MAX, bool(said)
 
     # -- moving ---------------------------------------------------------------------------------------
     def take(self, account: Account, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:
-        """Wait in this thread until so many bytes may go; False when ``ended`` says so meanwhile."""
+        """Wait in this thread until ``size`` bytes may move. Return False if ``ended`` returned True."""
         if not self.hold:
             return True
         if traffic is Traffic.OUT and self._control.on:
@@ -218,7 +217,7 @@ class Rates:
             return False
 
     def _take_guarded(self, account: Account, size: int, ended: Callable[[], bool]) -> bool:
-        """The same while guarantees hold; what goes when they end needs no more than a rate's look."""
+        """Do the same while guarantees hold. If they end, only the rate is checked."""
         control = self._control
         with self._changed:
             while not ended():
@@ -247,7 +246,7 @@ class Rates:
         ended: Callable[[], bool],
         task: TaskId = _NO_TASK,
     ) -> bool:
-        """Wait in this thread until so many bytes may go, and count them; False as ``take``."""
+        """Wait in this thread until ``size`` bytes may move, and count them. Returns False as ``take``."""
         if not self.hold:
             self.count(principal, traffic, size)
             return True
@@ -262,12 +261,12 @@ class Rates:
         return True
 
     def wake(self) -> None:
-        """Something has ended: who waits looks whether it was that."""
+        """Wake all waiting threads, so that each checks if its transfer has ended."""
         with self._changed:
             self._changed.notify_all()
 
     def spend(self, principal: str, traffic: Traffic, size: int) -> None:
-        """So many bytes go without having waited."""
+        """Charge bytes that move without having waited."""
         if self._buckets:
             now = self._now()
             with self._changed:
@@ -277,7 +276,7 @@ class Rates:
 
     # -- inside messages, while guarantees hold ------------------------------------------------------
     def spend_inline(self, account: Account, size: int) -> None:
-        """So many bytes go inside a message to another node, and are counted."""
+        """Count and charge bytes that are sent inside a message to another node."""
         if not self._control.on or size < limits.GUARANTEE_INLINE_BYTES_MIN:
             return
         flow = self.begin(account, Traffic.OUT, 0)
@@ -290,14 +289,14 @@ class Rates:
                 self._control.sender(account, flow, now).spend(size, now)
 
     def owes_inline(self, account: Account) -> bool:
-        """Whether the next call of an account is to wait, for what went inside messages before."""
+        """Return True if the next call of the account must wait because of bytes sent inside messages."""
         if not self._control.on:
             return False
         with self._changed:
             return self._control.owes(account, self._now())
 
     async def wait_inline(self, account: Account, ended: Callable[[], bool]) -> None:
-        """Wait in the loop until that is not so any more, or ``ended`` says that it need not."""
+        """Wait in the event loop until ``owes_inline`` is False or ``ended`` returns True."""
         while self.owes_inline(account) and not ended():
             told = self._told
             with self._changed:
@@ -316,9 +315,9 @@ class Rates:
 
     # -- the store, where the loop waits --------------------------------------------------------------
     async def wait_off(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
-        """Wait in the loop until a principal has no debt, or ``ended`` says that it need not.
+        """Wait in the event loop until a principal has no debt, or ``ended`` returns True.
 
-        What it wants meanwhile is as much as it began last.
+        Meanwhile the meter shows the size of its last request as waiting.
         """
         if not self.paced(principal, traffic):
             return
@@ -340,7 +339,7 @@ class Rates:
 
     # -- meters ---------------------------------------------------------------------------------------
     def begin(self, account: Account, traffic: Traffic, size: int) -> Flow:
-        """So many bytes want to move."""
+        """Count bytes that are to be moved. Return the flow that they belong to."""
         with self._changed:
             flow = self._flow_of(account, traffic)
             flow.waiting += size
@@ -357,11 +356,11 @@ class Rates:
         return flow
 
     def count(self, account: Account, traffic: Traffic, size: int) -> None:
-        """So many bytes have moved that had not waited."""
+        """Count bytes that moved without having waited."""
         self.change(self.begin(account, traffic, 0), traffic, size, 0)
 
     def change(self, flow: Flow, traffic: Traffic, moved: int, waiting: int) -> None:
-        """Some of it moved, or waits no longer."""
+        """Count bytes that moved or do not wait any more."""
         with self._changed:
             flow.moved += moved
             flow.waiting += waiting
@@ -374,13 +373,13 @@ class Rates:
         return 1 if flow is None else flow.last
 
     def _forget_one(self) -> None:
-        """Whoever moved least and wants nothing now begins anew, should it come again."""
+        """Forget the flow that moved least and has nothing waiting."""
         del self._flows[
             min(self._flows, key=lambda key: (self._flows[key].waiting > 0, self._flows[key].moved))
         ]
 
     def _forget_tasks(self, told: tuple[Guarantee, ...]) -> None:
-        """Whom neither these guarantees name nor those before has ended, or counts with its principal."""
+        """Forget the flows of tasks that neither the new nor the old guarantees name."""
         named = {end for one in told for end in (one.source, one.target)} | self._control.accounts.keys()
         for (account, traffic), flow in list(self._flows.items()):
             if isinstance(account, TaskAccount) and account.task not in named and not flow.waiting:

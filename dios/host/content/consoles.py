@@ -30,8 +30,8 @@ class Console:
     async def room(self) -> None:
         """Wait until the next read of CONSOLE_READ_BYTES cannot make the reader miss bytes.
 
-        A reader that does not read for CONSOLE_READER_TIMEOUT_MS is ignored until it reads again, so that a task
-        is not delayed by a reader that has gone away.
+        A reader that does not read for CONSOLE_READER_TIMEOUT_MS is ignored until it reads again, so that a
+        task is not delayed by a reader that has gone away.
         """
         most = limits.CONSOLE_TAIL_BYTES - limits.CONSOLE_READ_BYTES
         while self._followed and self.arrived - self._read_to > most:

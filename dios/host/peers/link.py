@@ -79,7 +79,9 @@ class Standing:
             self._note_asker(message)
         frame = encode_frame(message, beside)
         size = len(frame)
-        if size > _SMALL and (size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_QUEUE_HIGH_WATER_BYTES):
+        if size > _SMALL and (
+            size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_QUEUE_HIGH_WATER_BYTES
+        ):
             # Many bytes are queued: send this as a transfer, so that small messages need not wait behind it.
             self._transfer(_NOBODY, Transfer(frame[4:], (), _nothing))
             return

@@ -46,7 +46,12 @@ def probe() -> dict[str, Mechanism]:
     command = [sys.executable, "-I", "-S", "-c", code, root]
     try:
         done = subprocess.run(
-            command, capture_output=True, check=True, timeout=limits.SANDBOX_PROBE_MS_MAX / 1000, env={}, cwd="/"
+            command,
+            capture_output=True,
+            check=True,
+            timeout=limits.SANDBOX_PROBE_MS_MAX / 1000,
+            env={},
+            cwd="/",
         )
         found: dict[str, list[str]] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -43,7 +43,7 @@ from dios.lib.jobs.orders import (
 )
 from dios.lib.jobs.records import Segment, plan_splits
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
-from dios.limits import JOB_REPORT_MS, JOB_REPORT_RING_BYTES, JOB_SETTLE_MS, JOB_SPLIT_BYTES
+from dios.limits import JOB_END_TIMEOUT_MS, JOB_REPORT_PERIOD_MS, JOB_REPORT_RING_BYTES, JOB_SPLIT_BYTES
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, NameKind, ObjectType
 
@@ -257,7 +257,7 @@ class Controller:
         """Wait until some task reports or ends, and act on it."""
         told = [running.reports for running in self._running if running.listening]
         ended = [running.task for running in self._running]
-        ready = self._node.select([*told, *ended], timeout=JOB_REPORT_MS / 1000)
+        ready = self._node.select([*told, *ended], timeout=JOB_REPORT_PERIOD_MS / 1000)
         if ready is None:
             return
         for running in list(self._running):
@@ -326,7 +326,7 @@ class Controller:
 
     def _settle(self) -> None:
         """Every output is written: wait for tasks that are about to end, and end those that work in vain."""
-        patience = time.monotonic() + JOB_SETTLE_MS / 1000
+        patience = time.monotonic() + JOB_END_TIMEOUT_MS / 1000
         while self._running and time.monotonic() < patience:
             self._listen()
         for running in self._running:
@@ -354,7 +354,7 @@ class Controller:
 
     def _tell(self, *, at_once: bool) -> None:
         now = time.monotonic()
-        if self._on_progress is None or (now - self._told < JOB_REPORT_MS / 1000 and not at_once):
+        if self._on_progress is None or (now - self._told < JOB_REPORT_PERIOD_MS / 1000 and not at_once):
             return
         self._told = now
         self._on_progress(

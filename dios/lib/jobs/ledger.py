@@ -13,7 +13,13 @@ from collections import Counter
 from typing import Final, NamedTuple, TypeAlias
 
 from dios.errors import InvalidError
-from dios.limits import JOB_ATTEMPTS_MAX, JOB_MAPPERS_MAX, JOB_REDUCERS_MAX, JOB_UNTAKEN_MAX, JOB_WORKERS_MAX
+from dios.limits import (
+    JOB_ATTEMPTS_MAX,
+    JOB_MAPPERS_MAX,
+    JOB_REDUCERS_MAX,
+    JOB_UNREAD_STREAMS_MAX,
+    JOB_WORKERS_MAX,
+)
 
 
 class Role(enum.StrEnum):
@@ -179,7 +185,7 @@ class Ledger:
             if mapper not in self._taken[reducer]
             and mapper not in self._sent[reducer]
             # A slow reducer's queue of streams that it has still to read is bounded.
-            and len(self._sent[reducer]) - len(self._taken[reducer]) < JOB_UNTAKEN_MAX
+            and len(self._sent[reducer]) - len(self._taken[reducer]) < JOB_UNREAD_STREAMS_MAX
         )
 
     def _begin(self, role: Role, number: int, partitions: tuple[int, ...] = ()) -> Start:

@@ -35,7 +35,7 @@ from dios.lib.jobs.mapping import Outlet, run_mapper
 from dios.lib.jobs.orders import JOB_MODULE, Finished, MapOrder, Progress, ReduceOrder, Report, decode_order
 from dios.lib.jobs.orders import encode as encode_report
 from dios.lib.jobs.records import Segment
-from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_MS, JOB_WINDOW_BYTES, KIB
+from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_PERIOD_MS, JOB_WINDOW_BYTES, KIB
 from dios.wire.types import NameKind, ObjectType, Proximity, Semantics
 
 _KEPT_BEFORE_COLLECTING: Final = 100_000
@@ -70,7 +70,7 @@ class Reporter:
     def __init__(self, stream: Stream) -> None:
         self._stream: Final = stream
         self._amount = 0
-        self._due = time.monotonic() + JOB_REPORT_MS / 1000
+        self._due = time.monotonic() + JOB_REPORT_PERIOD_MS / 1000
 
     def send(self, report: Report) -> None:
         """Send a report at once; ControllerGoneError when nobody reads it."""
@@ -88,7 +88,7 @@ class Reporter:
         now = time.monotonic()
         if now >= self._due:
             amount, self._amount = self._amount, 0
-            self._due = now + JOB_REPORT_MS / 1000
+            self._due = now + JOB_REPORT_PERIOD_MS / 1000
             self.send(Progress(amount))
 
 

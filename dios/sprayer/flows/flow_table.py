@@ -22,22 +22,22 @@ from dios.compiled import borrowing, folded
 from dios.limits import (
     SPRAYER_ENTRY_BYTES_MAX,
     SPRAYER_FLOWS_MAX,
-    SPRAYER_LOOKS_MAX,
     SPRAYER_PROBES_MAX,
+    SPRAYER_READ_RETRIES_MAX,
 )
-from dios.sprayer.compile.intrinsics import fence, load_acquire, natural, prefetch, store_release, whole
-from dios.sprayer.compile.tuple_methods import give_methods
+from dios.sprayer.compile.intrinsics import fence, load_acquire, uint64, prefetch, store_release, int64
+from dios.sprayer.compile.tuple_methods import add_methods
 from dios.sprayer.flows.five_tuple import core_of_hash, get_five_tuple, hash_flow
 from dios.sprayer.packets.packet import Batch, Entries, Flow, Kept
 
 Words = npt.NDArray[np.uint64]
 Table = npt.NDArray[np.void]
 
-EMPTY: Final = natural(0)
-GONE: Final = natural(1)
-_32: Final = natural(32)
-_VERSION: Final = natural(0xFFFFFFFF)
-_ODD: Final = natural(1)
+EMPTY: Final = uint64(0)
+REMOVED: Final = uint64(1)
+_32: Final = uint64(32)
+_VERSION: Final = uint64(0xFFFFFFFF)
+_ODD: Final = uint64(1)
 
 COPIES: Final = 8
 """So many entries that calls returned stay as they are."""
@@ -52,9 +52,9 @@ PENDING: Final = 5
 """The place that was changed and is not shown yet, or -1."""
 PENDING_WORD: Final = 6
 NEXT_COPY: Final = 7
-LOOKED: Final = 8
+EXPIRY_CURSOR: Final = 8
 """Where looking for flows that are over goes on."""
-BOOKS: Final = 16
+FLOW_COUNTERS: Final = 16
 
 
 class Flows(NamedTuple):
@@ -104,10 +104,10 @@ class Flows(NamedTuple):
     def get_flows(self, batch: Batch) -> None:
         """``get_flow`` for each packet of a batch: ``flows.found[i]`` and ``flows.entries[i]``."""
         self.show()
-        places = natural(self.words.size // self.cores - 1)
+        places = uint64(self.words.size // self.cores - 1)
         for i in range(len(batch)):
             core = core_of_hash(batch[i].hash, self.cores)
-            home = core * (self.words.size // self.cores) + whole(batch[i].hash & places)
+            home = core * (self.words.size // self.cores) + int64(batch[i].hash & places)
             prefetch(self.table.ctypes.data + home * self.table.itemsize)
         for i in range(len(batch)):
             hashed = batch[i].hash
@@ -128,7 +128,7 @@ class Flows(NamedTuple):
             return None
         self.copies[0] = self.table[place].entry
         self.books[PENDING] = place
-        self.books[PENDING_WORD] = whole(_name(hashed))
+        self.books[PENDING_WORD] = int64(_tag_of(hashed))
         return self.copies[0]
 
     def insert_local_flow(self, flow: Flow) -> Kept | None:
@@ -142,7 +142,7 @@ class Flows(NamedTuple):
         hashed = hash_flow(flow, self.seed[0])
         if core_of_hash(hashed, self.cores) != self.core:
             return None
-        place = whole(-1)
+        place = int64(-1)
         if self.books[HELD] < self.flows_max:
             place = _free(self, hashed)
         if place < 0:
@@ -160,7 +160,7 @@ class Flows(NamedTuple):
         self.copies[0] = self.copies[COPIES]
         self.books[HELD] += 1
         self.books[PENDING] = place
-        self.books[PENDING_WORD] = whole(_name(hashed))
+        self.books[PENDING_WORD] = int64(_tag_of(hashed))
         return self.copies[0]
 
     def remove_local_flow(self, flow: Flow) -> bool:
@@ -194,7 +194,7 @@ class Flows(NamedTuple):
         """Whether this core keeps a flow that is not over; it does not count as a look at it."""
         self.show()
         place = _own_place(self, flow)
-        return place >= 0 and not _is_over(self, place)
+        return place >= 0 and not _is_expired(self, place)
 
     def keep(self, flow: Flow) -> None:
         """Count a flow as seen now."""
@@ -203,13 +203,13 @@ class Flows(NamedTuple):
     def look_for_expired(self) -> int:
         """Look at one more place of this core's table: the place, if its flow is over; otherwise -1."""
         places = self.words.size // self.cores
-        at = self.books[LOOKED]
-        self.books[LOOKED] = (at + 1) & (places - 1)
+        at = self.books[EXPIRY_CURSOR]
+        self.books[EXPIRY_CURSOR] = (at + 1) & (places - 1)
         place = self.core * places + at
-        if self.words[place] >> _32 <= GONE:
-            return whole(-1)
-        if not _is_over(self, place):
-            return whole(-1)
+        if self.words[place] >> _32 <= REMOVED:
+            return int64(-1)
+        if not _is_expired(self, place):
+            return int64(-1)
         self.books[EXPIRED] += 1
         self.copies[0] = self.table[place].entry
         return int(place)
@@ -222,9 +222,9 @@ class Flows(NamedTuple):
             row.source_low,
             row.target_high,
             row.target_low,
-            natural(row.source_port),
-            natural(row.target_port),
-            natural(row.protocol),
+            uint64(row.source_port),
+            uint64(row.target_port),
+            uint64(row.protocol),
         )
 
     def show(self) -> None:
@@ -236,35 +236,35 @@ class Flows(NamedTuple):
         store_release(self.words, place, (self.words[place] & ~_VERSION) | version)
         fence()
         self.table[place].entry = self.copies[0]
-        name = natural(self.books[PENDING_WORD])
+        name = uint64(self.books[PENDING_WORD])
         store_release(self.words, place, (name << _32) | ((version + _ODD) & _VERSION))
         self.books[PENDING] = -1
-        _note(self, place)
+        _record_change(self, place)
 
 
 @folded
-def _name(hashed: int) -> int:
+def _tag_of(hashed: int) -> int:
     """What of a hash stands in a word: neither EMPTY nor GONE."""
-    return (hashed >> _32) | natural(2)
+    return (hashed >> _32) | uint64(2)
 
 
 @folded
 def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
     """The place of a flow in a core's table, or -1; its entry is copied then, and marked as seen."""
     places = flows.words.size // flows.cores
-    base, name = core * places, _name(hashed)
-    at = whole(hashed & natural(places - 1))
+    base, name = core * places, _tag_of(hashed)
+    at = int64(hashed & uint64(places - 1))
     for _ in range(SPRAYER_PROBES_MAX):
-        for look in range(SPRAYER_LOOKS_MAX):
+        for look in range(SPRAYER_READ_RETRIES_MAX):
             word = load_acquire(flows.words, base + at)
             if word >> _32 == EMPTY:
                 return -1
             if word >> _32 != name:
                 break
             if word & _ODD:
-                flows.books[BUSY] += whole(look == 0)
+                flows.books[BUSY] += int64(look == 0)
                 continue
-            mine = _is(flows.table[base + at], flow)
+            mine = _matches(flows.table[base + at], flow)
             if mine:
                 copy = flows.books[NEXT_COPY] % (COPIES - 1) + 1
                 flows.books[NEXT_COPY] = copy
@@ -281,20 +281,20 @@ def _find(flows: Flows, flow: Flow, hashed: int, core: int) -> int:
 
 
 @folded
-def _is(row: Flow, flow: Flow) -> bool:
+def _matches(row: Flow, flow: Flow) -> bool:
     # One branch for all of it: parts of flows are rarely the same by chance.
     different = (row.source_low ^ flow.source_low) | (row.target_low ^ flow.target_low)
     different |= (row.source_high ^ flow.source_high) | (row.target_high ^ flow.target_high)
-    different |= natural(row.source_port) ^ flow.source_port
-    different |= natural(row.target_port) ^ flow.target_port
-    return bool(different == EMPTY and natural(row.protocol) == flow.protocol)
+    different |= uint64(row.source_port) ^ flow.source_port
+    different |= uint64(row.target_port) ^ flow.target_port
+    return bool(different == EMPTY and uint64(row.protocol) == flow.protocol)
 
 
 @borrowing
 def _place_after(flows: Flows, hashed: int, steps: int) -> int:
     """A place where a flow of this core with that hash may be."""
     places = flows.words.size // flows.cores
-    return flows.core * places + ((whole(hashed & natural(places - 1)) + steps) & (places - 1))
+    return flows.core * places + ((int64(hashed & uint64(places - 1)) + steps) & (places - 1))
 
 
 @borrowing
@@ -302,24 +302,24 @@ def _own_place(flows: Flows, flow: Flow) -> int:
     """The place of a flow that this core keeps, or -1."""
     hashed = hash_flow(flow, flows.seed[0])
     if core_of_hash(hashed, flows.cores) != flows.core:
-        return whole(-1)
+        return int64(-1)
     for at in range(SPRAYER_PROBES_MAX):
         place = _place_after(flows, hashed, at)
         name = flows.words[place] >> _32
         if name == EMPTY:
             break
-        if name == _name(hashed) and _is(flows.table[place], flow):
+        if name == _tag_of(hashed) and _matches(flows.table[place], flow):
             return place
-    return whole(-1)
+    return int64(-1)
 
 
 @borrowing
-def _is_over(flows: Flows, place: int) -> bool:
+def _is_expired(flows: Flows, place: int) -> bool:
     """Whether no core saw the flow of a place for longer than it may be idle."""
-    last = whole(0)
+    last = int64(0)
     for core in range(flows.cores):
-        last = max(last, whole(flows.seen[core * flows.words.size + place]))
-    return flows.now - last > whole(flows.table[place].idle)
+        last = max(last, int64(flows.seen[core * flows.words.size + place]))
+    return flows.now - last > int64(flows.table[place].idle)
 
 
 @borrowing
@@ -327,7 +327,7 @@ def _free(flows: Flows, hashed: int) -> int:
     """A free place for a hash in this core's own table, or -1."""
     for at in range(SPRAYER_PROBES_MAX):
         place = _place_after(flows, hashed, at)
-        if flows.words[place] >> _32 <= GONE:
+        if flows.words[place] >> _32 <= REMOVED:
             return place
     return -1
 
@@ -337,33 +337,33 @@ def _remove(flows: Flows, place: int) -> None:
     """Free a place of this core's own; one that no search has to pass becomes empty, and those before it."""
     places = flows.words.size // flows.cores
     base = flows.core * places
-    _note(flows, place)
+    _record_change(flows, place)
     flows.books[HELD] -= 1
-    version = (flows.words[place] + natural(2)) & _VERSION
-    store_release(flows.words, place, (GONE << _32) | version)
+    version = (flows.words[place] + uint64(2)) & _VERSION
+    store_release(flows.words, place, (REMOVED << _32) | version)
     at = place - base
     if flows.words[base + ((at + 1) & (places - 1))] >> _32 != EMPTY:
         return
     for _ in range(SPRAYER_PROBES_MAX):
         word = flows.words[base + at]
-        if word >> _32 != GONE:
+        if word >> _32 != REMOVED:
             return
         store_release(flows.words, base + at, word & _VERSION)
         at = (at - 1) & (places - 1)
 
 
 @borrowing
-def _note(flows: Flows, place: int) -> None:
+def _record_change(flows: Flows, place: int) -> None:
     """For tests: whose flow was changed."""
     if flows.journal.size == 0:
         return
     flows.journal[0] += _ODD
-    if flows.journal[0] < natural(flows.journal.size):
+    if flows.journal[0] < uint64(flows.journal.size):
         flow = flows.flow_at(place)
-        flows.journal[whole(flows.journal[0])] = hash_flow(flow, flows.seed[0])
+        flows.journal[int64(flows.journal[0])] = hash_flow(flow, flows.seed[0])
 
 
-give_methods(
+add_methods(
     types.NamedTuple,
     {name: each for name, each in vars(Flows).items() if inspect.isfunction(each) and name[0] != "_"},
     Flows,
@@ -406,7 +406,7 @@ def table_type(entry: np.dtype[np.void]) -> np.dtype[np.void]:
     )
 
 
-def places_for(flows: int) -> int:
+def slots_for(flows: int) -> int:
     """Places of a table for so many flows, a power of two. ``ValueError`` for more than there may be."""
     if not 0 < flows <= SPRAYER_FLOWS_MAX:
         raise ValueError(f"a table of {flows} flows: choose from 1 to {SPRAYER_FLOWS_MAX}")

@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 
 from dios.compiled import borrowing, compiled
-from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_LOOKS_MAX
-from dios.sprayer.compile.intrinsics import Words, fence, load_acquire, natural, store_release, whole
+from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_READ_RETRIES_MAX
+from dios.sprayer.compile.intrinsics import Words, fence, load_acquire, uint64, store_release, int64
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.functions.closing import follow
+from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import (
     NO_FLOW,
@@ -141,7 +141,7 @@ class Balancer(NetworkFunction):
         rows = [(*halves(address), port, place) for (address, port), place in places.items()]
         for column in range(4):
             self.lists[changes & 1, : len(rows), column] = np.array([row[column] for row in rows], np.uint64)
-        _say(self.reading, changes << _BITS | len(wanted))
+        _publish(self.reading, changes << _BITS | len(wanted))
 
     def shares(self) -> dict[Server, int]:
         """How many connections each server got that is dealt to now."""
@@ -152,8 +152,8 @@ class Balancer(NetworkFunction):
         """What opens a connection to the service gets a server and a port."""
         for packet in batch:
             flow = get_five_tuple(packet)
-            opens = packet.opens and flow.target_port == natural(self.port)
-            opens = opens and flow.target_high == natural(self.high) and flow.target_low == natural(self.low)
+            opens = packet.opens and flow.target_port == uint64(self.port)
+            opens = opens and flow.target_high == uint64(self.high) and flow.target_low == uint64(self.low)
             if opens and flows.get_flow(flow) is None:
                 self.open(packet, flow, flows)
             else:
@@ -182,18 +182,18 @@ class Balancer(NetworkFunction):
     def choose(self, flow: Flow, core: int) -> tuple[Flow, int]:
         """A flow as it goes to the next server, and that one's place; -1 if there is none."""
         self.next[core, 0] += 1
-        for _ in range(SPRAYER_LOOKS_MAX):
+        for _ in range(SPRAYER_READ_RETRIES_MAX):
             said = load_acquire(self.reading, 0)
             count = said & ((1 << _BITS) - 1)
             if count == 0:
                 break
             row = self.lists[(said >> _BITS) & 1, self.next[core, 0] % count]
             to = with_target(flow, row[0], row[1], row[2])
-            place = whole(row[3])
+            place = int64(row[3])
             fence()
             if load_acquire(self.reading, 0) == said:
                 return to, place
-        return flow, whole(-1)
+        return flow, int64(-1)
 
     def keep(self, packet: Packet, flow: Flow, there: Flow, server: int, flows: Flows) -> None:
         """Note both ways of a connection, and let its first packet go."""
@@ -226,7 +226,7 @@ class Balancer(NetworkFunction):
             drop(packet, NO_FLOW)
             return
         if packet.syn | packet.fin | packet.rst:
-            follow(packet, flow, turned(entry, flow.protocol), flows)
+            track_closing(packet, flow, return_flow(entry, flow.protocol), flows)
             entry = flows.get_flow(flow)
         if entry is not None:
             set_source(packet, entry.source_high, entry.source_low, entry.source_port)
@@ -234,11 +234,11 @@ class Balancer(NetworkFunction):
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
         """Both ways are kept as long as one of them is seen."""
-        return flows.still_seen(turned(entry, flow.protocol))
+        return flows.still_seen(return_flow(entry, flow.protocol))
 
 
 @compiled
-def _say(word: Words, value: int) -> None:
+def _publish(word: Words, value: int) -> None:
     """Let others see a word after all that was written before, and before all that is written then."""
     store_release(word, 0, value)
     fence()
@@ -249,14 +249,14 @@ def _version(address: str) -> int:
 
 
 @borrowing
-def turned(entry: Kept, protocol: int) -> Flow:
+def return_flow(entry: Kept, protocol: int) -> Flow:
     """What comes back to a flow that becomes what an entry says."""
     return Flow(
         entry.target_high,
         entry.target_low,
         entry.source_high,
         entry.source_low,
-        natural(entry.target_port),
-        natural(entry.source_port),
-        natural(protocol),
+        uint64(entry.target_port),
+        uint64(entry.source_port),
+        uint64(protocol),
     )

@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from dios.compiled import borrowing
-from dios.limits import SPRAYER_NICE, SPRAYER_SOON, SPRAYER_SPINS
+from dios.limits import SPRAYER_LONG_WAIT_SPINS, SPRAYER_NICE, SPRAYER_SPINS_MAX
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -77,10 +77,10 @@ def wait_or_not(words: Context, received: int) -> None:
         words[EMPTY] = words[WOKEN] = 0
         return
     words[EMPTY] += 1
-    if words[EMPTY] <= SPRAYER_SPINS:
+    if words[EMPTY] <= SPRAYER_SPINS_MAX:
         return
     words[WAITS] += 1
-    long = words[LONG] if words[EMPTY] > SPRAYER_SOON else words[SHORT]
+    long = words[LONG] if words[EMPTY] > SPRAYER_LONG_WAIT_SPINS else words[SHORT]
     if _ppoll(words[POLLED], words[PORTS], long, 0) > 0:
         if words[WOKEN] == words[EMPTY] - 1:
             # So says an interface that is down, and a ring whose last frame another core has.

@@ -23,17 +23,17 @@ import numpy as np
 from numba import types
 
 from dios.compiled import borrowing
-from dios.limits import SPRAYER_INTERFACES_MAX, SPRAYER_QUEUES_MAX, SPRAYER_SENDS
+from dios.limits import SPRAYER_INTERFACES_MAX, SPRAYER_QUEUES_MAX, SPRAYER_SEND_CALLS_MAX
 from dios.sprayer.compile.intrinsics import (
     array_at,
     load_acquire,
     prefetch,
     store_release,
-    swap_if,
-    whole,
-    word32,
+    compare_and_swap,
+    int64,
+    uint32,
 )
-from dios.sprayer.engine import entry
+from dios.sprayer.engine import function_address
 from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
 from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
 
@@ -130,12 +130,12 @@ def _receive(context: int, packets: int, room: int) -> int:
 @borrowing
 def _index(address: int) -> int:
     """An index that the kernel or another core writes."""
-    return whole(_load(array_at(address, (1,), _INDEX), 0))
+    return int64(_load(array_at(address, (1,), _INDEX), 0))
 
 
 @borrowing
 def _set_index(address: int, value: int) -> None:
-    _store(array_at(address, (1,), _INDEX), 0, word32(value & _MASK))
+    _store(array_at(address, (1,), _INDEX), 0, uint32(value & _MASK))
 
 
 @borrowing
@@ -170,7 +170,7 @@ def _take_done(words: _Words, base: int) -> None:
     if _index(words[ring + _PRODUCER]) == _index(words[ring + _CONSUMER]):
         return
     lock = array_at(words[ring + LOCK], (1,), _WORD)
-    if not swap_if(lock, 0, 0, 1):
+    if not compare_and_swap(lock, 0, 0, 1):
         return
     at = _index(words[ring + _CONSUMER])
     there = (_index(words[ring + _PRODUCER]) - at) & _MASK
@@ -178,7 +178,7 @@ def _take_done(words: _Words, base: int) -> None:
     states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
     for step in range(there):
         place = rows[(at + step) & (words[ring + _COUNT] - 1)] >> words[SHIFT]
-        if not swap_if(states, place, _SENT, _OURS):
+        if not compare_and_swap(states, place, _SENT, _OURS):
             states[place] = _OURS
             _keep(words, place)
     _set_index(words[ring + _CONSUMER], at + there)
@@ -202,7 +202,7 @@ def _give_back(words: _Words, base: int) -> None:
         return
     ring = base + FILL
     lock = array_at(words[ring + LOCK], (1,), _WORD)
-    if not swap_if(lock, 0, 0, 1):
+    if not compare_and_swap(lock, 0, 0, 1):
         return
     at = _index(words[ring + _PRODUCER])
     rows = array_at(words[ring + _ROWS], (words[ring + _COUNT],), _WORD)
@@ -254,7 +254,7 @@ def _tell(words: _Words, base: int) -> int:
     words[base + PENDING] = 0
     dropped = 0
     before = _index(words[ring + _CONSUMER])
-    for _ in range(SPRAYER_SENDS):
+    for _ in range(SPRAYER_SEND_CALLS_MAX):
         if before == words[ring + NEXT]:
             break
         failed = _sendto(np.int32(words[base + SOCKET]), 0, 0, _DONT_WAIT, 0, np.int32(0)) < 0
@@ -275,7 +275,7 @@ def _release(context: int, frames: int, count: int) -> int:
     numbers = array_at(frames, (count,), _WORD)
     states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
     for i in range(count):
-        if not swap_if(states, numbers[i], _SENT, _RELEASED):
+        if not compare_and_swap(states, numbers[i], _SENT, _RELEASED):
             _keep(words, numbers[i])
     for port in range(words[PORTS]):
         _give_back(words, FIRST_PORT + port * PORT_WORDS)
@@ -285,4 +285,4 @@ def _release(context: int, frames: int, count: int) -> int:
 @cache
 def functions() -> tuple[int, int, int]:
     """The addresses of receive, transmit and release."""
-    return entry(_receive), entry(_transmit), entry(_release)
+    return function_address(_receive), function_address(_transmit), function_address(_release)

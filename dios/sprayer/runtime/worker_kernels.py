@@ -19,19 +19,19 @@ import numpy.typing as npt
 from dios.compiled import borrowing, compiled
 from dios.limits import (
     SPRAYER_BATCH,
+    SPRAYER_BATCH_CYCLES,
     SPRAYER_BATCH_MIN,
     SPRAYER_EXPIRY_STEP,
     SPRAYER_RING,
-    SPRAYER_TURN_CYCLES,
 )
 from dios.sprayer.compile.intrinsics import (
     call_at,
     cycles,
     load_acquire,
-    natural,
+    uint64,
     prefetch,
     store_release,
-    whole,
+    int64,
 )
 from dios.sprayer.flows.five_tuple import core_of_hash
 from dios.sprayer.packets.packet import (
@@ -50,9 +50,9 @@ from dios.sprayer.packets.parse import parse
 Ints = npt.NDArray[np.int64]
 
 # What is asked of a network function.
-CONNECTION: Final = whole(0)
-REGULAR: Final = whole(1)
-TEND: Final = whole(2)
+CONNECTION: Final = int64(0)
+REGULAR: Final = int64(1)
+EXPIRE: Final = int64(2)
 """Look for flows that are over, in so many places."""
 
 # What is counted, each core for itself, after one counter for each cause.
@@ -153,10 +153,10 @@ def work(worker: Worker, turns: int) -> int:
 @borrowing
 def _turn(w: Worker) -> int:
     w.now[0] = load_acquire(w.control, NOW)
-    _take_back(w)
+    _release_returned(w)
     taken = 0
     if w.cores > 1:
-        taken = _take_over(w)
+        taken = _receive_handed_over(w)
     got = call_at(w.receive, w.engine_context, w.regular.ctypes.data, _room(w))
     begun = cycles()
     w.counters[RECEIVED] += got
@@ -178,20 +178,20 @@ def _turn(w: Worker) -> int:
     if own + regular > 0:
         w.pace[0] += ((cycles() - begun) // (own + regular) - w.pace[0]) // 4
     if w.handler and not w.stateless and (got + taken == 0 or w.counters[TURNS] & 15 == 0):
-        call_at(w.handler, w.handler_context, TEND, SPRAYER_EXPIRY_STEP)
+        call_at(w.handler, w.handler_context, EXPIRE, SPRAYER_EXPIRY_STEP)
     w.counters[TURNS] += 1
-    w.counters[IDLE_TURNS] += whole(got + taken == 0)
+    w.counters[IDLE_TURNS] += int64(got + taken == 0)
     return got + taken
 
 
 @borrowing
 def _room(w: Worker) -> int:
     """How many packets to receive: few if they take long, or those that others have overtake them."""
-    return int(min(max(SPRAYER_TURN_CYCLES // max(w.pace[0], 1), SPRAYER_BATCH_MIN), SPRAYER_BATCH))
+    return int(min(max(SPRAYER_BATCH_CYCLES // max(w.pace[0], 1), SPRAYER_BATCH_MIN), SPRAYER_BATCH))
 
 
 @borrowing
-def _take_back(w: Worker) -> None:
+def _release_returned(w: Worker) -> None:
     """Give frames that others are done with to the engine."""
     for other in range(w.cores):
         ring = other * w.cores + w.core
@@ -207,7 +207,7 @@ def _take_back(w: Worker) -> None:
 
 
 @borrowing
-def _take_over(w: Worker) -> int:
+def _receive_handed_over(w: Worker) -> int:
     """Take connection packets that others handed over, at most half a batch; how many."""
     count = 0
     for step in range(1, w.cores):
@@ -249,9 +249,9 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
                 spent += 1
             continue
         core = core_of_hash(packet.hash, w.cores)
-        if w.stateless or not _connects(packet):
+        if w.stateless or not _is_connection_packet(packet):
             if not w.stateless:
-                home = core * w.places + whole(packet.hash & natural(w.places - 1))
+                home = core * w.places + int64(packet.hash & uint64(w.places - 1))
                 prefetch(w.words_at + home * 8)
                 prefetch(w.table_at + home * w.row_bytes)
                 prefetch(w.seen_at + home * 4)
@@ -265,12 +265,12 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
             w.counters[RING_FULL] += 1
             w.frames[spent] = packet.frame
             spent += 1
-    _show(w)
+    _publish_heads(w)
     return own, regular, passing, spent
 
 
 @borrowing
-def _connects(packet: Packet) -> bool:
+def _is_connection_packet(packet: Packet) -> bool:
     """Whether it may change what is kept of its flow: SYN, FIN, RST; all of UDP and ICMP but errors."""
     if packet.error:
         return False
@@ -292,7 +292,7 @@ def _hand_over(w: Worker, packet: Packet, core: int) -> bool:
 
 
 @borrowing
-def _show(w: Worker) -> None:
+def _publish_heads(w: Worker) -> None:
     """Let the others see what was handed over to them, all at once."""
     for core in range(w.cores):
         mark = (w.core * w.cores + core) * LINE
@@ -308,7 +308,7 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     dropped = 0
     for i in range(count):
         if packets[i].verdict == DROP:
-            cause = whole(packets[i].cause)
+            cause = int64(packets[i].cause)
             w.counters[cause if cause < RECEIVED else FUNCTION] += 1
             dropped += 1
     sent = 0
@@ -318,7 +318,7 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     w.counters[NOT_SENT] += count - dropped - sent
     own = 0
     for i in range(count):
-        home = whole(packets[i].home)
+        home = int64(packets[i].home)
         if home == w.core:
             w.frames[own] = packets[i].frame
             own += 1

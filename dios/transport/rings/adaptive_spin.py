@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic_ns
 
-from dios.limits import LOOK_NS, WAITS_ASLEEP_MAX, WAITS_ASLEEP_MIN
+from dios.limits import SPIN_BACKOFF_WAITS_MAX, SPIN_BACKOFF_WAITS_MIN, SPIN_NS_MAX
 
 
 class Looking:
@@ -22,18 +22,18 @@ class Looking:
 
     def __init__(self) -> None:
         self._asleep = 0
-        self._next = WAITS_ASLEEP_MIN
+        self._next = SPIN_BACKOFF_WAITS_MIN
 
     def pays(self, ready: Callable[[], object]) -> bool:
-        """Call ``ready`` until it gives something true, for LOOK_NS at most; whether it did."""
+        """Call ``ready`` until it gives something true, for SPIN_NS_MAX at most; whether it did."""
         if self._asleep:
             self._asleep -= 1
             return False
-        until = monotonic_ns() + LOOK_NS
+        until = monotonic_ns() + SPIN_NS_MAX
         while not ready():
             if monotonic_ns() > until:
                 self._asleep = self._next
-                self._next = min(2 * self._next, WAITS_ASLEEP_MAX)
+                self._next = min(2 * self._next, SPIN_BACKOFF_WAITS_MAX)
                 return False
-        self._next = WAITS_ASLEEP_MIN
+        self._next = SPIN_BACKOFF_WAITS_MIN
         return True

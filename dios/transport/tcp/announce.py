@@ -100,7 +100,7 @@ def _seal(secret: bytes, signed: bytes) -> bytes:
 
 
 async def announce(voice: Voice, heard: Callable[[Heard], None], place: Place | None = None) -> None:
-    """Announce this node every ANNOUNCE_MS, and call ``heard`` for each announcement of another.
+    """Announce this node every ANNOUNCE_PERIOD_MS, and call ``heard`` for each announcement of another.
 
     Runs until cancelled. The same node is heard again and again: what to do about it is the caller's, which
     must bound how often it dials. Raises OSError where the system has no multicast on that network; a
@@ -135,7 +135,7 @@ async def _speak(sock: trio.socket.SocketType, voice: Voice, place: Place) -> No
                 _log.warning("this node cannot announce itself", extra={"why": str(error)})
             failed = True
         # Nodes that were started together shall not speak together for ever.
-        await trio.sleep(limits.ANNOUNCE_MS / 1000 * (0.5 + random()))  # noqa: S311 - no secret
+        await trio.sleep(limits.ANNOUNCE_PERIOD_MS / 1000 * (0.5 + random()))  # noqa: S311 - no secret
 
 
 async def _listen(sock: trio.socket.SocketType, voice: Voice, heard: Callable[[Heard], None]) -> None:

@@ -219,7 +219,7 @@ async def dial(
 ) -> Secured:
     """Connect to the node at "HOST:PORT", which must be ``expect`` when that is given.
 
-    Raises UnreachableError when nobody answers there within DIAL_MS_MAX, NotPermittedError when it is not a
+    Raises UnreachableError when nobody answers there within PEER_CONNECT_MS_MAX, NotPermittedError when it is not a
     node of this cluster, is another one, is refused here or refuses us, InvalidError when it is this node
     itself, ProtocolError when it does not speak TLS 1.3. The error says which, and what to do.
     """
@@ -243,7 +243,7 @@ async def connect(
 ) -> tuple[Peer, ssl.SSLSocket]:
     """Connect and shake hands; who is there, and the socket. Raises what ``dial`` and ``check`` raise."""
     host, port = split_address(address)
-    with trio.move_on_after(limits.DIAL_MS_MAX / 1000):
+    with trio.move_on_after(limits.PEER_CONNECT_MS_MAX / 1000):
         try:
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
@@ -277,7 +277,7 @@ async def connect(
             close_socket(tls)
             raise
         return peer, tls
-    raise UnreachableError(f"nobody answers at {address} within {limits.DIAL_MS_MAX} ms")
+    raise UnreachableError(f"nobody answers at {address} within {limits.PEER_CONNECT_MS_MAX} ms")
 
 
 def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
@@ -324,10 +324,10 @@ def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> s
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A machine that says nothing any more is gone some time, whether we send or wait.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.SILENCE_MS_MAX)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.TCP_USER_TIMEOUT_MS)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.SILENCE_MS_MAX // 3_000)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.SILENCE_MS_MAX // 3_000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_USER_TIMEOUT_MS // 3_000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_USER_TIMEOUT_MS // 3_000)
         # A peer that has reset the connection already is met here: within wrap_socket that leaves it open.
         sock.getpeername()
         return context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)

@@ -232,8 +232,8 @@ class TaskChannel:
             _looking -= 1
         asleep = monotonic_ns()
         await trio.lowlevel.wait_readable(self._sock)
-        near = monotonic_ns() - asleep < limits.RECEIVE_NEAR_NS
-        self._looks = limits.RECEIVE_LOOKS_MAX if near else 1
+        near = monotonic_ns() - asleep < limits.RECEIVE_SHORT_WAIT_NS
+        self._looks = limits.RECEIVE_SPINS_MAX if near else 1
         return self._try_receive()
 
     def _try_receive(self) -> bytes | None:

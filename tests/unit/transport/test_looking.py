@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dios.limits import WAITS_ASLEEP_MAX, WAITS_ASLEEP_MIN
+from dios.limits import SPIN_BACKOFF_WAITS_MAX, SPIN_BACKOFF_WAITS_MIN
 from dios.transport.rings.adaptive_spin import Looking
 
 
@@ -32,12 +32,12 @@ def test_looks_in_vain_become_rare() -> None:
     """After each look in vain twice as many waits are slept through, up to a bound."""
     looking = Looking()
     assert waits_until_the_next_look(looking) == 0
-    expected = WAITS_ASLEEP_MIN
-    while expected < WAITS_ASLEEP_MAX:
+    expected = SPIN_BACKOFF_WAITS_MIN
+    while expected < SPIN_BACKOFF_WAITS_MAX:
         assert waits_until_the_next_look(looking) == expected
         expected *= 2
-    assert waits_until_the_next_look(looking) == WAITS_ASLEEP_MAX
-    assert waits_until_the_next_look(looking) == WAITS_ASLEEP_MAX
+    assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MAX
+    assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MAX
 
 
 def test_a_look_that_paid_begins_anew() -> None:
@@ -48,4 +48,4 @@ def test_a_look_that_paid_begins_anew() -> None:
     while not looking.pays(lambda: True):
         pass
     assert waits_until_the_next_look(looking) == 0
-    assert waits_until_the_next_look(looking) == WAITS_ASLEEP_MIN
+    assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MIN

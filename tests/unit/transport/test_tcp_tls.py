@@ -307,7 +307,7 @@ async def test_nobody_there_is_said(tmp_path: Path) -> None:
 
 async def test_who_accepts_and_is_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that accepts and says nothing, or ends or babbles, is an error within the time for dialling."""
-    monkeypatch.setattr(limits, "DIAL_MS_MAX", 200)
+    monkeypatch.setattr(limits, "PEER_CONNECT_MS_MAX", 200)
     (n1,) = make_cluster(tmp_path, "n1")
     async with trio.open_nursery() as nursery:
         with (
