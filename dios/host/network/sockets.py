@@ -1,6 +1,6 @@
-"""Every socket of network streams, by its object: opening, adopting and closing them.
+"""The sockets of all network streams, by object: opening, adopting and closing them.
 
-Not for: who may have one: the core has decided. Nor for sockets between nodes.
+The core has decided who may have one. Sockets between nodes are in ``dios.host.peers``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _Thing: TypeAlias = "FarSocket | Acceptor"
 _Maker: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], FarSocket]
 
 _DESCRIPTORS_OF_SOCKET: Final = 24
-"""What a stream in both directions takes: its socket, and two rings."""
+"""The descriptors of a stream in both directions: its socket and two rings."""
 
 
 class Sockets:
-    """The node's network streams. ``post`` takes an event for the core."""
+    """The node's network streams. ``post`` queues an event for the core."""
 
     def __init__(
         self, nursery: trio.Nursery, streams: Streams, clock: Clock, post: Callable[[Event], None]
@@ -59,16 +59,16 @@ class Sockets:
 
     # -- effects --------------------------------------------------------------------------------------
     def open(self, effect: OpenNetwork) -> None:
-        """Begin to open a socket."""
+        """Start to open a socket."""
         if not self._has_room():
-            said = f"the node has {self._most} network streams already; close some"
+            said = f"cannot open a socket: the node has {self._most} network streams already. Close some."
             self._post(NetworkFailed(self._clock.now(), effect.object, int(Code.EDQUOT), said))
         elif not self._nursery.cancel_scope.cancel_called:
             scope = self._opening[effect.object] = trio.CancelScope()
             self._nursery.start_soon(self._open, effect, scope, name="open a socket")
 
     def adopt(self, effect: AdoptConnection) -> None:
-        """A connection that arrived is an object's from now on."""
+        """Give an accepted connection to an object."""
         for each in list(self._things.values()):
             sock = each.take(effect.number) if isinstance(each, Acceptor) else None
             if sock is not None:
@@ -77,7 +77,7 @@ class Sockets:
         self._failed(effect.object, OSError(0, "the listener was closed"), "the peer")
 
     def close(self, effect: CloseNetwork) -> None:
-        """The object is gone."""
+        """Close the socket of a deleted object."""
         scope = self._opening.pop(effect.object, None)
         if scope is not None:
             scope.cancel()
@@ -88,7 +88,7 @@ class Sockets:
             thing.close()
 
     def close_all(self) -> None:
-        """At the node's end."""
+        """Close all sockets, at the node's end."""
         for scope in self._opening.values():
             scope.cancel()
         for thing in (*self._things.values(), *self._lingering):
@@ -118,7 +118,7 @@ class Sockets:
     async def _connect(self, effect: OpenNetwork) -> None:
         failed: OSError | None = None
         places = await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=False)
-        # One address that nobody answers at leaves time for the others.
+        # An address that does not answer must leave time for the others.
         each = limits.NETWORK_CONNECT_MS_MAX / 1000 / max(len(places), 1)
         for place in places:
             sock = trio.socket.socket(place.family, socket.SOCK_STREAM)
@@ -202,7 +202,7 @@ class Sockets:
 
 
 def _bound(place: Address, kind: socket.SocketKind) -> trio.socket.SocketType:
-    # The address is resolved already, and binding waits for nothing.
+    # The address is resolved already, so binding does not block.
     sock = socket.socket(place.family, kind)
     try:
         if kind is socket.SOCK_STREAM:

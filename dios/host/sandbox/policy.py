@@ -1,9 +1,9 @@
-"""Which system calls a pure task may make, each with its reason; the table behind the filter.
+"""The table of system calls that a pure task may make, each with its reason; the basis of the filter.
 
-Not for: turning the table into a program (``dios.host.sandbox.seccomp``). Three answers exist: a call
-in ``ALLOWED`` is made when its checks hold; one in ``KILLED`` ends the task, because nothing but an
-attack on the kernel calls it; any other gives EPERM (Python raises ``PermissionError``), or ENOSYS where
-the C library then takes an older call. Arguments are checked in registers: nothing behind a pointer is.
+``dios.host.sandbox.seccomp`` compiles it. There are three results: a call in ``ALLOWED`` is made if its
+checks hold. A call in ``KILLED`` ends the task, because only attacks on the kernel make it. Any other call
+gives EPERM (``PermissionError`` in Python), or ENOSYS where the C library then uses an older call. Checks see
+arguments in registers only, not the memory that pointers refer to.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ O_READ_ONLY_FLAGS: Final = 0o2000000 | 0o400000 | 0o200000 | 0o100000 | 0o4000 |
 CLONE_THREAD: Final = 0x10000
 CLONE_NEW_ANYTHING: Final = 0x7E020080
 INIT_PID: Final = 1
-"""What a pure task's only process is called inside its own pid namespace."""
+"""The id of a pure task's only process inside its own pid namespace."""
 
 
 class Check(NamedTuple):
-    """The low 32 bits of argument number ``argument``, masked, is one of ``values`` or the task's own pid.
+    """A check that argument number ``argument``, masked, is one of ``values``.
 
-    ``high_zero``: the high 32 bits must be 0 as well, which a pointer needs and an int does not.
+    Only its low 32 bits count. ``high_zero`` requires that the high 32 bits are 0, which is needed for
+    pointers but not for an int. ``or_own_pid`` also accepts the task's own pid.
     """
 
     argument: int
@@ -34,10 +35,10 @@ class Check(NamedTuple):
 
 
 class Allow(NamedTuple):
-    """A call, or a few that are one thing, which a task may make where every check holds.
+    """A call, or several with one purpose, that a task may make if every check holds.
 
-    ``reason`` is why, ``without`` what would not work otherwise, and ``checked`` the checks in words; all
-    three stand on docs/system-calls.md, which a test compares with this table.
+    ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` describes
+    the checks. docs/system-calls.md shows all three; a test compares it with this table.
     """
 
     names: tuple[str, ...]
@@ -273,7 +274,7 @@ ALLOWED: Final = (
 )
 
 NO_SUCH_CALL: Final = ("clone3", "openat2", "mseal", "map_shadow_stack")
-"""Answered with ENOSYS: the C library then falls back to a call whose arguments the filter can see."""
+"""Answered with ENOSYS: the C library then uses an older call whose arguments the filter can check."""
 
 KILLED: Final = (
     # the kernel's own machinery
@@ -292,12 +293,13 @@ KILLED: Final = (
 )
 
 REFUSED: Final = (
-    # A few of the rest by name, for the tests and for reading; the default says the same of any other.
+    # Some of the remaining calls by name, for tests and readers; the default result is the same for all
+    # others.
     *("execve", "execveat", "fork", "vfork", "socket", "connect", "bind", "listen", "accept", "accept4"),
     *("memfd_create", "memfd_secret", "setrlimit", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
     *("pidfd_open", "pidfd_send_signal", "truncate", "ftruncate", "fallocate", "mkdirat", "unlinkat"),
     *("renameat2", "linkat", "symlinkat", "fchmod", "fchmodat", "fchown", "seccomp"),
-    # Allowed until it was measured that nothing needs them: libraries do without, or never call them.
+    # These were allowed once. Measurements showed that no library needs them.
     *("membarrier", "futex_waitv", "set_tid_address", "preadv", "pwritev", "close_range", "epoll_pwait2"),
     *("alarm", "rt_sigpending", "rt_sigsuspend", "getgroups", "getresuid", "getresgid", "getpgrp"),
     *("getpgid", "getsid", "sched_setaffinity", "getrlimit"),
