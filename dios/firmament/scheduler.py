@@ -35,9 +35,9 @@ from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.network.export import NamedProblem, VertexNames, named_problem
 from dios.firmament.network.flow_network import FlowNetwork
-from dios.firmament.policies.fair_queue import Turns
+from dios.firmament.policies.fair_queue import TaskFairQueue
 from dios.firmament.policies.gangs import GangBook
-from dios.firmament.policies.ledger import Ledger
+from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Fault, Round
@@ -62,7 +62,7 @@ class FlowScheduler:
         settings: SchedulerSettings | None = None,
         *,
         knowledge: KnowledgeBase | None = None,
-        ledger: Ledger | None = None,
+        ledger: PrincipalAccounts | None = None,
     ) -> None:
         self.settings = settings or SchedulerSettings()
         self.state = ClusterState(knowledge=knowledge)
@@ -75,7 +75,7 @@ class FlowScheduler:
         self._gangs = GangBook(self.settings)
         self._fresh: set[int] = set()
         self._faults: list[Fault] = []
-        self._turns = None if ledger is None else Turns(ledger, preemption=self.settings.preemption)
+        self._turns = None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
         self._rounds = RoundMaker(
             self.state, self.settings, self._network, self._restrictions, self._gangs, self._turns
         )
@@ -183,6 +183,16 @@ class FlowScheduler:
     def measured(self, task: int, usage: Resources) -> None:
         """What a task uses now."""
         self.state.tasks.usage[self._task(task)] = usage
+
+    def job(self, job: int) -> JobDescriptor | None:
+        """Return a known job's description."""
+        row = self.state.jobs.find(job)
+        return None if row == ABSENT else self.state.jobs.descriptors[row]
+
+    def is_running(self, task: int) -> bool:
+        """Return True if the task is known and has been placed."""
+        row = self.state.tasks.find(task)
+        return row != ABSENT and bool(self.state.tasks.status[row] == RUNNING)
 
     # Rounds -----------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 from sched_courses import course
 
-from dios.firmament.coordinator.job_traffic import Flows
+from dios.firmament.coordinator.job_traffic import JobTraffic
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import Channel
-from dios.wire.messages import QueueRows, Meter, Occupant, Work
+from dios.wire.messages import Meter, Occupant, QueueRows, Work
 from dios.wire.types import TaskState, Traffic
 
 WALL = 1_000.0
@@ -46,7 +46,7 @@ def taken(base: KnowledgeBase) -> dict[str, dict[Channel, list[int]]]:
 def test_what_others_send_for_a_task_is_received_by_it() -> None:
     """Bytes are of the task on whose account they are: from its own node sent, from others received."""
     base = KnowledgeBase("n1", 1)
-    flows = Flows(base, WALL)
+    flows = JobTraffic(base, WALL)
     sender, reader = row(SENDER, "map.0"), row(READER, "reduce")
     flows.seen(board("a", sender), 0.0)
     flows.seen(board("b", reader), 0.0)
@@ -75,7 +75,7 @@ def test_what_others_send_for_a_task_is_received_by_it() -> None:
 def test_its_course_begins_when_the_task_did() -> None:
     """Ages on a board are of the moment at which it was read."""
     base = KnowledgeBase("n1", 1)
-    flows = Flows(base, WALL)
+    flows = JobTraffic(base, WALL)
     flows.metered("a", (), 0.0)
     flows.seen(board("b", row(READER, "reduce", age_ms=1_500)), 2.0)
     flows.metered("a", (out(READER, 100),), 2.5)
@@ -89,7 +89,7 @@ def test_its_course_begins_when_the_task_did() -> None:
 def test_tasks_on_no_account_have_no_course() -> None:
     """Of a task that no guarantee names, or whose node is gone, nothing is said."""
     base = KnowledgeBase("n1", 1)
-    flows = Flows(base, WALL)
+    flows = JobTraffic(base, WALL)
     flows.seen(board("a", row(SENDER, "map.0")), 0.0)
     flows.seen(board("b", row(READER, "reduce")), 0.0)
     for at in range(3):
@@ -103,7 +103,7 @@ def test_tasks_on_no_account_have_no_course() -> None:
 def test_a_task_that_its_board_shows_no_more_is_forgotten() -> None:
     """Nothing is kept of it, nor is it looked for again."""
     base = KnowledgeBase("n1", 1)
-    flows = Flows(base, WALL)
+    flows = JobTraffic(base, WALL)
     flows.metered("a", (), 0.0)
     flows.seen(board("b", row(READER, "reduce")), 0.0)
     flows.metered("a", (out(READER, 5),), 1.0)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from dios.firmament.coordinator.task_tracer import Tracer
+from dios.firmament.coordinator.task_tracer import TaskTracer
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import Channel
@@ -18,7 +18,7 @@ from dios.firmament.knowledge.usage_profiles import Member
 from dios.firmament.monitor.task_probe import TaskProbe
 from dios.lib.reservations import Member as Placed
 from dios.lib.reservations import label_of
-from dios.wire.messages import Asked, QueueRows, Meter, Occupant, Work
+from dios.wire.messages import Asked, Meter, Occupant, QueueRows, Work
 from dios.wire.types import TaskState, Traffic
 
 MS = 1_000_000
@@ -55,7 +55,7 @@ class Site:
 
     def __init__(self) -> None:
         self.knowledge = KnowledgeBase("n1", 1)
-        self.tracer = Tracer(self.knowledge)
+        self.tracer = TaskTracer(self.knowledge)
 
     def at(self, ms: int, *tasks: Occupant, meters: tuple[Meter, ...] = ()) -> None:
         """A board and a look, so long after the tasks began."""
@@ -132,7 +132,7 @@ def test_a_task_that_nobody_saw_run_has_a_course() -> None:
     (member,) = site.members()
     assert member.highest.values == {Channel.CPU_MILLI: [500, 500], Channel.MEMORY: [5_000_000] * 2}
     assert site.knowledge.sequence == 1
-    later = Tracer(site.knowledge)
+    later = TaskTracer(site.knowledge)
     later.heard(board(ended(one, 2_000)), BEGAN)
     assert later.busy
     assert later.look((), BEGAN, WALL) == [], "an earlier coordinator of this node saw it end"

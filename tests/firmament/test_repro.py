@@ -40,6 +40,7 @@ def invoke(*words: str) -> tuple[int, str, str]:
 # The command ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_the_command_writes_every_figure_with_the_thesis_beside_it(tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and pictures, and each claim the thesis' word."""
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")

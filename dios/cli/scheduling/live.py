@@ -51,6 +51,7 @@ def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
             [
                 ("coordinator", f"{found['coordinator']} ({found['set_up']})"),
                 ("model", str(found["model"])),
+                ("placed by", _placed_by(found)),
                 ("tasks", f"{found['running']} run, {found['waiting']} wait"),
                 ("rounds", _last_round(found)),
                 ("measured", _measured(found)),
@@ -186,6 +187,20 @@ def _rows(found: dict[str, object], key: str) -> list[dict[str, object]]:
 def _texts(found: dict[str, object], key: str) -> list[str]:
     texts = found.get(key)
     return [str(text) for text in texts] if isinstance(texts, list) else []
+
+
+def _placed_by(found: dict[str, object]) -> str:
+    kernels = found.get("kernels")
+    if found.get("placed_by") != "first-fit" or not isinstance(kernels, dict):
+        return "the flow scheduler"
+    compiled, total = kernels.get("compiled"), kernels.get("total")
+    number = f" ({compiled} of {total})" if total else ""
+    text = (
+        f"a simple rule, while the scheduler's kernels are being compiled{number}: each run goes to the "
+        "least loaded node that satisfies its needs"
+    )
+    problem = kernels.get("problem")
+    return f"{text}; the last attempt failed: {problem}" if problem else text
 
 
 def _measured(found: dict[str, object]) -> str:

@@ -136,7 +136,7 @@ def simulate(
 
 def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> None:
     """Simulate, write, tell."""
-    from dios.firmament.coordinator.warm_up import rehearse  # noqa: PLC0415 - needs an extra
+    from dios.firmament.coordinator.warm_up import exercise_kernels  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate import command, report  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate.plots import write_plots  # noqa: PLC0415 - needs an extra
     from dios.plotting import need_plots  # noqa: PLC0415 - needs an extra
@@ -150,7 +150,7 @@ def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> N
         # Before the simulation: what cannot be written must not show after an hour.
         out.mkdir(parents=True, exist_ok=True)
     with err().status("loading the scheduler; the first time its kernels are compiled, which takes a minute"):
-        rehearse("spread")
+        exercise_kernels("spread")
     with _progress() as progress:
         outcome = command.run_config(config, progress)
     summary = report.summarise(outcome)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dios.compiled import borrowing
 from dios.fairness.stateful.kernels import Books, join, leave, pick, settle
 from dios.firmament.cluster.columns import Flags, Floats, Ints
+from dios.kernels import no_refcount_kernel
 
 
 class Queues(NamedTuple):
@@ -28,7 +28,7 @@ class Queues(NamedTuple):
     """(P,) the answer: who stopped at a quota, or at too many that are exempt."""
 
 
-@borrowing
+@no_refcount_kernel
 def settle_all(books: Books, held: Floats, scale: Floats, fair: float, g: float, mode: int) -> None:
     """Bring every principal's line in order: what it holds (P, R), counted ``scale`` times (P,), or 1/n."""
     for user in range(len(scale)):
@@ -37,7 +37,7 @@ def settle_all(books: Books, held: Floats, scale: Floats, fair: float, g: float,
         settle(books, user, fair, g, mode)
 
 
-@borrowing
+@no_refcount_kernel
 def _within(queues: Queues, at: int, user: int, held: Floats, quota: Floats) -> bool:
     """Whether a principal may hold an entry as well."""
     within = True
@@ -46,7 +46,7 @@ def _within(queues: Queues, at: int, user: int, held: Floats, quota: Floats) -> 
     return within
 
 
-@borrowing
+@no_refcount_kernel
 def _let_by(queues: Queues, user: int, held: Floats, quota: Floats, most: int) -> int:
     """Let in what is exempt of a principal, ``most`` at the most; where the rest of its queue begins."""
     at = queues.first[user]
@@ -62,7 +62,7 @@ def _let_by(queues: Queues, user: int, held: Floats, quota: Floats, most: int) -
     return int(at)
 
 
-@borrowing
+@no_refcount_kernel
 def take_turns(
     books: Books,
     queues: Queues,

@@ -19,7 +19,7 @@ from dios.firmament.network.flow_trace import trace
 from dios.firmament.network.model_answers import Answers, Questions, ask, children_of
 from dios.firmament.network.upper_arcs import Bounds
 from dios.firmament.policies.evict import make_room, spare
-from dios.firmament.policies.fair_queue import Admission, Turns
+from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back
 from dios.firmament.policies.gangs import GangBook, GangChoice, needed
@@ -59,7 +59,7 @@ class RoundMaker:
         network: FlowNetwork,
         restrictions: Restrictions,
         gangs: GangBook,
-        turns: Turns | None,
+        turns: TaskFairQueue | None,
     ) -> None:
         self._state = state
         self._settings = settings

@@ -15,32 +15,29 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from dios.errors import InvalidError
 from dios.fairness.stateful.kernels import DOMINANT, PLAIN, Books, decay, empty_books, grown_books
 from dios.firmament.cluster.columns import Floats
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.descriptors import Level, Resources
+from dios.firmament.descriptors import Level
 from dios.firmament.policies.fair_queue_kernels import settle_all
 from dios.firmament.policies.fit import room_of
+from dios.firmament.policies.stored_shares import RESOURCES, StoredAccount, StoredShares
 from dios.limits import (
     FAIRNESS_MEMORY_MS_DEFAULT,
-    SHARES_BYTES_MAX,
     SHARES_FORGOTTEN_S,
     SHARES_PRINCIPALS_MAX,
     SHARES_WEIGHT_MAX,
 )
 
-RESOURCES: Final = ("tasks", *Resources._fields)
-"""What is shared: slots for tasks, and the dimensions of machines."""
 _FIRST: Final = 16
 _NOISE: Final = 1e-9
 """Sums of fractions that fill a right exactly may miss it by rounding."""
 
 
-class Rule(StrEnum):
+class FairnessRule(StrEnum):
     """Whose tasks go first while not all have room."""
 
     SDRF = "sdrf"
@@ -52,7 +49,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class PrincipalAccount:
     """One principal, for people; fractions are of the whole cluster."""
 
     principal: str
@@ -72,41 +69,8 @@ class Account:
     """The most that it may hold at once, by resource."""
 
 
-class KeptAccount(msgspec.Struct, frozen=True, array_like=True):
-    """One principal as it is handed on."""
-
-    principal: str
-    weight: float
-    quota: tuple[float, ...]
-    set_at: float
-    """When weight or quota were set, in seconds since 1970; the later one holds."""
-    seen_at: float
-    commitments: tuple[float, ...]
-
-
-class KeptJob(msgspec.Struct, frozen=True, array_like=True):
-    """A job that was admitted over time (``policies.packing``), as it is handed on."""
-
-    number: int
-    principal: str
-    packed: bytes
-    """Its description in TOML, compressed."""
-    began: float
-    """In seconds since 1970."""
-    places: tuple[tuple[str, str], ...]
-    """Members and nodes."""
-
-
-class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A ledger as it is handed on, and the jobs that were admitted; ``at`` in seconds since 1970."""
-
-    at: float
-    accounts: tuple[KeptAccount, ...] = ()
-    jobs: tuple[KeptJob, ...] = ()
-
-
 @dataclass
-class _Terms:
+class _PrincipalTerms:
     """What was set for a principal."""
 
     weight: float = 1.0
@@ -115,7 +79,7 @@ class _Terms:
     seen_at: float = 0.0
 
 
-class Ledger:
+class PrincipalAccounts:
     """Accounts of the principals of one cluster.
 
     Args:
@@ -125,17 +89,21 @@ class Ledger:
     """
 
     def __init__(
-        self, rule: Rule = Rule.SDRF, memory_s: float = FAIRNESS_MEMORY_MS_DEFAULT / 1000, *, wall: float
+        self,
+        rule: FairnessRule = FairnessRule.SDRF,
+        memory_s: float = FAIRNESS_MEMORY_MS_DEFAULT / 1000,
+        *,
+        wall: float,
     ) -> None:
         if not (math.isfinite(memory_s) and memory_s > 0):
             raise InvalidError(f"the memory of fairness is {memory_s} seconds; it must be positive")
         self.rule: Final = rule
-        self.mode: Final = DOMINANT if rule is Rule.SDRF else PLAIN
+        self.mode: Final = DOMINANT if rule is FairnessRule.SDRF else PLAIN
         self.changed = False
         """Whether a weight or a quota was set that is not handed on yet."""
         self.memory_s: Final = memory_s
         self._wall = wall
-        self._terms: list[_Terms] = []
+        self._terms: list[_PrincipalTerms] = []
         self._clock: Floats = np.array([-math.inf, 1.0])
         self.books: Books = empty_books(np.full(len(RESOURCES), np.inf), _FIRST)
         self.scale: Floats = np.zeros(0)
@@ -194,7 +162,7 @@ class Ledger:
         owed: Floats = np.maximum(self.books.over[:known] + self.g * self.books.slope[:known], 0.0)
         return owed
 
-    def accounts(self, state: ClusterState) -> list[Account]:
+    def accounts(self, state: ClusterState) -> list[PrincipalAccount]:
         """Everybody who shares, for people: the largest share first."""
         self.sync(state)
         owed = self.commitments().max(axis=1, initial=0.0)
@@ -208,7 +176,7 @@ class Ledger:
             at = int(np.argmax(fractions))
             limits = zip(RESOURCES, terms.quota.tolist(), strict=True)
             found.append(
-                Account(
+                PrincipalAccount(
                     state.principals.names[number],
                     terms.weight,
                     self.fair / float(self.scale[number]),
@@ -283,13 +251,13 @@ class Ledger:
 
     # Handing on ---------------------------------------------------------------------------------------
 
-    def keep(self, state: ClusterState) -> Kept:
+    def to_stored(self, state: ClusterState) -> StoredShares:
         """The ledger as it is handed on: whoever was set something or owes most comes first."""
         self.sync(state)
         owed = self.commitments() / self.scale[:, None]
         now = self._wall + state.now
         rows = [
-            KeptAccount(
+            StoredAccount(
                 state.principals.names[number],
                 terms.weight,
                 tuple(terms.quota.tolist()),
@@ -301,9 +269,9 @@ class Ledger:
             if self._counts(terms, now)
         ]
         rows.sort(key=lambda row: (row.set_at == 0.0, -max(row.commitments), row.principal))
-        return Kept(now, tuple(rows[:SHARES_PRINCIPALS_MAX]))
+        return StoredShares(now, tuple(rows[:SHARES_PRINCIPALS_MAX]))
 
-    def take_over(self, state: ClusterState, kept: Kept, *, commitments: bool) -> None:
+    def take_over(self, state: ClusterState, kept: StoredShares, *, commitments: bool) -> None:
         """Take in what another ledger handed on: what was set later there, and with ``commitments`` those.
 
         Commitments fade by the time that has passed.
@@ -328,11 +296,11 @@ class Ledger:
 
     def _grow(self, known: int) -> None:
         while len(self._terms) < known:
-            self._terms.append(_Terms())
+            self._terms.append(_PrincipalTerms())
         if known > self.books.lead.size:
             self.books = grown_books(self.books, 2 * known, self.g)
 
-    def _counts(self, terms: _Terms, now: float) -> bool:
+    def _counts(self, terms: _PrincipalTerms, now: float) -> bool:
         """Whether a principal is one of those who share: it was seen not long ago, or something was set."""
         return terms.set_at > 0 or now - terms.seen_at < SHARES_FORGOTTEN_S
 
@@ -340,30 +308,3 @@ class Ledger:
         """(R,): what the cluster has; infinity for what counts for nobody."""
         found = room_of(state, state.resources.at(Level.MACHINE))
         return np.where(found > 0, found, np.inf)
-
-
-def encode(kept: Kept) -> bytes:
-    """As bytes, SHARES_BYTES_MAX at the most: whoever owes least is left out."""
-    while True:
-        data = msgspec.msgpack.encode(kept)
-        if len(data) <= SHARES_BYTES_MAX:
-            return data
-        kept = Kept(kept.at, kept.accounts[: len(kept.accounts) // 2], kept.jobs)
-
-
-def decode(data: bytes) -> Kept:
-    """What :func:`encode` made; InvalidError for anything else."""
-    try:
-        kept = msgspec.msgpack.decode(data, type=Kept)
-    except msgspec.DecodeError as error:
-        raise InvalidError(f"a ledger of shares makes no sense: {error}") from None
-    numbers = [kept.at]
-    for row in kept.accounts:
-        if len(row.quota) != len(RESOURCES) or len(row.commitments) != len(RESOURCES) or row.weight <= 0:
-            raise InvalidError(f"a ledger of shares makes no sense: the account of {row.principal}")
-        numbers += [row.weight, row.set_at, row.seen_at, *row.commitments]
-        if any(not value >= 0 for value in row.quota):
-            raise InvalidError(f"a ledger of shares makes no sense: the quota of {row.principal}")
-    if not all(math.isfinite(number) for number in numbers):
-        raise InvalidError("a ledger of shares makes no sense: a number is not finite")
-    return kept
