@@ -16,9 +16,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled, inlined
 from dios.fairness.allocation import Allocation, Floats, Ints, numbers
 from dios.fairness.edrf import edrf
+from dios.kernels import inlined_kernel, kernel
 
 Tanks: TypeAlias = tuple[Floats, Floats, Floats]
 """Demands (n, m), each user's largest demand (n,), and each user's commitment (n,)."""
@@ -86,7 +86,7 @@ def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:
     return Allocation(amounts, share, stopped, int(rounds))
 
 
-@inlined
+@inlined_kernel
 def _count(tanks: Tanks, i: int, sign: float, use: Floats) -> None:
     """Add (sign 1) or remove (sign -1) user i among those that rise, in the slopes of its resources."""
     demands, largest, _owed = tanks
@@ -103,7 +103,7 @@ def _count(tanks: Tanks, i: int, sign: float, use: Floats) -> None:
                 use[r, 0], use[r, 1] = 0.0, 0.0
 
 
-@inlined
+@inlined_kernel
 def _next_dry(use: Floats, level: float) -> tuple[int, float]:
     """Return (resource, level) of the first exhaustion if no user starts or ends before it, or (-1, inf)."""
     which, at = -1, np.inf
@@ -116,7 +116,7 @@ def _next_dry(use: Floats, level: float) -> tuple[int, float]:
     return which, at
 
 
-@compiled
+@kernel
 def _fill(tanks: Tanks, begin: Ints, end: Ints, ends: Floats, share: Floats, stopped: Ints) -> int:
     """Raise the level from event to event; fill the dominant shares and the resource that stopped each user.
 

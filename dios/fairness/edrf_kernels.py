@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import borrowing, compiled, inlined
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.sparse_demands import Places, Reals, touch_rows
+from dios.kernels import inlined_kernel, kernel, no_refcount_kernel
 
 Scaled: TypeAlias = tuple[Ints, Places, Reals, Floats]
 """Offsets, resources, values, and the factor that turns a tenant's values into its v."""
@@ -33,7 +33,7 @@ WORN: Final = 1e-3
 """A mu below this fraction of its last computed value has lost precision and is computed again."""
 
 
-@inlined
+@inlined_kernel
 def _sunk(keys: Floats, heap: Places, size: int) -> None:
     """Move the top of the heap down to its place."""
     key, name, at = keys[0], heap[0], 0
@@ -50,7 +50,7 @@ def _sunk(keys: Floats, heap: Places, size: int) -> None:
     keys[at], heap[at] = key, name
 
 
-@borrowing
+@no_refcount_kernel
 def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
     """Return mu of resource r, summed over those of its tenants that still rise."""
     offsets, resources, values, scale = demands
@@ -63,7 +63,7 @@ def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
     return total
 
 
-@inlined
+@inlined_kernel
 def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
     """Write the tenants of resource r that still rise into ``living``; return their number."""
     starts, members = index
@@ -74,7 +74,7 @@ def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
     return found
 
 
-@borrowing
+@no_refcount_kernel
 def _top(
     demands: Scaled,
     index: Columns,
@@ -104,7 +104,7 @@ def _top(
     return size
 
 
-@inlined
+@inlined_kernel
 def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Floats) -> None:
     """Stop tenant i, whose row is ``first`` to ``last``: it keeps its amounts at ``level``."""
     _offsets, resources, values, scale = demands
@@ -115,7 +115,7 @@ def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Fl
         sums[resources[p], KEPT] += v * level
 
 
-@borrowing
+@no_refcount_kernel
 def rise(
     demands: Scaled,
     index: Columns,
@@ -169,7 +169,7 @@ def rise(
     return rounds
 
 
-@compiled
+@kernel
 def amounts(
     demands: Scaled,
     asked: Reals,

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.compiled import compiled
+from dios.kernels import kernel
 
 Csr: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], int]
 
@@ -71,7 +71,7 @@ def _lengths(kind: str, tenants: int, rng: np.random.Generator) -> NDArray[np.in
     return np.rint(lengths).astype(np.int64)
 
 
-@compiled
+@kernel
 def choose_resources(
     offsets: NDArray[np.int64],
     resources: int,
@@ -111,7 +111,7 @@ def choose_resources(
             chosen[k] = resource
 
 
-@compiled
+@kernel
 def mixed(state: np.uint64) -> float:
     """Return a number in [0, 1) from a counter; multiplications and shifts mix all of its bits."""
     bits = state * np.uint64(0x9E3779B97F4A7C15)

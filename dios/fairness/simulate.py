@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dios.compiled import borrowing, inlined
 from dios.fairness.allocation import Floats, Ints, array_of, numbers, refuse
 from dios.fairness.stateful.input_checks import checked_capacity, checked_population, checked_rule
 from dios.fairness.stateful.kernels import (
@@ -27,6 +26,7 @@ from dios.fairness.stateful.kernels import (
     settle_everybody,
     start_next,
 )
+from dios.kernels import inlined_kernel, no_refcount_kernel
 
 SPAN_US: Final = 2**53
 """All times stay below this (about 285 years), so that floats hold them exactly."""
@@ -81,7 +81,7 @@ class Play(NamedTuple):
 ARRIVED, STARTED, RUNNING, SEEN, ACTIVE = range(5)
 
 
-@inlined
+@inlined_kernel
 def sooner(flight: Flight, a: int, b: int) -> bool:
     """Return True if row ``a`` finishes before ``b``; at the same time, the one that started first."""
     if flight.finish[a] != flight.finish[b]:
@@ -89,7 +89,7 @@ def sooner(flight: Flight, a: int, b: int) -> bool:
     return bool(flight.turn[a] < flight.turn[b])
 
 
-@inlined
+@inlined_kernel
 def push(flight: Flight, row: int) -> None:
     """Add a running row to the heap."""
     place = flight.tally[RUNNING]
@@ -103,7 +103,7 @@ def push(flight: Flight, row: int) -> None:
     flight.heap[place] = row
 
 
-@inlined
+@inlined_kernel
 def pop(flight: Flight) -> int:
     """Remove and return the row that finishes first."""
     top = flight.heap[0]
@@ -123,7 +123,7 @@ def pop(flight: Flight) -> int:
     return int(top)
 
 
-@inlined
+@inlined_kernel
 def arrive(
     trace: Trace, flight: Flight, books: Books, row: int, population: int, g: float, mode: int
 ) -> None:
@@ -141,7 +141,7 @@ def arrive(
     flight.last[user] = row
 
 
-@inlined
+@inlined_kernel
 def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: float) -> None:
     """Start the first row in a user's queue; the user table already includes it."""
     row = flight.first[user]
@@ -159,7 +159,7 @@ def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: flo
         bring_forward(books, user, trace.demand[behind])
 
 
-@inlined
+@inlined_kernel
 def next_instant(trace: Trace, flight: Flight) -> int:
     """Return the time of the next finish or arrival; there must be one."""
     count = flight.tally
@@ -169,7 +169,7 @@ def next_instant(trace: Trace, flight: Flight) -> int:
     return int(min(t, flight.finish[flight.heap[0]]) if count[RUNNING] else t)
 
 
-@borrowing
+@no_refcount_kernel
 def fly(
     trace: Trace, flight: Flight, books: Books, clock: Floats, population: int, tau: float, mode: int
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled, inlined
 from dios.fairness.allocation import Floats, Ints, array_of, as_compiled, numbers, refuse
+from dios.kernels import inlined_kernel, kernel
 
 Places: TypeAlias = npt.NDArray[np.int32]
 Reals: TypeAlias = npt.NDArray[np.float32 | np.float64]
@@ -169,7 +169,7 @@ def weights_of(
     return (found, False) if tenant is None else (found[tenant, rows.resources], True)
 
 
-@compiled
+@kernel
 def first_fault(offsets: Ints, resources: Places, values: Reals, count: int, first: int, last: int) -> int:
     """Return the first entry that is negative or not finite, or that repeats a resource of its row; or -1."""
     seen = np.full(count, -1, np.int64)
@@ -181,7 +181,7 @@ def first_fault(offsets: Ints, resources: Places, values: Reals, count: int, fir
     return -1
 
 
-@inlined
+@inlined_kernel
 def rho_of(
     values: Reals,
     weights: Floats,
@@ -202,7 +202,7 @@ def rho_of(
     return rho
 
 
-@compiled
+@kernel
 def scales(
     offsets: Ints,
     values: Reals,
@@ -220,7 +220,7 @@ def scales(
             scale[tenant] = max(rho / peak, SCALE_TINY)
 
 
-@compiled
+@kernel
 def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums: npt.NDArray[np.void]) -> int:
     """Add the use of all tenants to ``sums``; return the first entry that repeats a resource, or -1."""
     for tenant in range(len(scale)):
@@ -235,7 +235,7 @@ def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums:
     return -1
 
 
-@inlined
+@inlined_kernel
 def touch_rows(
     offsets: Ints, resources: Places, values: Reals, tenants: Places, first: int, last: int, bounds: Ints
 ) -> int:
@@ -256,7 +256,7 @@ def touch_rows(
     return some if total >= 0 else 0
 
 
-@compiled
+@kernel
 def place_columns(
     offsets: Ints,
     resources: Places,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled
+from dios.kernels import kernel
 from dios.limits import PACKER_ROUNDS_MAX
 from dios.packer.job.ti_mra import Floats, Ints
 
@@ -77,7 +77,7 @@ def _level_by_sorting(left: float, asked: Floats, weight: Floats, rates: Floats,
     return float((left - before[at]) / rest[at])
 
 
-@compiled
+@kernel
 def pour(
     left: float, asked: Floats, weight: Floats, rates: Floats, hungry: Ints, rounds_max: int
 ) -> tuple[int, float]:
@@ -116,7 +116,7 @@ def pour(
     return count, -left
 
 
-@compiled
+@kernel
 def spread(left: float, level: float, asked: Floats, weight: Floats, rates: Floats) -> float:
     """Raise each rate to the level, at most to its demand; return the rest, 0 if a task stays hungry."""
     someone = False

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.compiled import compiled
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.sparse_demands import SCALE_MAX, SCALE_MIN, TOUCHED, Places, Reals, rho_of, touch_rows
+from dios.kernels import kernel
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -31,7 +31,7 @@ BLOCK: Final = 128
 """The number of resources that share a lower bound for the level at which the first of them is exhausted."""
 
 
-@compiled
+@kernel
 def scale_rows(
     offsets: Ints,
     resources: Places,
@@ -68,7 +68,7 @@ def scale_rows(
     return active
 
 
-@compiled
+@kernel
 def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> tuple[float, int]:
     """Return (level, resource) of the first exhaustion in a block, with resource -1 if there is none.
 
@@ -85,7 +85,7 @@ def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> 
     return level, resource
 
 
-@compiled
+@kernel
 def dry_resources(
     level: float, spared: float, state: Floats, soonest: Floats, dry: Places
 ) -> tuple[int, float]:
@@ -120,7 +120,7 @@ def dry_resources(
     return dried, level
 
 
-@compiled
+@kernel
 def send_away(
     level: float,
     dry: Places,
@@ -147,7 +147,7 @@ def send_away(
     return gone, entries
 
 
-@compiled
+@kernel
 def subtract_rows(
     level: float,
     offsets: Ints,
@@ -176,7 +176,7 @@ def subtract_rows(
     return found
 
 
-@compiled
+@kernel
 def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places, taken: Floats) -> None:
     """Sum separately what a tile of leaving tenants takes from mu and from the counts."""
     taken[:] = 0.0
@@ -191,7 +191,7 @@ def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places
         first += some
 
 
-@compiled
+@kernel
 def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Places) -> int:
     """Subtract the sums of all tiles (line 17). Return the same as :func:`subtract_rows`."""
     found = 0
@@ -206,7 +206,7 @@ def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Places) -> 
     return found
 
 
-@compiled
+@kernel
 def mend_sums(
     offsets: Ints,
     resources: Places,
@@ -232,7 +232,7 @@ def mend_sums(
         state[r, BEFORE] = total
 
 
-@compiled
+@kernel
 def some_rounds(
     level: float,
     epsilon: float,
@@ -278,7 +278,7 @@ def some_rounds(
     return rounds, level, still, 0
 
 
-@compiled
+@kernel
 def allocate_rows(
     level: float,
     offsets: Ints,

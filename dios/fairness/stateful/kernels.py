@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from dios.compiled import borrowing, inlined
 from dios.fairness.allocation import Floats
 from dios.fairness.stateful.tree_kernels import advance, replay, replay_all
 from dios.fairness.stateful.user_table import EVENTS, FIRST, SCAN_MAX, Books, empty_books, standing
+from dios.kernels import inlined_kernel, no_refcount_kernel
 
 __all__ = [
     "DOMINANT",
@@ -60,7 +60,7 @@ def grown_books(books: Books, users: int, g: float) -> Books:
     return grown
 
 
-@inlined
+@inlined_kernel
 def settle(books: Books, user: int, fair: float, g: float, mode: int) -> None:
     """Update a user's line after its allocation or ``fair`` (1/n) changed; the commitment does not jump."""
     top = 0.0
@@ -78,7 +78,7 @@ def settle(books: Books, user: int, fair: float, g: float, mode: int) -> None:
         replay(books, user, g)
 
 
-@borrowing
+@no_refcount_kernel
 def settle_everybody(books: Books, seen: int, fair: float, g: float, mode: int) -> None:
     """Update the lines of all users with running tasks, because 1/n changed."""
     if mode != PLAIN:
@@ -87,7 +87,7 @@ def settle_everybody(books: Books, seen: int, fair: float, g: float, mode: int) 
                 settle(books, user, fair, g, mode)
 
 
-@borrowing
+@no_refcount_kernel
 def decay(books: Books, seen: int, clock: Floats, t: float, tau: float) -> None:
     """Advance ``clock`` (t_ref, g) to time ``t``; move the reference too if it is far in the past."""
     past = (t - clock[0]) / tau
@@ -102,7 +102,7 @@ def decay(books: Books, seen: int, clock: Floats, t: float, tau: float) -> None:
     clock[1] = math.exp(-past)
 
 
-@inlined
+@inlined_kernel
 def pick(books: Books, count: int, g: float) -> int:
     """Return the next active user, or -1 if no user is active."""
     if not books.tree.inside.size:
@@ -111,7 +111,7 @@ def pick(books: Books, count: int, g: float) -> int:
     return int(books.tree.state[FIRST])
 
 
-@inlined
+@inlined_kernel
 def scan(books: Books, count: int, g: float) -> int:
     """Return the active user with the lowest (priority, its derivative, index), or -1 if none is active.
 
@@ -130,7 +130,7 @@ def scan(books: Books, count: int, g: float) -> int:
     return best
 
 
-@inlined
+@inlined_kernel
 def start(books: Books, user: int, fair: float, g: float, mode: int) -> bool:
     """Allocate a user's first task; return False without a change if it does not fit."""
     for r in range(books.capacity.size):
@@ -145,14 +145,14 @@ def start(books: Books, user: int, fair: float, g: float, mode: int) -> bool:
     return True
 
 
-@inlined
+@inlined_kernel
 def start_next(books: Books, count: int, fair: float, g: float, mode: int) -> int:
     """Allocate the first task of the next user (one step of Algorithm 1); -1 if no task can start."""
     user = pick(books, count, g)
     return user if user >= 0 and start(books, user, fair, g, mode) else -1
 
 
-@inlined
+@inlined_kernel
 def give_back(books: Books, user: int, demand: Floats, fair: float, g: float, mode: int) -> None:
     """End a task; amounts without any running task are set to exactly 0, to drop rounding errors."""
     books.running[user] -= 1
@@ -163,14 +163,14 @@ def give_back(books: Books, user: int, demand: Floats, fair: float, g: float, mo
     settle(books, user, fair, g, mode)
 
 
-@inlined
+@inlined_kernel
 def bring_forward(books: Books, user: int, demand: Floats) -> None:
     """Set the demand of a user's first waiting task."""
     for r in range(demand.size):
         books.head[user, r] = demand[r]
 
 
-@inlined
+@inlined_kernel
 def join(books: Books, count: int, user: int, demand: Floats, g: float) -> int:
     """Make a user active with its first task; return the new number of active users."""
     bring_forward(books, user, demand)
@@ -180,7 +180,7 @@ def join(books: Books, count: int, user: int, demand: Floats, g: float) -> int:
     return count + 1
 
 
-@inlined
+@inlined_kernel
 def leave(books: Books, count: int, user: int, g: float) -> int:
     """Make a user inactive; return the new number of active users."""
     last = books.active[count - 1]

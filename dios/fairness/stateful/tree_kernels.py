@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios.compiled import borrowing, inlined
 from dios.fairness.stateful.user_table import (
     ABOVE,
     AFTER,
@@ -27,12 +26,13 @@ from dios.fairness.stateful.user_table import (
     crossing,
     standing,
 )
+from dios.kernels import inlined_kernel, no_refcount_kernel
 
 SCATTER: Final = 2654435761
 """A multiplier modulo 2^32 that gives every user a distinct, scattered rank, which balances the treap."""
 
 
-@inlined
+@inlined_kernel
 def precedes(books: Books, a: int, b: int, g: float) -> bool:
     """Return True if user ``a`` precedes ``b``: by priority, by its derivative, by index."""
     first, falls = standing(books, a, g)
@@ -42,7 +42,7 @@ def precedes(books: Books, a: int, b: int, g: float) -> bool:
     return bool(falls > falling) if falls != falling else a < b
 
 
-@borrowing
+@no_refcount_kernel
 def seated(tree: Tree, user: int, seat: int) -> None:
     """Put a user into a slot of the heap, or move it up or down to its place from there."""
     heap, meets = tree.heap, tree.meets
@@ -63,7 +63,7 @@ def seated(tree: Tree, user: int, seat: int) -> None:
     tree.seat[user] = seat
 
 
-@inlined
+@inlined_kernel
 def unwatch(tree: Tree, user: int) -> None:
     """Remove the meeting of a user with its successor from the heap."""
     seat = tree.seat[user]
@@ -75,7 +75,7 @@ def unwatch(tree: Tree, user: int) -> None:
             seated(tree, last, seat)
 
 
-@inlined
+@inlined_kernel
 def watch(books: Books, user: int) -> None:
     """UPDATEEVENT: record the ``g`` at which a user may meet its successor."""
     tree = books.tree
@@ -89,7 +89,7 @@ def watch(books: Books, user: int) -> None:
             seated(tree, user, tree.state[SIZE] - 1)
 
 
-@inlined
+@inlined_kernel
 def hang(tree: Tree, above: int, old: int, new: int) -> None:
     """Replace ``old`` as a child of ``above`` by ``new``."""
     if above < 0:
@@ -102,7 +102,7 @@ def hang(tree: Tree, above: int, old: int, new: int) -> None:
         tree.link[new, ABOVE] = above
 
 
-@borrowing
+@no_refcount_kernel
 def lift(tree: Tree, user: int) -> None:
     """Rotate a user above its parent."""
     link = tree.link
@@ -117,13 +117,13 @@ def lift(tree: Tree, user: int) -> None:
     link[above, ABOVE] = user
 
 
-@inlined
+@inlined_kernel
 def rank(user: int) -> int:
     """Return a user's rank in the treap; lower ranks are nearer to the root."""
     return (user * SCATTER) & 0xFFFFFFFF
 
 
-@borrowing
+@no_refcount_kernel
 def put(books: Books, user: int, g: float) -> None:
     """INSERT: add a user at its place in the order at ``g``, for which the whole tree must be correct."""
     tree, link = books.tree, books.tree.link
@@ -152,7 +152,7 @@ def put(books: Books, user: int, g: float) -> None:
     watch(books, user)
 
 
-@borrowing
+@no_refcount_kernel
 def take(books: Books, user: int) -> None:
     """DELETE: remove a user; its neighbours are compared from the time of the last correct order on."""
     tree, link = books.tree, books.tree.link
@@ -172,7 +172,7 @@ def take(books: Books, user: int) -> None:
         tree.state[FIRST] = after
 
 
-@borrowing
+@no_refcount_kernel
 def advance(books: Books, g: float) -> None:
     """UPDATE: bring the order to ``g``. Users that may have met are removed and inserted again."""
     tree, loose = books.tree, -1
@@ -192,7 +192,7 @@ def advance(books: Books, g: float) -> None:
         loose = following
 
 
-@inlined
+@inlined_kernel
 def replay(books: Books, user: int, g: float) -> None:
     """Move a user to its place after its line changed, or after it became active or inactive."""
     if books.tree.inside.size:
@@ -203,7 +203,7 @@ def replay(books: Books, user: int, g: float) -> None:
             put(books, user, g)
 
 
-@borrowing
+@no_refcount_kernel
 def replay_all(books: Books, seen: int, g: float) -> None:
     """Build the tree again, because every line has changed."""
     tree = books.tree

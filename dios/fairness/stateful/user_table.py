@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.compiled import inlined
 from dios.fairness.allocation import Floats, Ints
+from dios.kernels import inlined_kernel
 
 SCAN_MAX: Final = 2048
 """With at most this number of users, a scan of all finds the next user; with more, a live tree does."""
@@ -105,7 +105,7 @@ def empty_books(capacity: Floats, users: int, scan_max: int = SCAN_MAX) -> Books
     )
 
 
-@inlined
+@inlined_kernel
 def standing(books: Books, user: int, g: float) -> tuple[float, float]:
     """Return a user's priority, and the slope of its largest line from now on (larger: falls faster)."""
     top, slope = -np.inf, 0.0
@@ -118,7 +118,7 @@ def standing(books: Books, user: int, g: float) -> tuple[float, float]:
     return books.lead[user] + top, slope
 
 
-@inlined
+@inlined_kernel
 def crossing(books: Books, low: int, high: int, g: float) -> float:
     """Return the highest future ``g`` at which ``low`` may stop preceding ``high``, or -1.
 

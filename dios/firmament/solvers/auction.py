@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.compiled import borrowing, compiled
 from dios.firmament.solvers import cost_scaling
 from dios.firmament.solvers.columns import Indices, Ints, exact_product, exact_sum
 from dios.firmament.solvers.contraction import Contracted, contract, expand
@@ -22,13 +21,14 @@ from dios.firmament.solvers.repair import (
     SINK,
     SOLVED,
     Net,
+    choose,
+    choose_best,
     count_excess,
     new_search,
     repair,
-    seat_best,
     settle_arcs,
-    sit,
 )
+from dios.kernels import kernel, no_refcount_kernel
 
 AGGREGATE = 0
 SLOTS = 1
@@ -76,7 +76,7 @@ class Market(NamedTuple):
     climb: Ints
 
 
-@borrowing
+@no_refcount_kernel
 def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entry: int) -> None:
     """Put an entry in the place of a heap's top one, and let it sink; the heap begins at ``base``."""
     place = 0
@@ -95,7 +95,7 @@ def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entr
     kept[base + place] = entry
 
 
-@borrowing
+@no_refcount_kernel
 def refresh(net: Net, market: Market, vertex: int) -> int:
     """Make the top of an aggregate's heap right; what a unit pays from there."""
     base, size = net.out_start[vertex], market.size[vertex]
@@ -107,7 +107,7 @@ def refresh(net: Net, market: Market, vertex: int) -> int:
         _sink(market.arc_key, market.arc_heap, base, size, key, arc)
 
 
-@borrowing
+@no_refcount_kernel
 def _climb(net: Net, market: Market, vertex: int) -> None:
     """Tell the aggregates above a vertex that its price rose, where it was their best."""
     market.climb[0] = vertex
@@ -129,7 +129,7 @@ def _climb(net: Net, market: Market, vertex: int) -> None:
                 count += 1
 
 
-@borrowing
+@no_refcount_kernel
 def _second(net: Net, market: Market, vertex: int) -> int:
     """At least what a unit pays from an aggregate when it must not end where it is best."""
     passed, best = 0, FAR
@@ -143,11 +143,11 @@ def _second(net: Net, market: Market, vertex: int) -> int:
     return best
 
 
-@borrowing
+@no_refcount_kernel
 def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
     """A task's best option, what it pays there, and what it pays at the next best outside the same slots."""
     option, least = -1, FAR
-    for other in range(net.begin[task], net.end[task]):
+    for other in range(net.row_start[task], net.row_end[task]):
         pays = net.option_cost[other] * market.scale + market.value[net.target[other]]
         if pays < least:
             option, least = other, pays
@@ -155,7 +155,7 @@ def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
         return option, least, least
     leaf = market.leaf[net.target[option]]
     second = FAR
-    for other in range(net.begin[task], net.end[task]):
+    for other in range(net.row_start[task], net.row_end[task]):
         target = net.target[other]
         pays = net.option_cost[other] * market.scale + market.value[target]
         if pays < second:
@@ -167,7 +167,7 @@ def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
     return option, least, second
 
 
-@borrowing
+@no_refcount_kernel
 def _place(market: Market, vertex: int, price: int, task: int) -> None:
     """Put a taken slot into a vertex' heap."""
     base, place = market.slot_start[vertex], market.size[vertex]
@@ -183,7 +183,7 @@ def _place(market: Market, vertex: int, price: int, task: int) -> None:
     market.slot_task[base + place] = task
 
 
-@borrowing
+@no_refcount_kernel
 def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
     """Give the cheapest taken slot to a task at a higher price; who had it."""
     base, size = market.slot_start[vertex], market.size[vertex]
@@ -192,7 +192,7 @@ def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
     return int(loser)
 
 
-@borrowing
+@no_refcount_kernel
 def _free_price(net: Net, market: Market, vertex: int) -> int:
     """The price of a vertex' next free slot, FAR where it has none."""
     if market.piece[vertex] == net.out_start[vertex + 1]:
@@ -201,7 +201,7 @@ def _free_price(net: Net, market: Market, vertex: int) -> int:
     return int(max(market.floor[vertex], net.cost[arc] * market.scale))
 
 
-@borrowing
+@no_refcount_kernel
 def skip_full_pieces(net: Net, market: Market, vertex: int) -> None:
     """Go on to the next piece with a free slot, if there is one."""
     while not market.left[vertex] and market.piece[vertex] < net.out_start[vertex + 1]:
@@ -210,14 +210,14 @@ def skip_full_pieces(net: Net, market: Market, vertex: int) -> None:
             market.left[vertex] = net.capacity[market.arc_heap[market.piece[vertex]]]
 
 
-@borrowing
+@no_refcount_kernel
 def slot_value(net: Net, market: Market, vertex: int) -> int:
     """The price of the cheapest slot, free or taken."""
     free = _free_price(net, market, vertex)
     return int(min(free, market.slot_price[market.slot_start[vertex]])) if market.size[vertex] else int(free)
 
 
-@borrowing
+@no_refcount_kernel
 def _take(net: Net, market: Market, task: int, vertex: int, price: int) -> int:
     """Give a task the cheapest slot of a vertex, at a price; the task that lost it, or -1."""
     loser = -1
@@ -234,7 +234,7 @@ def _take(net: Net, market: Market, task: int, vertex: int, price: int) -> int:
     return loser
 
 
-@borrowing
+@no_refcount_kernel
 def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
     """Let the tasks on the stack bid until all have a slot, or ``bids_max`` were made; the number of bids."""
     bids = 0
@@ -287,17 +287,17 @@ NEVER: Final = -(2**58)
 """A price that no slot is under."""
 
 
-@compiled
+@kernel
 def _askers(net: Net) -> Ints:
     """How many tasks' options name each vertex, (V,); options of tasks that left do not count."""
     count = np.zeros(len(net.price), np.int64)
     for option in range(len(net.target)):
-        if net.row[option] >= 0:
+        if net.option_task[option] >= 0:
             count[net.target[option]] += 1
     return count
 
 
-@compiled
+@kernel
 def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
     """Each vertex' kind and how many slots it has, (V,) each."""
     vertices = len(net.price)
@@ -309,7 +309,7 @@ def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
     for arc in range(len(net.tail)):
         vertex = net.tail[arc]
         if kind[vertex] != AGGREGATE:
-            slots[vertex] = min(slots[vertex] + net.capacity[arc], len(net.seat))
+            slots[vertex] = min(slots[vertex] + net.capacity[arc], len(net.choice))
             if (
                 net.in_start[vertex] == net.in_start[vertex + 1]
                 and net.out_start[vertex + 1] - net.out_start[vertex] == 1
@@ -320,7 +320,7 @@ def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
     return kind, slots
 
 
-@compiled
+@kernel
 def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
     """What the cheapest way from the top to each vertex costs, and how many arcs at most lead from it to one
     with slots; (V,) each.
@@ -340,13 +340,13 @@ def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
     return path, depth
 
 
-@borrowing
+@no_refcount_kernel
 def _demand(net: Net, kind: Ints, path: Ints, every: int, price: int) -> int:
     """How many of every ``every``-th task want a slot that would go for less than ``price`` at the top."""
     count = 0
-    for task in range(0, len(net.seat), every):
+    for task in range(0, len(net.choice), every):
         best, wants = FAR, 0
-        for option in range(net.begin[task], net.end[task]):
+        for option in range(net.row_start[task], net.row_end[task]):
             target = net.target[option]
             pays = net.option_cost[option] + net.price[target]
             cheap = 0
@@ -367,7 +367,7 @@ def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
     pieces = np.flatnonzero((kind[net.tail] == SLOTS) & (net.in_start[net.tail] < net.in_start[net.tail + 1]))
     base = path[net.tail[pieces]] + net.cost[pieces]
     units = net.capacity[pieces]
-    tasks = len(net.seat)
+    tasks = len(net.choice)
     if not len(pieces) or units[base == base.min()].sum() >= tasks:
         return NEVER
     every = max(1, tasks // SAMPLE)
@@ -381,7 +381,7 @@ def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
     return low
 
 
-@compiled
+@kernel
 def _open(net: Net, market: Market, order: Ints) -> None:
     """Set first prices from the bottom, and each vertex' heap or order of pieces."""
     for place in range(len(order) - 1, -1, -1):
@@ -414,7 +414,7 @@ def _open(net: Net, market: Market, order: Ints) -> None:
 
 def open_market(net: Net, order: Ints) -> Market | None:
     """The market of a network, ``order`` its vertices topologically; None where an auction does not fit."""
-    vertices, tasks = len(net.price), len(net.seat)
+    vertices, tasks = len(net.price), len(net.choice)
     most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
     askers = _askers(net)
     kind, slots = _kinds(net, askers)
@@ -453,7 +453,7 @@ def open_market(net: Net, order: Ints) -> Market | None:
     return market
 
 
-@borrowing
+@no_refcount_kernel
 def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) -> None:
     """Round the prices of vertices with slots down, ``offset`` added; aggregates follow from below."""
     for place in range(len(order) - 1, -1, -1):
@@ -469,38 +469,38 @@ def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) 
         net.price[vertex] = best
 
 
-@borrowing
+@no_refcount_kernel
 def adopt_seats(net: Net, market: Market) -> None:
     """Seat tasks where they won, if that is best at the rounded prices, with the flow on their ways."""
-    for task in range(len(net.seat)):
+    for task in range(len(net.choice)):
         option = market.chosen[task]
         if option < 0:
             continue
         least = net.option_cost[option] + net.price[net.target[option]]
         fits = True
-        for other in range(net.begin[task], net.end[task]):
+        for other in range(net.row_start[task], net.row_end[task]):
             if net.option_cost[other] + net.price[net.target[other]] < least:
                 fits = False
                 break
         if fits:
-            sit(net, task, option)
+            choose(net, task, option)
             for step in range(DEPTH):
                 if market.way[task, step] < 0:
                     break
                 net.flow[market.way[task, step]] += 1
 
 
-@borrowing
+@no_refcount_kernel
 def fill_pieces(net: Net, market: Market) -> None:
     """Give the arcs to the sink the flow that comes in where slots are, cheapest first."""
     for vertex in range(len(net.price)):
         if vertex == SINK or market.kind[vertex] == AGGREGATE:
             continue
         here = 0
-        task = net.first[vertex]
+        task = net.first_task[vertex]
         while task >= 0:
             here += 1
-            task = net.following[task]
+            task = net.next_task[task]
         for arc in net.in_arcs[net.in_start[vertex] : net.in_start[vertex + 1]]:
             here += net.flow[arc]
         for arc in market.arc_heap[net.out_start[vertex] : net.out_start[vertex + 1]]:
@@ -519,7 +519,7 @@ ROUNDS_MAX: Final = 12
 """After so many rounds the rest is left to the repair."""
 
 
-@borrowing
+@no_refcount_kernel
 def _margin(net: Net, market: Market, vertex: int) -> int:
     """What the next slot of a vertex costs, or the last one where all are taken; FAR where it has none."""
     first, last = net.out_start[vertex], net.out_start[vertex + 1]
@@ -528,13 +528,13 @@ def _margin(net: Net, market: Market, vertex: int) -> int:
     return int(net.cost[market.arc_heap[min(market.piece[vertex], last - 1)]] * market.scale)
 
 
-@borrowing
+@no_refcount_kernel
 def _bound(net: Net, market: Market, vertex: int) -> int:
     """Whether a vertex' slots are above their cost, so that they could become cheaper."""
     return int(market.kind[vertex] == SLOTS and market.value[vertex] > _margin(net, market, vertex))
 
 
-@borrowing
+@no_refcount_kernel
 def _left_over(net: Net, market: Market) -> int:
     """How many slots are free and above their cost."""
     count = 0
@@ -548,7 +548,7 @@ def _left_over(net: Net, market: Market) -> int:
     return count
 
 
-@borrowing
+@no_refcount_kernel
 def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None:
     """By how much the bound prices must fall before each of ``tasks`` would come in, FAR where it cannot.
 
@@ -575,14 +575,14 @@ def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None
         # Its own place falls too, but not under its cost.
         pays += market.value[vertex] - room[vertex]
         gap = FAR
-        for other in range(net.begin[task], net.end[task]):
+        for other in range(net.row_start[task], net.row_end[task]):
             target = net.target[other]
             if room[market.leaf[target]]:
                 gap = min(gap, net.option_cost[other] * market.scale + market.value[target] - pays)
         gaps[place] = gap
 
 
-@borrowing
+@no_refcount_kernel
 def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
     """Lower all bound prices, and those of the aggregates above."""
     for place in range(len(order) - 1, -1, -1):
@@ -613,7 +613,7 @@ def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
             market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
 
 
-@borrowing
+@no_refcount_kernel
 def _release(net: Net, market: Market, task: int) -> None:
     """Take a task off its slot, which is free again at the price of others that are."""
     vertex = net.target[market.chosen[task]]
@@ -646,7 +646,7 @@ def _release(net: Net, market: Market, task: int) -> None:
     market.left[vertex] += 1
 
 
-@borrowing
+@no_refcount_kernel
 def _release_all(net: Net, market: Market, tasks: Ints) -> None:
     """Take tasks off their slots."""
     for task in tasks:
@@ -655,7 +655,7 @@ def _release_all(net: Net, market: Market, tasks: Ints) -> None:
 
 def ease(net: Net, market: Market, order: Ints) -> None:
     """Lower the bound prices until no slot above its cost is free, or little more is to be had."""
-    room, near = np.empty(len(net.price), np.int64), np.arange(len(net.seat))
+    room, near = np.empty(len(net.price), np.int64), np.arange(len(net.choice))
     for _ in range(ROUNDS_MAX):
         free = _left_over(net, market)
         if not free:
@@ -697,7 +697,7 @@ def start(net: Net, order: Ints, dead: int) -> None:
     market = open_market(net, order)
     if market is None:
         return
-    tasks = len(net.seat)
+    tasks = len(net.choice)
     bid_all(net, market, tasks, BIDS_SHARE_MAX * tasks)
     ease(net, market, order)
     askers = market.askers * (market.kind == AGGREGATE)
@@ -713,11 +713,11 @@ def solve_contracted(small: Contracted) -> bool:
     """Solve the small form in place; False where it is infeasible."""
     net = small.net
     start(net, small.order, small.dead)
-    if seat_best(net, np.flatnonzero(net.seat < 0)):
+    if choose_best(net, np.flatnonzero(net.choice < 0)):
         return False
     settle_arcs(net)
     count_excess(net, small.supply)
-    return repair(net, new_search(len(net.price)), np.zeros(4, np.int64), askers=False) == SOLVED
+    return repair(net, new_search(len(net.price)), np.zeros(3, np.int64), options_listed=False) == SOLVED
 
 
 def run(problem: FlowProblem) -> FlowSolution:
@@ -748,6 +748,6 @@ def _solved(problem: FlowProblem) -> FlowSolution | str:
     flow, prices = expand(problem, small)
     net = small.net
     # The small form costs the same, and has far fewer arcs to add up.
-    cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[net.seat])
+    cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[net.choice])
     seconds = time.perf_counter() - began
     return FlowSolution(flow, cost, prices, "optimal", ALGORITHM, seconds)

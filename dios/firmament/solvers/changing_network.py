@@ -1,7 +1,7 @@
-"""The changes to a flow network that a caller asks for: checked as a whole, then made as a whole.
+"""A flow network that changes: every change is checked as a whole before any of it is made.
 
-Not for: solving (``incremental.py``), or the columns themselves (``residual.py``). A change that is refused
-changes nothing, and its error names the argument and the place in it.
+A refused change leaves the network as it was. Its error names the argument and the position in it.
+The network is solved by ``incremental``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,6 @@ from numpy.typing import ArrayLike
 from dios.firmament.solvers.columns import Ints, exact_sum, whole_numbers
 from dios.firmament.solvers.errors import InvalidProblemError
 from dios.firmament.solvers.problem import FlowProblem
-from dios.firmament.solvers.residual import (
-    arcs_of,
-    change_supplies,
-    flag_arcs,
-    grown,
-    link_arcs,
-    new_net,
-    unlink_arcs,
-)
 from dios.limits import (
     FLOW_ARCS_MAX,
     FLOW_PRICE_MAX,
@@ -34,31 +25,45 @@ from dios.limits import (
 )
 
 Amounts = int | ArrayLike
-"""A column, or one number that is meant for every row."""
+"""A column, or one number for every row."""
 
 _FIRST_ROWS: Final = 16
 
 
-@dataclass
-class Totals:
-    """Sums over the network as it is, kept while it changes; exact.
+class Columns:
+    """The columns of a network, int64, with room for more rows than are in use.
 
-    ``sent`` and ``wanted`` are the positive supplies and the demands, ``lower`` the lower bounds. The rooms
-    are those between the bounds, of arcs that have an end: of all, and of those of negative cost.
+    By vertex: ``supply``, ``price``, and ``vertex_exists`` (0 or 1). By arc: ``tail``, ``head``, ``lower``,
+    ``capacity``, ``cost``, ``flow``, and ``arc_exists``. Flow and prices are those of the last solution, as
+    in ``FlowSolution``. A removed arc is a loop at vertex 0 without room.
     """
 
-    sent: int = 0
-    wanted: int = 0
-    lower: int = 0
-    room: int = 0
-    negative_room: int = 0
-    endless: int = 0
-    endless_negative: int = 0
+    def __init__(self) -> None:
+        vertices = (np.zeros(_FIRST_ROWS, np.int64) for _ in range(3))
+        arcs = (np.zeros(_FIRST_ROWS, np.int64) for _ in range(7))
+        self.supply, self.price, self.vertex_exists = vertices
+        self.tail, self.head, self.lower, self.capacity, self.cost, self.flow, self.arc_exists = arcs
+
+    def reserve_vertices(self, count: int) -> None:
+        """Make room for ``count`` vertices."""
+        self._reserve(("supply", "price", "vertex_exists"), count)
+
+    def reserve_arcs(self, count: int) -> None:
+        """Make room for ``count`` arcs."""
+        self._reserve(("tail", "head", "lower", "capacity", "cost", "flow", "arc_exists"), count)
+
+    def _reserve(self, names: Sequence[str], count: int) -> None:
+        for name in names:
+            old: Ints = getattr(self, name)
+            if count > len(old):
+                larger = np.zeros(max(count, 2 * len(old)), np.int64)
+                larger[: len(old)] = old
+                setattr(self, name, larger)
 
 
 @dataclass(frozen=True, eq=False)
 class Compacted:
-    """A network without what was removed: ``vertices`` and ``arcs`` are the ids of its vertices and arcs."""
+    """A network without its removed parts; ``vertices`` and ``arcs`` are the ids of its vertices and arcs."""
 
     problem: FlowProblem
     vertices: Ints
@@ -66,7 +71,7 @@ class Compacted:
 
 
 def column(name: str, values: Amounts, count: int) -> Ints:
-    """A column of ``count`` whole numbers; one number is repeated."""
+    """Return a column of ``count`` whole numbers; a single number is repeated."""
     if np.ndim(values) == 0:
         return np.repeat(whole_numbers(name, np.reshape(values, 1)), count)
     found = whole_numbers(name, values)
@@ -82,84 +87,88 @@ def _refuse(name: str, values: Ints, wrong: np.ndarray[tuple[int], np.dtype[np.b
 
 
 class ChangingNetwork:
-    """A network whose vertices and arcs come, change and go; what is removed never gets its id back."""
+    """A network to which vertices and arcs are added, changed and removed. An id is never used twice."""
 
     def __init__(self, problem: FlowProblem) -> None:
-        self._net = new_net(max(_FIRST_ROWS, problem.vertices), max(_FIRST_ROWS, problem.arcs))
+        self._columns = Columns()
         self._vertices = 0
         self._arcs = 0
-        self._cost_most = 0
-        self._totals = Totals()
+        self._cost_max = 0
+        self._sent = 0
+        self._received = 0
+        self._lower = 0
         self._endless_changed = False
         self.add_nodes(problem.supply)
         self.add_arcs(problem.tail, problem.head, problem.lower, problem.capacity, problem.cost)
 
-    # -- what is there ---------------------------------------------------------------------------
+    # -- the network as a problem -----------------------------------------------------------------
 
     def problem(self) -> FlowProblem:
-        """The network as it is, with the same ids: what was removed is a vertex, or a loop, that carries
-        nothing.
+        """Return the present network with the same ids.
+
+        A removed vertex has no arcs and no supply; a removed arc is a loop that carries nothing.
         """
-        net, arcs = self._net, slice(self._arcs)
-        return FlowProblem(
-            net.supply[: self._vertices],
-            *(each[arcs] for each in (net.tail, net.head, net.lower, net.capacity, net.cost)),
-        )
+        columns, arcs = self._columns, slice(self._arcs)
+        fields = columns.tail, columns.head, columns.lower, columns.capacity, columns.cost
+        return FlowProblem(columns.supply[: self._vertices], *(field[arcs] for field in fields))
 
     def compacted(self) -> Compacted:
-        """The network as it is, without what was removed, and the ids of what is left."""
-        net = self._net
-        vertices = np.flatnonzero(net.vertex_there[: self._vertices])
-        arcs = np.flatnonzero(net.arc_there[: self._arcs])
-        place = np.cumsum(net.vertex_there[: self._vertices]) - 1
-        ends = place[net.tail[arcs]], place[net.head[arcs]]
-        bounds = net.lower[arcs], net.capacity[arcs], net.cost[arcs]
-        return Compacted(FlowProblem(net.supply[vertices], *ends, *bounds), vertices, arcs)
+        """Return the present network without its removed vertices and arcs, and the ids of the others."""
+        columns = self._columns
+        vertices = np.flatnonzero(columns.vertex_exists[: self._vertices])
+        arcs = np.flatnonzero(columns.arc_exists[: self._arcs])
+        place = np.cumsum(columns.vertex_exists[: self._vertices]) - 1
+        ends = place[columns.tail[arcs]], place[columns.head[arcs]]
+        bounds = columns.lower[arcs], columns.capacity[arcs], columns.cost[arcs]
+        return Compacted(FlowProblem(columns.supply[vertices], *ends, *bounds), vertices, arcs)
 
     # -- vertices --------------------------------------------------------------------------------
 
     def add_node(self, supply: int = 0) -> int:
-        """A new vertex with this supply (negative: demand); its id."""
+        """Add a vertex with this supply (negative: demand) and return its id."""
         return int(self.add_nodes([supply])[0])
 
     def add_nodes(self, supply: ArrayLike) -> Ints:
-        """New vertices, one for each supply; their ids, in that order."""
+        """Add a vertex for each supply and return their ids in that order."""
         supplies = whole_numbers("supply", supply)
         count = self._vertices + len(supplies)
         if count > FLOW_VERTICES_MAX:
             raise InvalidProblemError(
-                f"{count} vertices, with those removed; at most {FLOW_VERTICES_MAX} fit:"
-                " begin anew with compacted()"
+                f"{count} vertices, with the removed ones, are more than the {FLOW_VERTICES_MAX} that fit:"
+                " make a new solver from compacted().problem"
             )
-        self._check_cost(self._cost_most, count)
-        sent, wanted = self._new_volume(np.zeros(0, np.int64), supplies)
+        self._check_cost(self._cost_max, count)
+        self._sent, self._received = self._new_volume(np.zeros(0, np.int64), supplies)
         ids = np.arange(self._vertices, count)
-        self._net = grown(self._net, count, 0)
-        self._net.vertex_there[ids] = 1
+        self._columns.reserve_vertices(count)
+        self._columns.vertex_exists[ids] = 1
+        self._columns.supply[ids] = supplies
         self._vertices = count
-        self._totals.sent, self._totals.wanted = sent, wanted
-        change_supplies(self._net, ids, supplies)
         return ids
 
     def remove_node(self, vertex: int) -> None:
-        """Remove a vertex and its arcs; what they carried looks for another way at the next ``solve``."""
+        """Remove a vertex and its arcs; their flow is sent another way by the next ``solve``."""
         self.remove_nodes([vertex])
 
     def remove_nodes(self, vertices: ArrayLike) -> None:
         """Remove vertices and all their arcs."""
         ids = self._known_vertices("vertices", vertices)
         self._once("vertices", ids)
-        self._remove_arcs(np.unique(arcs_of(self._net, ids)))
+        columns, arcs = self._columns, slice(self._arcs)
+        removed = np.zeros(self._vertices, np.bool_)
+        removed[ids] = True
+        touched = removed[columns.tail[arcs]] | removed[columns.head[arcs]]
+        self._remove_arcs(np.flatnonzero(touched & (columns.arc_exists[arcs] == 1)))
         self._set_supplies(ids, np.zeros(len(ids), np.int64))
-        self._net.vertex_there[ids] = 0
-        self._net.price[ids] = 0
+        columns.vertex_exists[ids] = 0
+        columns.price[ids] = 0
 
     def set_supply(self, vertex: int, supply: int) -> None:
-        """Have a vertex send this much (negative: receive)."""
+        """Set the supply of a vertex (negative: demand)."""
         self.set_supplies([vertex], [supply])
 
     def set_supplies(self, vertices: ArrayLike, supply: Amounts) -> None:
-        """Have each of these vertices send that much. The supplies need to add up to 0 only when solved."""
+        """Set the supplies of vertices. All supplies need to add up to 0 only when the network is solved."""
         ids = self._known_vertices("vertices", vertices)
         self._once("vertices", ids)
         self._set_supplies(ids, column("supply", supply, len(ids)))
@@ -169,7 +178,7 @@ class ChangingNetwork:
     def add_arc(
         self, tail: int, head: int, lower: int = 0, capacity: int = FLOW_UNBOUNDED, cost: int = 0
     ) -> int:
-        """A new arc with a flow within [lower, capacity] and this cost for a unit; its id."""
+        """Add an arc with a flow within [lower, capacity] and this cost of a unit; return its id."""
         return int(self.add_arcs([tail], [head], lower, capacity, cost)[0])
 
     def add_arcs(
@@ -180,7 +189,7 @@ class ChangingNetwork:
         capacity: Amounts = FLOW_UNBOUNDED,
         cost: Amounts = 0,
     ) -> Ints:
-        """New arcs, one for each tail; their ids, in that order."""
+        """Add an arc for each tail and return their ids in that order."""
         tails = self._known_vertices("tail", tail)
         heads = self._known_vertices("head", head)
         if len(heads) != len(tails):
@@ -191,21 +200,21 @@ class ChangingNetwork:
         count = self._arcs + len(tails)
         if count > FLOW_ARCS_MAX:
             raise InvalidProblemError(
-                f"{count} arcs, with those removed; at most {FLOW_ARCS_MAX} fit: begin anew with compacted()"
+                f"{count} arcs, the removed ones included, are more than the {FLOW_ARCS_MAX} that fit:"
+                " make a new solver from compacted().problem"
             )
-        self._check_fields(fields, self._totals.lower)
+        self._check_fields(fields, self._lower)
         ids = np.arange(self._arcs, count)
-        self._net = net = grown(self._net, 0, count)
+        columns = self._columns
+        columns.reserve_arcs(count)
         self._arcs = count
-        net.arc_there[ids] = 1
-        for target, values in zip((net.tail, net.head), (tails, heads), strict=True):
-            target[ids] = values
+        columns.arc_exists[ids] = 1
+        columns.tail[ids], columns.head[ids], columns.flow[ids] = tails, heads, fields[0]
         self._write(ids, fields)
-        link_arcs(net, ids)
         return ids
 
     def remove_arc(self, arc: int) -> None:
-        """Remove an arc; what it carried looks for another way at the next ``solve``."""
+        """Remove an arc; its flow is sent another way by the next ``solve``."""
         self.remove_arcs([arc])
 
     def remove_arcs(self, arcs: ArrayLike) -> None:
@@ -217,7 +226,7 @@ class ChangingNetwork:
     def change_arc(
         self, arc: int, *, lower: int | None = None, capacity: int | None = None, cost: int | None = None
     ) -> None:
-        """Give an arc new bounds or a new cost; what is not named stays."""
+        """Give an arc new bounds or a new cost; an argument left out leaves the value as it is."""
         self.change_arcs([arc], lower=lower, capacity=capacity, cost=cost)
 
     def change_arcs(
@@ -228,20 +237,19 @@ class ChangingNetwork:
         capacity: Amounts | None = None,
         cost: Amounts | None = None,
     ) -> None:
-        """Give arcs new bounds or costs, each a column or one number for all; what is not named stays."""
+        """Give arcs new bounds or costs, each a column or one number for all of them."""
         ids = self._known_arcs(arcs)
         self._once("arcs", ids)
-        net, fields = self._net, list[Ints]()
+        columns, fields = self._columns, list[Ints]()
         for name, values, old in (
-            ("lower", lower, net.lower),
-            ("capacity", capacity, net.capacity),
-            ("cost", cost, net.cost),
+            ("lower", lower, columns.lower),
+            ("capacity", capacity, columns.capacity),
+            ("cost", cost, columns.cost),
         ):
             fields.append(old[ids] if values is None else column(name, values, len(ids)))
-        self._check_fields(fields, self._totals.lower - exact_sum(net.lower[ids]))
-        self._count_arcs(ids, -1)
+        self._check_fields(fields, self._lower - exact_sum(columns.lower[ids]))
+        self._forget(ids)
         self._write(ids, fields)
-        flag_arcs(net, ids)
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -250,13 +258,13 @@ class ChangingNetwork:
         _refuse(
             name, ids, (ids < 0) | (ids >= self._vertices), f"which is no vertex: {self._vertices} were added"
         )
-        _refuse(name, ids, self._net.vertex_there[ids] == 0, "a vertex that was removed")
+        _refuse(name, ids, self._columns.vertex_exists[ids] == 0, "a vertex that was removed")
         return ids
 
     def _known_arcs(self, values: ArrayLike) -> Ints:
         ids = whole_numbers("arcs", values)
         _refuse("arcs", ids, (ids < 0) | (ids >= self._arcs), f"which is no arc: {self._arcs} were added")
-        _refuse("arcs", ids, self._net.arc_there[ids] == 0, "an arc that was removed")
+        _refuse("arcs", ids, self._columns.arc_exists[ids] == 0, "an arc that was removed")
         return ids
 
     @staticmethod
@@ -290,45 +298,52 @@ class ChangingNetwork:
     def _check_cost(cost: int, vertices: int) -> None:
         if cost > FLOW_PRICE_MAX // (vertices + 1):
             raise InvalidProblemError(
-                f"{vertices} vertices, but with costs up to {cost} prices of so many do not fit 64 bits:"
+                f"the prices of {vertices} vertices do not fit 64 bits with costs up to {cost}:"
                 " use a larger unit for costs"
             )
 
     def _new_volume(self, old: Ints, new: Ints) -> tuple[int, int]:
-        """What will be sent and wanted when these supplies take the place of those."""
-        sent = self._totals.sent + exact_sum(np.maximum(new, 0)) - exact_sum(np.maximum(old, 0))
-        wanted = self._totals.wanted - exact_sum(np.minimum(new, 0)) + exact_sum(np.minimum(old, 0))
-        if max(sent, wanted) > FLOW_VOLUME_MAX:
+        """Return the sums of all supplies and of all demands after ``new`` supplies replace ``old`` ones."""
+        sent = self._sent + exact_sum(np.maximum(new, 0)) - exact_sum(np.maximum(old, 0))
+        received = self._received - exact_sum(np.minimum(new, 0)) + exact_sum(np.minimum(old, 0))
+        if max(sent, received) > FLOW_VOLUME_MAX:
             raise InvalidProblemError(
-                f"supply would add up to {max(sent, wanted)} on one side, more than {FLOW_VOLUME_MAX}"
+                f"supply would add up to {max(sent, received)} on one side, more than {FLOW_VOLUME_MAX}"
             )
-        return sent, wanted
+        return sent, received
 
     # -- after the checks ------------------------------------------------------------------------
 
     def _set_supplies(self, ids: Ints, supplies: Ints) -> None:
-        self._totals.sent, self._totals.wanted = self._new_volume(self._net.supply[ids], supplies)
-        change_supplies(self._net, ids, supplies)
+        self._sent, self._received = self._new_volume(self._columns.supply[ids], supplies)
+        self._columns.supply[ids] = supplies
 
     def _remove_arcs(self, ids: Ints) -> None:
-        self._count_arcs(ids, -1)
-        unlink_arcs(self._net, ids)
-        self._net.arc_there[ids] = 0
+        self._forget(ids)
+        columns = self._columns
+        columns.arc_exists[ids] = 0
+        for column in (
+            columns.tail,
+            columns.head,
+            columns.lower,
+            columns.capacity,
+            columns.cost,
+            columns.flow,
+        ):
+            column[ids] = 0
 
     def _write(self, ids: Ints, fields: Sequence[Ints]) -> None:
-        net = self._net
-        net.lower[ids], net.capacity[ids], net.cost[ids] = fields
-        self._cost_most = max(self._cost_most, int(np.abs(fields[2]).max(initial=0)))
-        self._count_arcs(ids, 1)
+        columns = self._columns
+        columns.lower[ids], columns.capacity[ids], columns.cost[ids] = fields
+        self._cost_max = max(self._cost_max, int(np.abs(fields[2]).max(initial=0)))
+        self._lower += exact_sum(fields[0])
+        self._note_endless(ids)
 
-    def _count_arcs(self, ids: Ints, sign: int) -> None:
-        net, totals = self._net, self._totals
-        lower, capacity, cost = net.lower[ids], net.capacity[ids], net.cost[ids]
-        endless = capacity >= FLOW_UNBOUNDED
-        room = capacity - lower
-        totals.lower += sign * exact_sum(lower)
-        totals.room += sign * exact_sum(room[~endless])
-        totals.negative_room += sign * exact_sum(room[~endless & (cost < 0)])
-        totals.endless += sign * int(endless.sum())
-        totals.endless_negative += sign * int((endless & (cost < 0)).sum())
-        self._endless_changed = self._endless_changed or bool(endless.any())
+    def _forget(self, ids: Ints) -> None:
+        """Subtract arcs that are about to be changed or removed from the totals."""
+        self._lower -= exact_sum(self._columns.lower[ids])
+        self._note_endless(ids)
+
+    def _note_endless(self, ids: Ints) -> None:
+        if (self._columns.capacity[ids] >= FLOW_UNBOUNDED).any():
+            self._endless_changed = True

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.compiled import borrowing, compiled
 from dios.firmament.solvers.columns import Indices, Ints, exact_sum, grouped, spans
 from dios.firmament.solvers.problem import FlowProblem
 from dios.firmament.solvers.repair import FAR, SINK, ArcColumns, Net, new_net
+from dios.kernels import kernel, no_refcount_kernel
 
 _UNLIMITED: Final = 2**60
 
@@ -49,7 +49,7 @@ class Upper(NamedTuple):
     sink: int
 
 
-@borrowing
+@no_refcount_kernel
 def _gathered(upper: Upper, pieces: Pieces, vertex: int, cost: Ints, units: Ints) -> int:
     """Copy all children's pieces, each cut to its arc's capacity, to ``cost`` and ``units``; how many."""
     count = 0
@@ -71,7 +71,7 @@ def _gathered(upper: Upper, pieces: Pieces, vertex: int, cost: Ints, units: Ints
     return count
 
 
-@compiled
+@kernel
 def _sorted_pieces(cost: Ints, units: Ints, count: int) -> int:
     """Sort the first ``count`` pieces by cost and join those of equal cost, in place; how many are left."""
     order = np.argsort(cost[:count], kind="mergesort")
@@ -86,7 +86,7 @@ def _sorted_pieces(cost: Ints, units: Ints, count: int) -> int:
     return kept
 
 
-@borrowing
+@no_refcount_kernel
 def _need(upper: Upper, pieces: Pieces, vertex: int) -> int:
     """How many pieces a vertex gathers at the most."""
     need = 0
@@ -96,7 +96,7 @@ def _need(upper: Upper, pieces: Pieces, vertex: int) -> int:
     return int(need)
 
 
-@borrowing
+@no_refcount_kernel
 def _uniform(cost: Ints, units: Ints, count: int) -> bool:
     """Whether all pieces, one at least, have one cost; then the first takes in the units of all."""
     for piece in range(1, count):
@@ -107,7 +107,7 @@ def _uniform(cost: Ints, units: Ints, count: int) -> bool:
     return count > 0
 
 
-@compiled
+@kernel
 def convex_costs(upper: Upper) -> Pieces:
     """The convex cost of every closed vertex that has closed children or is one, (U,) pieces."""
     vertices = len(upper.start) - 1
@@ -140,7 +140,7 @@ def convex_costs(upper: Upper) -> Pieces:
     return pieces
 
 
-@borrowing
+@no_refcount_kernel
 def _margins(pieces: Pieces, vertex: int, through: int) -> tuple[int, int]:
     """What the last unit of ``through`` cost, and what one more would: the slopes on both sides."""
     below, above = -_UNLIMITED, _UNLIMITED
@@ -155,7 +155,7 @@ def _margins(pieces: Pieces, vertex: int, through: int) -> tuple[int, int]:
     return below, above
 
 
-@borrowing
+@no_refcount_kernel
 def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
     """How many units a child takes, within its arc's room, for less than ``bound`` each."""
     if child == sink:
@@ -167,7 +167,7 @@ def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
     return min(room, total)
 
 
-@borrowing
+@no_refcount_kernel
 def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints) -> None:
     """Fill in the flow of the arcs below closed vertices, and the prices there, from the top.
 
@@ -196,7 +196,7 @@ def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints
                 price[child] = min(max(price[vertex] - upper.cost[arc], below), above)
 
 
-@compiled
+@kernel
 def classified(supply: Ints, tail: Ints, head: Ints, lower: Ints) -> tuple[Ints, Ints, Ints]:
     """Each vertex' number, how many arcs leave it, and how many enter it.
 
@@ -222,7 +222,7 @@ def classified(supply: Ints, tail: Ints, head: Ints, lower: Ints) -> tuple[Ints,
     return number, leaves, enters
 
 
-@compiled
+@kernel
 def topological(head: Ints, start: Ints, arcs: Ints) -> Ints:
     """The vertices in an order in which arcs lead only onward; fewer than all where there is a cycle."""
     vertices = len(start) - 1
@@ -249,7 +249,7 @@ def topological(head: Ints, start: Ints, arcs: Ints) -> Ints:
     return order[:known]
 
 
-@compiled
+@kernel
 def closed_vertices(
     head: Ints, lower: Ints, start: Ints, arcs: Ints, order: Ints, lonely: Ints, sink: int
 ) -> Ints:
@@ -282,7 +282,7 @@ def closed_vertices(
     return status
 
 
-@compiled
+@kernel
 def row_columns(
     number: Ints, tail: Ints, head: Ints, capacity: Ints, cost: Ints, vertex_of: Ints
 ) -> tuple[Ints, Indices, Ints, Indices, Indices]:
@@ -317,7 +317,7 @@ def row_columns(
     return begin, target, option_cost, option_arc, row
 
 
-@borrowing
+@no_refcount_kernel
 def start_prices(net: Net, order: Ints, dead: int) -> None:
     """The cheapest way to the sink from each vertex (``order`` is topological); ``dead`` where none is."""
     for place in range(len(order) - 1, -1, -1):
@@ -454,7 +454,7 @@ def expand(problem: FlowProblem, small: Contracted) -> tuple[Ints, Ints]:
     """The flow (E,) and the prices (V,) of the problem, from the solved small form."""
     net = small.net
     flow = problem.lower.copy()
-    flow[small.option_arc[net.seat]] = 1
+    flow[small.option_arc[net.choice]] = 1
     upper_flow = np.zeros(len(small.upper_arc), np.int64)
     upper_flow[small.kept] = net.flow[: len(small.kept)]
     price = net.price[np.maximum(small.vertex_of, 0)]
@@ -466,5 +466,5 @@ def expand(problem: FlowProblem, small: Contracted) -> tuple[Ints, Ints]:
     prices = np.empty(problem.vertices, np.int64)
     task = small.number >= 0
     prices[~task] = -price[-1 - small.number[~task]]
-    prices[task] = -(net.option_cost[net.seat] + net.price[net.target[net.seat]])
+    prices[task] = -(net.option_cost[net.choice] + net.price[net.target[net.choice]])
     return flow, prices

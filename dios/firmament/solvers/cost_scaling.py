@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
@@ -26,6 +25,7 @@ from dios.firmament.solvers.half_arcs import Halves, halves, saturate
 from dios.firmament.solvers.heap import bring, take
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
+from dios.kernels import kernel
 
 LOWERED_MAX: Final = 6
 """So many times the number of vertices may prices be lowered; where it succeeds, two or three times do."""
@@ -34,7 +34,7 @@ REFINE_PRICE_LOW: Final = -(2**62)
 """Prices that fall below this go around a negative cycle, and would leave 64 bits."""
 
 
-@compiled
+@kernel
 def whole_prices(graph: Halves, price: Ints, factor: int) -> bool:
     """Make ``price`` (V,) right for every residual arc, in multiples of ``factor``; False where that is far.
 
@@ -102,7 +102,7 @@ def new_ranks(vertices: int) -> Ranks:
     return Ranks(*columns)
 
 
-@compiled
+@kernel
 def _into_bucket(ranks: Ranks, vertex: int) -> None:
     rank = ranks.rank[vertex]
     following = ranks.front[rank]
@@ -113,7 +113,7 @@ def _into_bucket(ranks: Ranks, vertex: int) -> None:
     ranks.front[rank] = vertex
 
 
-@compiled
+@kernel
 def _out_of_bucket(ranks: Ranks, vertex: int) -> None:
     following, preceding = ranks.after[vertex], ranks.before[vertex]
     if preceding >= 0:
@@ -124,7 +124,7 @@ def _out_of_bucket(ranks: Ranks, vertex: int) -> None:
         ranks.before[following] = preceding
 
 
-@compiled
+@kernel
 def _start(ranks: Ranks, excess: Ints) -> int:
     """Every deficit at rank 0; returns how many vertices have excess."""
     wanted = 0
@@ -142,7 +142,7 @@ def _start(ranks: Ranks, excess: Ints) -> int:
     return wanted
 
 
-@compiled
+@kernel
 def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsilon: int) -> int:
     """Bring the vertices with an arc to a settled one nearer; the heap's new size."""
     own = price[vertex]
@@ -167,7 +167,7 @@ def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsi
     return size
 
 
-@compiled
+@kernel
 def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int, epsilon: int) -> int:
     """Settle vertices until those with excess are; how many were settled, or -1 where that cannot be."""
     bucket, size, settled = 0, 0, 0
@@ -194,7 +194,7 @@ def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int,
     return settled
 
 
-@compiled
+@kernel
 def lower_by_rank(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int) -> int:
     """Lower each price by its rank in epsilons, up to a common shift; DONE, STUCK or OVERFLOWED.
 
@@ -236,7 +236,7 @@ STOPPED = 3
 BEGIN, WAITING, RELABELS, OVERFLOWS = 0, 1, 2, 3
 
 
-@compiled
+@kernel
 def _wait(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
     """Put a vertex at the end of the queue, unless it waits there."""
     if queued[vertex]:
@@ -247,7 +247,7 @@ def _wait(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
     counts[WAITING] += 1
 
 
-@compiled
+@kernel
 def _relabel(graph: Halves, price: Ints, current: Ints, counts: Ints, vertex: int, epsilon: int) -> bool:
     """Lower the price until the best residual arc is admissible; False where there is no such arc."""
     best, at = 0, -1
@@ -265,7 +265,7 @@ def _relabel(graph: Halves, price: Ints, current: Ints, counts: Ints, vertex: in
     return True
 
 
-@compiled
+@kernel
 def _admissible(graph: Halves, price: Ints, current: Ints, vertex: int) -> int:
     """The next admissible half arc of a vertex, which stays its current one; or -1."""
     own = price[vertex]
@@ -277,7 +277,7 @@ def _admissible(graph: Halves, price: Ints, current: Ints, vertex: int) -> int:
     return -1
 
 
-@compiled
+@kernel
 def _discharge(
     graph: Halves,
     price: Ints,
@@ -315,7 +315,7 @@ def _discharge(
     return True
 
 
-@compiled
+@kernel
 def _refine(
     graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int, stop: Ints
 ) -> int:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.solvers.columns import Indices, Ints
 from dios.firmament.solvers.standard import Standard
+from dios.kernels import kernel
 
 
 class Halves(NamedTuple):
@@ -32,7 +32,7 @@ class Halves(NamedTuple):
     cost: Ints
 
 
-@compiled
+@kernel
 def _halves(
     vertices: int, tail: Ints, head: Ints, room: Ints, cost: Ints
 ) -> tuple[Ints, Indices, Indices, Ints, Ints, Ints]:
@@ -70,7 +70,7 @@ def halves(standard: Standard) -> tuple[Halves, Ints]:
     return Halves(first, target, mate, room, cost), place
 
 
-@compiled
+@kernel
 def saturate(graph: Halves, price: Ints, excess: Ints) -> None:
     """Fill every half arc of negative reduced cost, in place; excess (V,) is what a vertex has too much."""
     for vertex in range(len(price)):
@@ -92,7 +92,7 @@ class Open(NamedTuple):
     end: Ints
 
 
-@compiled
+@kernel
 def open_halves(graph: Halves) -> tuple[Indices, Indices, Ints]:
     """The columns of an :class:`Open` for a network as it is."""
     order = np.empty(len(graph.target), np.int32)
@@ -112,7 +112,7 @@ def open_halves(graph: Halves) -> tuple[Indices, Indices, Ints]:
     return order, slot, end
 
 
-@compiled
+@kernel
 def _swap(opened: Open, half: int, place: int) -> None:
     """Let a half arc stand at another's place, and the other at its."""
     other, own = opened.order[place], opened.slot[half]
@@ -120,7 +120,7 @@ def _swap(opened: Open, half: int, place: int) -> None:
     opened.slot[other], opened.slot[half] = own, place
 
 
-@compiled
+@kernel
 def push(graph: Halves, opened: Open, half: int, amount: int) -> None:
     """Send an amount above 0 along a half arc that has the room, in place."""
     mate = graph.mate[half]

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dios.compiled import compiled
 from dios.firmament.solvers.auction import start
 from dios.firmament.solvers.columns import Ints, exact_product, exact_sum, grouped, spans, whole_numbers
 from dios.firmament.solvers.contraction import PRICE_ROOM, start_prices, topological
@@ -24,20 +23,21 @@ from dios.firmament.solvers.errors import InvalidProblemError, OutOfRangeError
 from dios.firmament.solvers.repair import (
     GAVE_UP,
     INFEASIBLE,
-    WITHOUT_END,
+    NO_LIMIT,
     ArcColumns,
     Net,
+    choose,
+    choose_best,
+    clear_choice,
     count_excess,
-    list_askers,
+    list_options,
     new_net,
     new_search,
     repair,
-    seat_best,
     settle_arcs,
-    sit,
-    unlist_askers,
-    unseat,
+    unlist_options,
 )
+from dios.kernels import kernel
 
 ROOM: Final = 64
 """Columns begin with room for so many entries; they double."""
@@ -45,20 +45,20 @@ ROOM: Final = 64
 _Number = TypeVar("_Number", np.int64, np.int32)
 
 
-@compiled
+@kernel
 def leave(net: Net, tasks: Ints) -> None:
     """Take tasks off their options, and their options out of all lists; their rows are empty then."""
     for task in tasks:
-        if net.seat[task] >= 0:
-            unseat(net, task)
-        unlist_askers(net, np.arange(net.begin[task], net.end[task]))
-        for option in range(net.begin[task], net.end[task]):
-            net.row[option] = -1
-        net.begin[task] = 0
-        net.end[task] = 0
+        if net.choice[task] >= 0:
+            clear_choice(net, task)
+        unlist_options(net, np.arange(net.row_start[task], net.row_end[task]))
+        for option in range(net.row_start[task], net.row_end[task]):
+            net.option_task[option] = -1
+        net.row_start[task] = 0
+        net.row_end[task] = 0
 
 
-@compiled
+@kernel
 def enter(net: Net, tasks: Ints, start: Ints, first: int, before: Ints) -> None:
     """Give tasks the rows that stand at ``first`` and on, bounds in ``start`` (n + 1,).
 
@@ -66,14 +66,14 @@ def enter(net: Net, tasks: Ints, start: Ints, first: int, before: Ints) -> None:
     """
     for place in range(len(tasks)):
         task = tasks[place]
-        net.begin[task] = first + start[place]
-        net.end[task] = first + start[place + 1]
-        net.seat[task] = -1
-        for option in range(net.begin[task], net.end[task]):
-            net.row[option] = task
-            if net.target[option] == before[place] and net.seat[task] < 0:
-                sit(net, task, option)
-    list_askers(net, np.arange(first, first + start[-1]))
+        net.row_start[task] = first + start[place]
+        net.row_end[task] = first + start[place + 1]
+        net.choice[task] = -1
+        for option in range(net.row_start[task], net.row_end[task]):
+            net.option_task[option] = task
+            if net.target[option] == before[place] and net.choice[task] < 0:
+                choose(net, task, option)
+    list_options(net, np.arange(first, first + start[-1]))
 
 
 def empty_net() -> Net:
@@ -94,16 +94,16 @@ def wider(column: NDArray[_Number], length: int, fill: int) -> NDArray[_Number]:
 
 def with_tasks(net: Net, tasks: int) -> Net:
     """The network with room for so many tasks."""
-    if tasks <= len(net.seat):
+    if tasks <= len(net.choice):
         return net
-    room = max(tasks, 2 * len(net.seat))
+    room = max(tasks, 2 * len(net.choice))
     return net._replace(
-        begin=wider(net.begin, room, 0),
-        end=wider(net.end, room, 0),
-        seat=wider(net.seat, room, -1),
-        following=wider(net.following, room, -1),
-        preceding=wider(net.preceding, room, -1),
-        leaves=wider(net.leaves, room, 0),
+        row_start=wider(net.row_start, room, 0),
+        row_end=wider(net.row_end, room, 0),
+        choice=wider(net.choice, room, -1),
+        next_task=wider(net.next_task, room, -1),
+        previous_task=wider(net.previous_task, room, -1),
+        leave_price=wider(net.leave_price, room, 0),
     )
 
 
@@ -115,30 +115,30 @@ def with_options(net: Net, options: int) -> Net:
     return net._replace(
         target=wider(net.target, room, 0),
         option_cost=wider(net.option_cost, room, 0),
-        row=wider(net.row, room, -1),
-        asked_next=wider(net.asked_next, room, -1),
-        asked_back=wider(net.asked_back, room, -1),
-        comes=wider(net.comes, room, 0),
+        option_task=wider(net.option_task, room, -1),
+        next_option=wider(net.next_option, room, -1),
+        previous_option=wider(net.previous_option, room, -1),
+        join_price=wider(net.join_price, room, 0),
     )
 
 
 def without_holes(net: Net) -> tuple[Net, int]:
     """The network with its rows side by side, and how many options they are."""
-    length = net.end - net.begin
-    kept = spans(net.begin, length)
+    length = net.row_end - net.row_start
+    kept = spans(net.row_start, length)
     begin = np.cumsum(length) - length
-    seat = np.where(net.seat >= 0, net.seat - net.begin + begin, -1)
+    choice = np.where(net.choice >= 0, net.choice - net.row_start + begin, -1)
     count, room = len(kept), len(net.target)
     closed = net._replace(
-        begin=begin,
-        end=begin + length,
-        seat=seat,
+        row_start=begin,
+        row_end=begin + length,
+        choice=choice,
         target=wider(net.target[kept], room, 0),
         option_cost=wider(net.option_cost[kept], room, 0),
-        row=wider(net.row[kept], room, -1),
-        asked=np.full(len(net.asked), -1, np.int32),
+        option_task=wider(net.option_task[kept], room, -1),
+        first_option=np.full(len(net.first_option), -1, np.int32),
     )
-    list_askers(closed, np.arange(count))
+    list_options(closed, np.arange(count))
     return closed, count
 
 
@@ -147,8 +147,8 @@ def with_vertices(net: Net, vertices: int) -> Net:
     return net._replace(
         price=wider(net.price, vertices, 0),
         excess=np.zeros(vertices, np.int64),
-        first=wider(net.first, vertices, -1),
-        asked=wider(net.asked, vertices, -1),
+        first_task=wider(net.first_task, vertices, -1),
+        first_option=wider(net.first_option, vertices, -1),
     )
 
 
@@ -254,7 +254,7 @@ class WarmSolver:
         self._net = empty_net()
         self._supply: Ints = np.zeros(1, np.int64)
         self._search = new_search(1)
-        self._stats: Ints = np.zeros(4, np.int64)
+        self._counters: Ints = np.zeros(3, np.int64)
         self._alive = np.zeros(ROOM, np.bool_)
         self._dirty = np.zeros(ROOM, np.bool_)
         self._free: Ints = np.zeros(0, np.int64)
@@ -275,7 +275,7 @@ class WarmSolver:
         self._net = with_vertices(self._net, first + count)
         self._supply = np.concatenate([self._supply, np.zeros(count, np.int64)])
         self._search = new_search(first + count)
-        self._stats[0] = 0
+        self._counters[0] = 0
         self._indexed = False
         return np.arange(first, first + count)
 
@@ -330,9 +330,13 @@ class WarmSolver:
         fresh = max(0, count - len(self._free))
         ids = np.concatenate([self._free[:count], np.arange(self._count, self._count + fresh)])
         net = with_tasks(self._net, self._count + fresh)
-        if len(net.seat) > len(self._alive):
-            self._alive = np.concatenate([self._alive, np.zeros(len(net.seat) - len(self._alive), np.bool_)])
-            self._dirty = np.concatenate([self._dirty, np.zeros(len(net.seat) - len(self._dirty), np.bool_)])
+        if len(net.choice) > len(self._alive):
+            self._alive = np.concatenate(
+                [self._alive, np.zeros(len(net.choice) - len(self._alive), np.bool_)]
+            )
+            self._dirty = np.concatenate(
+                [self._dirty, np.zeros(len(net.choice) - len(self._dirty), np.bool_)]
+            )
         self._net = net
         self._write(ids, bounds, targets, costs, np.full(count, -1, np.int64))
         self._free = self._free[count:]
@@ -343,7 +347,7 @@ class WarmSolver:
     def remove_tasks(self, tasks: ArrayLike) -> None:
         """Tasks leave, wherever they are; their ids are free for later ones."""
         ids = self._used(tasks)
-        self._unused += int((self._net.end[ids] - self._net.begin[ids]).sum())
+        self._unused += int((self._net.row_end[ids] - self._net.row_start[ids]).sum())
         leave(self._net, ids)
         self._alive[ids] = False
         self._dirty[ids] = False
@@ -353,27 +357,27 @@ class WarmSolver:
         """New rows of options in place of the old ones; a task stays where it is while that is best."""
         ids = self._used(tasks)
         bounds, targets, costs = self._rows(start, target, cost, len(ids) + 1)
-        seat = self._net.seat[ids]
+        seat = self._net.choice[ids]
         before = np.where(seat >= 0, self._net.target[seat], -1).astype(np.int64)
-        self._unused += int((self._net.end[ids] - self._net.begin[ids]).sum())
+        self._unused += int((self._net.row_end[ids] - self._net.row_start[ids]).sum())
         leave(self._net, ids)
         self._write(ids, bounds, targets, costs, before)
 
     def change_costs(self, tasks: ArrayLike, index: ArrayLike, cost: ArrayLike) -> None:
         """New costs of single options: (n,) tasks, indices within their rows, and costs."""
         ids = _within("task", _column("tasks", tasks), self._count)
-        places = self._net.begin[ids] + _column("index", index, len(ids))
-        wrong = (places < self._net.begin[ids]) | (places >= self._net.end[ids])
+        places = self._net.row_start[ids] + _column("index", index, len(ids))
+        wrong = (places < self._net.row_start[ids]) | (places >= self._net.row_end[ids])
         if wrong.any():
             raise InvalidProblemError(f"task {ids[np.argmax(wrong)]} has no such option")
         costs = self._costs(_column("cost", cost, len(ids)))
         # What a task takes may become cheaper, and what it does not take dearer, and all is well.
-        taken = self._net.seat[ids] == places
+        taken = self._net.choice[ids] == places
         rises = costs - self._net.option_cost[places]
         self._dirty[ids[np.where(taken, rises > 0, rises < 0)]] = True
         self._net.option_cost[places] = costs
         # The bound falls by as much as the option in use rises, or another falls.
-        np.subtract.at(self._net.leaves, ids, np.maximum(np.where(taken, rises, -rises), 0))
+        np.subtract.at(self._net.leave_price, ids, np.maximum(np.where(taken, rises, -rises), 0))
 
     def _rows(
         self, start: ArrayLike, target: ArrayLike, cost: ArrayLike, length: int | None = None
@@ -431,7 +435,7 @@ class WarmSolver:
         self._prepare()
         net = self._net
         used = self._alive[: self._count]
-        new = np.count_nonzero(used & (net.seat[: self._count] < 0))
+        new = np.count_nonzero(used & (net.choice[: self._count] < 0))
         anew = self._anew > 0 or bool(new * NEW_SHARE_INVERSE > np.count_nonzero(used))
         self._anew = max(0, self._anew - 1)
         ended = self._optimise(anew=anew)
@@ -441,7 +445,7 @@ class WarmSolver:
             ended = self._optimise(anew=True)
         elif not anew:
             self._anew_next = ANEW_ROUNDS_LEAST
-        seat = net.seat[: self._count]
+        seat = net.choice[: self._count]
         homeless = np.flatnonzero(used & (seat < 0))
         if len(homeless):
             return self._infeasible(f"task {homeless[0]} has no option (and {len(homeless) - 1} more)")
@@ -452,7 +456,7 @@ class WarmSolver:
         target = np.where(seat >= 0, net.target[np.maximum(seat, 0)], -1).astype(np.int64)
         taken = seat[seat >= 0]
         cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])
-        choice = np.where(seat >= 0, seat - net.begin[: self._count], -1)
+        choice = np.where(seat >= 0, seat - net.row_start[: self._count], -1)
         return WarmSolution("optimal", choice, target, net.flow.copy(), -net.price, cost)
 
     def _optimise(self, *, anew: bool) -> int:
@@ -463,11 +467,11 @@ class WarmSolver:
         settle_arcs(net)
         dirty = np.flatnonzero(self._dirty)
         self._dirty[dirty] = False
-        if seat_best(net, dirty):
+        if choose_best(net, dirty):
             return INFEASIBLE
         count_excess(net, self._supply)
-        patience = WITHOUT_END if anew else self._patience * (PATIENT_TASKS + self._count)
-        return repair(net, self._search, self._stats, askers=True, patience=patience)
+        patience = NO_LIMIT if anew else self._patience * (PATIENT_TASKS + self._count)
+        return repair(net, self._search, self._counters, options_listed=True, work_max=patience)
 
     def _infeasible(self, reason: str) -> WarmSolution:
         none = np.full(self._count, -1, np.int64)
@@ -499,13 +503,13 @@ class WarmSolver:
         order = topological(net.head, net.out_start, net.out_arcs)
         if len(order) < len(net.price):
             return
-        net.seat[:] = -1
-        net.first[:] = -1
+        net.choice[:] = -1
+        net.first_task[:] = -1
         net.flow[:] = net.lower
         dead = (self._most + 1) * (len(net.price) + 1)
         start_prices(net, order, dead)
         start(net, order, dead)
-        self._dirty[: self._count] = self._alive[: self._count] & (net.seat[: self._count] < 0)
+        self._dirty[: self._count] = self._alive[: self._count] & (net.choice[: self._count] < 0)
 
     @property
     def tasks(self) -> int:

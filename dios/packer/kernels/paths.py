@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.packer.job.ti_mra import Floats
 from dios.packer.kernels.records import CUBIC, DOWN, UP, Load, Near, Rule, Site
 
 
-@borrowing
+@no_refcount_kernel
 def gather(site: Site, load: Load, node: int, near: Near) -> int:
     """Sum up a node's exchange with placed nodes; return the number of edges between them."""
     near.total[:] = 0.0
@@ -44,7 +44,7 @@ def gather(site: Site, load: Load, node: int, near: Near) -> int:
     return edges
 
 
-@borrowing
+@no_refcount_kernel
 def _count(sums: Floats, flow: float) -> None:
     sums[0] += 1.0
     sums[1] += flow
@@ -52,7 +52,7 @@ def _count(sums: Floats, flow: float) -> None:
     sums[3] += flow * flow * flow
 
 
-@borrowing
+@no_refcount_kernel
 def _group(near: Near, level: int, name: int) -> int:
     """Return the index of a server, rack or pod among those with which the task exchanges; add it if new."""
     for group in range(near.groups[level]):
@@ -66,7 +66,7 @@ def _group(near: Near, level: int, name: int) -> int:
     return group
 
 
-@borrowing
+@no_refcount_kernel
 def link_worth(free: float, scale: float, sums: Floats, kind: int, weight: float) -> float:
     """Return a link's score at one instant: equation 8 over all edges that use it, or 0 for other kinds."""
     if kind == CUBIC:
@@ -76,7 +76,7 @@ def link_worth(free: float, scale: float, sums: Floats, kind: int, weight: float
     return 0.0
 
 
-@borrowing
+@no_refcount_kernel
 def weigh_far_ends(site: Site, load: Load, rule: Rule, weight: float, near: Near) -> None:
     """Score the links at the other ends: of servers, racks and pods with which the task exchanges."""
     racks = site.pod.size
@@ -112,7 +112,7 @@ def weigh_far_ends(site: Site, load: Load, rule: Rule, weight: float, near: Near
             near.full[level] += 1 - ok
 
 
-@borrowing
+@no_refcount_kernel
 def _near_end(
     site: Site, load: Load, level: int, name: int, own: int, rule: Rule, weight: float, near: Near
 ) -> tuple[float, int]:
@@ -139,7 +139,7 @@ def _near_end(
     return worth, ok
 
 
-@borrowing
+@no_refcount_kernel
 def _find(near: Near, level: int, name: int) -> int:
     for group in range(near.groups[level]):
         if near.who[level, group] == name:
@@ -147,7 +147,7 @@ def _find(near: Near, level: int, name: int) -> int:
     return -1
 
 
-@borrowing
+@no_refcount_kernel
 def weigh_tiers(site: Site, load: Load, rule: Rule, weight: float, near: Near) -> None:
     """Fill, for each rack with the task in it, the score and the room of the links of racks and pods."""
     # Levels come from ranges, because Numba would compile the kernels again for a constant argument.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.packer.job.ti_mra import Ints
 from dios.packer.kernels.paths import gather, link_worth, weigh_far_ends, weigh_tiers
 from dios.packer.kernels.records import CUBIC, DOWN, UP, Load, Near, Rule, Singles, Site
@@ -12,7 +12,7 @@ from dios.packer.kernels.reservations import AT_ONCE, TAKE, give_back, give_edge
 from dios.packer.kernels.scores import best_place, count_places, weigh_links, weigh_servers
 
 
-@borrowing
+@no_refcount_kernel
 def weigh_network(site: Site, load: Load, node: int, rule: Rule, weight: float, near: Near) -> None:
     """Add the score of all path links to each place's score, and mark places without room (equation 8)."""
     low, high = load.span[node, 0], load.span[node, 1]
@@ -38,7 +38,7 @@ def weigh_network(site: Site, load: Load, node: int, rule: Rule, weight: float, 
             _weigh_beside(site, load, rule, weight, near, group, everything)
 
 
-@borrowing
+@no_refcount_kernel
 def _weigh_beside(
     site: Site, load: Load, rule: Rule, weight: float, near: Near, group: int, everything: float
 ) -> None:
@@ -67,7 +67,7 @@ def _weigh_beside(
     near.score[place], near.worst[place] = np.float32(score), np.float32(worst)
 
 
-@borrowing
+@no_refcount_kernel
 def weigh(site: Site, load: Load, node: int, rule: Rule, weights: Singles, near: Near) -> None:
     """Compute the score and the room of every place (equation 6)."""
     weigh_servers(site, load, node, rule, weights, near)
@@ -75,7 +75,7 @@ def weigh(site: Site, load: Load, node: int, rule: Rule, weights: Singles, near:
         weigh_network(site, load, node, rule, np.float64(weights[4]), near)
 
 
-@borrowing
+@no_refcount_kernel
 def settle(site: Site, load: Load, node: int, tries: int, near: Near) -> bool:
     """Place a scored node where its score is highest and all of its paths have room."""
     for _ in range(tries):
@@ -92,7 +92,7 @@ def settle(site: Site, load: Load, node: int, tries: int, near: Near) -> bool:
     return False
 
 
-@borrowing
+@no_refcount_kernel
 def place_job(
     site: Site, load: Load, rule: Rule, weights: Singles, tries: int, near: Near, report: Ints
 ) -> bool:
@@ -109,7 +109,7 @@ def place_job(
     return True
 
 
-@borrowing
+@no_refcount_kernel
 def explain(
     site: Site, load: Load, node: int, rule: Rule, weights: Singles, near: Near, report: Ints
 ) -> None:

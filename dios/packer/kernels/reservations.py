@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.packer.job.ti_mra import Ints
 from dios.packer.kernels.records import BAND, DOWN, UP, Load, Near, Site
 
@@ -21,7 +21,7 @@ WHOLE: Final = 2**62
 """More free bandwidth than any link has."""
 
 
-@borrowing
+@no_refcount_kernel
 def route(site: Site, source: int, target: int, plane: Whole, links: Ints) -> int:
     """Fill in the path's switch links in a plane; return their number: 0 in a rack, 2 in a pod, or 4."""
     one, other = site.rack[source], site.rack[target]
@@ -40,7 +40,7 @@ def route(site: Site, source: int, target: int, plane: Whole, links: Ints) -> in
     return 4
 
 
-@borrowing
+@no_refcount_kernel
 def best_plane(site: Site, load: Load, edge: int, near: Near) -> int:
     """Return the plane whose tightest link has the most room left, or -1 if none has room.
 
@@ -79,7 +79,7 @@ def best_plane(site: Site, load: Load, edge: int, near: Near) -> int:
     return best if room >= 0 else -1
 
 
-@borrowing
+@no_refcount_kernel
 def move_edge(site: Site, load: Load, edge: int, sign: Whole, begin: Whole, near: Near) -> None:
     """Reserve (``sign`` 1) or release (-1) an edge's bandwidth on its path, from instant ``begin`` on."""
     source, target = load.place[load.ends[edge, 0]], load.place[load.ends[edge, 1]]
@@ -104,7 +104,7 @@ def move_edge(site: Site, load: Load, edge: int, sign: Whole, begin: Whole, near
             site.bundle[slot, 2 * racks + pods + site.pod[other]] -= flow
 
 
-@borrowing
+@no_refcount_kernel
 def move_node(site: Site, load: Load, node: int, sign: Whole, begin: Whole) -> None:
     """Reserve or release a node's demand at its place, from instant ``begin`` on."""
     place = load.place[node]
@@ -117,7 +117,7 @@ def move_node(site: Site, load: Load, node: int, sign: Whole, begin: Whole) -> N
                 site.spent[slot, r] += sign * int(need)
 
 
-@borrowing
+@no_refcount_kernel
 def take_edges(site: Site, load: Load, node: int, near: Near) -> bool:
     """Reserve the paths from and to a placed node; reserve nothing and return False if one has no room."""
     first, last = load.first[node], load.first[node + 1]
@@ -134,7 +134,7 @@ def take_edges(site: Site, load: Load, node: int, near: Near) -> bool:
     return True
 
 
-@borrowing
+@no_refcount_kernel
 def give_edges(site: Site, load: Load, first: int, last: int, near: Near) -> None:
     """Release the reserved edges of ``load.at[first:last]``."""
     for which in range(first, last):
@@ -144,7 +144,7 @@ def give_edges(site: Site, load: Load, first: int, last: int, near: Near) -> Non
             load.plane[edge] = -1
 
 
-@borrowing
+@no_refcount_kernel
 def give_back(site: Site, load: Load, begin: Whole, near: Near) -> None:
     """Release all reservations of a job, from its instant ``begin`` on."""
     for edge in range(load.plane.size):

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.packer.kernels.records import ALIGN, BEST, CUBIC, DOWN, FIRST, UP, Load, Near, Rule, Singles, Site
 
 BLOCK: Final = 1024
@@ -18,7 +18,7 @@ NOTHING_YET: Final = np.float32(2.0**26)
 """More than the rest of any resource."""
 
 
-@borrowing
+@no_refcount_kernel
 def weigh_servers(site: Site, load: Load, node: int, rule: Rule, weights: Singles, near: Near) -> None:
     """Compute score and room of every place that may hold a node, by its resources (equations 6 and 7)."""
     low, high = load.span[node, 0], load.span[node, 1]
@@ -46,7 +46,7 @@ def weigh_servers(site: Site, load: Load, node: int, rule: Rule, weights: Single
             _look_ahead(site, load, node, rule, begin, end, near)
 
 
-@borrowing
+@no_refcount_kernel
 def _look_ahead(site: Site, load: Load, node: int, rule: Rule, begin: int, end: int, near: Near) -> None:
     """Score a place's own link for all traffic of a node; lower the score if the link has no room for it."""
     score, tight, sums = near.score[begin:end], near.tight[begin:end], near.sums[begin:end]
@@ -70,7 +70,7 @@ def _look_ahead(site: Site, load: Load, node: int, rule: Rule, begin: int, end: 
 # of a capacity is the same at each instant and comes last.
 
 
-@borrowing
+@no_refcount_kernel
 def _sum_cubes(site: Site, load: Load, node: int, r: int, begin: int, end: int, near: Near) -> None:
     """Sum equation 7 for one resource over all instants, in units and without its weight."""
     worst, sums = near.worst[begin:end], near.sums[begin:end]
@@ -82,7 +82,7 @@ def _sum_cubes(site: Site, load: Load, node: int, r: int, begin: int, end: int, 
         _add_cubes(site.free[load.slots[last], r, begin:end], load.demand[node, last, r], sums, worst)
 
 
-@borrowing
+@no_refcount_kernel
 def _add_cubes(row: Singles, need: np.float32, sums: Singles, worst: Singles) -> None:
     """Add (Q - d)^3 Q at one instant."""
     for n in range(row.size):
@@ -91,7 +91,7 @@ def _add_cubes(row: Singles, need: np.float32, sums: Singles, worst: Singles) ->
         sums[n] += (left * left * left) * row[n]
 
 
-@borrowing
+@no_refcount_kernel
 def _add_two_cubes(
     row: Singles, need: np.float32, other: Singles, need_other: np.float32, sums: Singles, worst: Singles
 ) -> None:
@@ -102,7 +102,7 @@ def _add_two_cubes(
         sums[n] += (left * left * left) * row[n] + (left_other * left_other * left_other) * other[n]
 
 
-@borrowing
+@no_refcount_kernel
 def _add_scaled(sums: Singles, scale: Singles, weight: np.float32, score: Singles) -> None:
     """Add sums of fourth powers of units to the score, as fractions of a capacity."""
     for n in range(score.size):
@@ -110,7 +110,7 @@ def _add_scaled(sums: Singles, scale: Singles, weight: np.float32, score: Single
         score[n] += weight * (sums[n] * square * square)
 
 
-@borrowing
+@no_refcount_kernel
 def _add_product(row: Singles, need: np.float32, kind: int, sums: Singles, worst: Singles) -> None:
     """Add the alignment d Q at one instant, in units, or for best fit the rest."""
     if kind == ALIGN:
@@ -127,7 +127,7 @@ def _add_product(row: Singles, need: np.float32, kind: int, sums: Singles, worst
             worst[n] = min(worst[n], row[n] - need)
 
 
-@borrowing
+@no_refcount_kernel
 def _add_products(sums: Singles, scale: Singles, cells: int, kind: int, score: Singles) -> None:
     """Add the sums of ``_add_product`` over ``cells`` instants to the score, as fractions of a capacity."""
     if kind == ALIGN:
@@ -138,7 +138,7 @@ def _add_products(sums: Singles, scale: Singles, cells: int, kind: int, score: S
             score[n] += np.float32(cells) - sums[n] * scale[n]
 
 
-@borrowing
+@no_refcount_kernel
 def weigh_links(site: Site, load: Load, node: int, rule: Rule, weight: float, near: Near) -> None:
     """Score each place's own link as if the node's whole exchange used it (equation 8)."""
     low, high = load.span[node, 0], load.span[node, 1]
@@ -162,7 +162,7 @@ def weigh_links(site: Site, load: Load, node: int, rule: Rule, weight: float, ne
                 _add_scaled(sums, site.scale[which, begin:end], np.float32(weight), near.score[begin:end])
 
 
-@borrowing
+@no_refcount_kernel
 def _add_flows(
     row: Singles,
     many: np.float32,
@@ -180,7 +180,7 @@ def _add_flows(
         sums[n] += (((many * free - thrice_one) * free + thrice_two) * free - three) * free
 
 
-@borrowing
+@no_refcount_kernel
 def best_place(near: Near, low: int, high: int) -> int:
     """Return the place with room that has the highest score, the first of equal ones, or -1."""
     best = -1
@@ -190,7 +190,7 @@ def best_place(near: Near, low: int, high: int) -> int:
     return best
 
 
-@borrowing
+@no_refcount_kernel
 def count_places(site: Site, load: Load, node: int, near: Near) -> None:
     """Count the places with room for a node, for each instant and resource separately."""
     for t in range(load.slots.size):

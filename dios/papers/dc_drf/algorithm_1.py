@@ -1,6 +1,6 @@
-"""Algorithm 1 of the DC-DRF paper as printed: every round sums all demands anew.
+"""Algorithm 1 of the DC-DRF paper as printed, which sums all demands again in every round.
 
-For: the evaluation's baseline, which is timed and stopped early. Not for: shares (``dios.fairness.edrf``).
+The evaluation times it as a baseline and stops it early. ``dios.fairness.edrf`` computes the same shares faster.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled
 from dios.fairness.allocation import Floats
 from dios.fairness.generate_demands import Csr
+from dios.kernels import kernel
 
 DRY: Final = 1e-12
-"""A resource of which no more than this is left has run dry: the rest is rounding."""
+"""A resource with at most this much left is exhausted; the rest is rounding."""
 
 
-@compiled
+@kernel
 def one_round(
     offsets: npt.NDArray[np.int64],
     resources: npt.NDArray[np.int32],
@@ -29,7 +29,7 @@ def one_round(
     left: Floats,
     amounts: Floats,
 ) -> tuple[float, int]:
-    """Lines 5 to 10; ``values`` are rho d. Returns x, and how many tenants are still active."""
+    """Run lines 5 to 10; ``values`` are rho d. Return x and the number of tenants that are still active."""
     sums = np.zeros(left.size)
     for tenant in range(active.size):
         if active[tenant]:
@@ -55,28 +55,28 @@ def one_round(
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """How far Algorithm 1 came, round by round."""
+    """The progress of Algorithm 1, round by round."""
 
     levels: Floats
-    """The sum of x after each round: what a tenant that leaves in it has as its z."""
+    """The sum of x after each round: z of a tenant that leaves in that round."""
     seconds: Floats
     """CPU time at the end of each round."""
     entries: npt.NDArray[np.int64]
     """Demands of the tenants that were active in each round."""
     finished: bool
     idle_s: float
-    """CPU seconds of a round for one tenant: looking at all the others."""
+    """CPU seconds of a round with one active tenant: the time to skip all others."""
 
 
 def run(demands: Csr, patience_s: float) -> Course:
-    """Rounds until all tenants have left, or until so much CPU time has gone; at least two rounds."""
+    """Run rounds until all tenants have left or ``patience_s`` CPU seconds have passed; at least two rounds."""
     offsets, resources, given, size = demands
     lengths = np.diff(offsets)
     peaks = np.maximum.reduceat(given, offsets[:-1]).astype(np.float64)
     values = given / np.repeat(peaks, lengths)
     active = np.ones(lengths.size, np.uint8)
     left, amounts = np.ones(size), np.zeros(values.size)
-    # Compiling is no part of a round.
+    # Compile before timing.
     one_round(np.array([0, 1]), resources[:1], values[:1], active[:1].copy(), left.copy(), amounts[:1].copy())
     level, remain = 0.0, active.size
     levels: list[float] = []
@@ -98,20 +98,20 @@ def run(demands: Csr, patience_s: float) -> Course:
 
 
 class Foretold(NamedTuple):
-    """All of Algorithm 1, from some rounds that were timed and the exact answer."""
+    """The whole of Algorithm 1, extrapolated from some timed rounds and the exact result."""
 
     levels: Floats
-    """Where each round ends."""
+    """The level at the end of each round."""
     seconds: Floats
     """CPU time at the end of each round."""
 
 
 def foretold(demands: Csr, z: Floats, course: Course) -> Foretold:
-    """What ``course`` would be in the end, where ``z`` (n,) are the exact levels.
+    """Extrapolate ``course`` to the end of the algorithm; ``z`` (n,) are the exact levels.
 
-    A round takes time in proportion to the demands of those who are still active, and the exact levels say
-    who that is; and it looks at every tenant and resource, whether active or not. Levels that rounding alone
-    tells apart are one.
+    A round takes time in proportion to the demands of the active tenants, which follow from the exact
+    levels, plus the time to look at every tenant and resource. Levels that differ only by rounding count as
+    one.
     """
     lengths = np.diff(demands[0])
     order = np.argsort(z, kind="stable")

@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing, compiled
+from dios.kernels import kernel, no_refcount_kernel
 from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_READ_RETRIES_MAX
-from dios.sprayer.compile.intrinsics import Words, fence, load_acquire, uint64, store_release, int64
+from dios.sprayer.compile.intrinsics import Words, fence, int64, load_acquire, store_release, uint64
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import track_closing
@@ -237,7 +237,7 @@ class Balancer(NetworkFunction):
         return flows.still_seen(return_flow(entry, flow.protocol))
 
 
-@compiled
+@kernel
 def _publish(word: Words, value: int) -> None:
     """Let others see a word after all that was written before, and before all that is written then."""
     store_release(word, 0, value)
@@ -248,7 +248,7 @@ def _version(address: str) -> int:
     return ipaddress.ip_address(address).version
 
 
-@borrowing
+@no_refcount_kernel
 def return_flow(entry: Kept, protocol: int) -> Flow:
     """What comes back to a flow that becomes what an entry says."""
     return Flow(

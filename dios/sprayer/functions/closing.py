@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.packets.packet import Flow, Packet
 
@@ -15,8 +15,8 @@ CLOSED_S: Final = 10
 """What is kept so long after FIN from both ends, or RST: last packets may be on their way."""
 
 
-@borrowing
-def follow(packet: Packet, flow: Flow, other: Flow, flows: Flows) -> bool:
+@no_refcount_kernel
+def track_closing(packet: Packet, flow: Flow, other: Flow, flows: Flows) -> bool:
     """Note SYN, FIN and RST of a packet in ``fins`` of its flow; whether the connection is closed by it.
 
     ``other`` is the flow of what comes back. A reset that somebody made up closes nothing that goes on: a

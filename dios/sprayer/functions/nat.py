@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.functions.closing import follow
+from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import (
     INSIDE,
@@ -98,8 +98,8 @@ class Nat(NetworkFunction):
             return
         high, low, port, inward = entry.high, entry.low, entry.port, entry.inward
         if packet.syn | packet.fin | packet.rst:
-            other = other_way(flow, high, low, port, inward)
-            if follow(packet, flow, other, flows):
+            other = return_flow(flow, high, low, port, inward)
+            if track_closing(packet, flow, other, flows):
                 self.counts[flows.core, CLOSED] += 1
         if inward:
             set_target(packet, high, low, port)
@@ -122,7 +122,7 @@ class Nat(NetworkFunction):
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
         """Both ways of a connection end together, once neither was seen."""
-        other = other_way(flow, entry.high, entry.low, entry.port, entry.inward)
+        other = return_flow(flow, entry.high, entry.low, entry.port, entry.inward)
         if flows.still_seen(other):
             return True
         flows.remove_local_flow(other)
@@ -130,7 +130,7 @@ class Nat(NetworkFunction):
         return False
 
 
-@borrowing
-def other_way(flow: Flow, high: int, low: int, port: int, inward: int) -> Flow:
+@no_refcount_kernel
+def return_flow(flow: Flow, high: int, low: int, port: int, inward: int) -> Flow:
     """What comes back to a flow with this translation."""
     return reverse(with_target(flow, high, low, port) if inward else with_source(flow, high, low, port))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numba import types
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.limits import SPRAYER_BATCH, SPRAYER_INTERFACES_MAX
 from dios.sprayer.compile.intrinsics import (
     array_at,
@@ -32,8 +32,8 @@ from dios.sprayer.compile.intrinsics import (
     prefetch,
     store_release,
 )
-from dios.sprayer.engine import entry
-from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
+from dios.sprayer.engine import function_address
+from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Integer, pin_thread, wait_if_idle
 from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ _KERNEL: Final = np.uint32(0)
 _DONT_WAIT: Final = np.int32(0x40)
 
 _int, _long = types.int32, types.int64
-_Four = Callable[[Whole, Whole, Whole, Whole], int]
+_Four = Callable[[Integer, Integer, Integer, Integer], int]
 _sendmmsg: Final = cast("_Four", types.ExternalFunction("sendmmsg", _int(_int, _long, types.uint32, _int)))
 _load: Final = cast("Callable[[npt.NDArray[np.uint32], int], np.uint32]", load_acquire)
 _store: Final = cast("Callable[[npt.NDArray[np.uint32], int, np.uint32], None]", store_release)
@@ -90,17 +90,17 @@ _store: Final = cast("Callable[[npt.NDArray[np.uint32], int, np.uint32], None]",
 def _receive(context: int, packets: int, room: int) -> int:
     words = array_at(context, (WORDS,), _WORD)
     batch = array_at(packets, (room,), PACKET)
-    go_to_processor(words)
+    pin_thread(words)
     count = 0
     ports = words[PORTS]
     for step in range(ports):
         count = _from_ring(words, (words[TURN] + step) % ports, batch, count, room)
     words[TURN] += 1
-    wait_or_not(words, count)
+    wait_if_idle(words, count)
     return count
 
 
-@borrowing
+@no_refcount_kernel
 def _from_ring(words: _Words, port: int, batch: Packets, count: int, room: int) -> int:
     """Take what is there on one interface; how many there are in the batch then."""
     base = FIRST_PORT + port * PORT_WORDS
@@ -143,7 +143,7 @@ def _from_ring(words: _Words, port: int, batch: Packets, count: int, room: int) 
     return count
 
 
-@borrowing
+@no_refcount_kernel
 def _put_tag(address: int, kind: int, tag: int) -> None:
     """Move the hardware addresses to the left by four bytes, and a tag behind them."""
     for at in range(0, 12, 2):
@@ -151,7 +151,7 @@ def _put_tag(address: int, kind: int, tag: int) -> None:
     poke32(address + 8, np.uint32(kind) << np.uint32(16) | np.uint32(tag))
 
 
-@borrowing
+@no_refcount_kernel
 def _finish(address: int, length: int | np.int64) -> int:
     """Make a checksum that its sender left to hardware; 1 if it is that of TCP or UDP over IP."""
     at = np.int64(14)
@@ -205,7 +205,7 @@ def _transmit(context: int, packets: int, count: int) -> int:
     return sent
 
 
-@borrowing
+@no_refcount_kernel
 def _send(words: _Words, socket: int, count: int) -> int:
     """Send so many vectors; one that the kernel does not take is left out."""
     done = sent = 0
@@ -242,4 +242,4 @@ def _release(context: int, frames: int, count: int) -> int:
 @cache
 def functions() -> tuple[int, int, int]:
     """The addresses of receive, transmit and release."""
-    return entry(_receive), entry(_transmit), entry(_release)
+    return function_address(_receive), function_address(_transmit), function_address(_release)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numba import types
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.limits import SPRAYER_LONG_WAIT_SPINS, SPRAYER_NICE, SPRAYER_SPINS_MAX
 
 if TYPE_CHECKING:
@@ -40,26 +40,26 @@ WOKEN: Final = 8
 WAIT_WORDS: Final = 9
 
 _int, _long = types.int32, types.int64
-Whole = int | np.int32 | np.uint32 | np.int64
+Integer = int | np.int32 | np.uint32 | np.int64
 _ppoll: Final = cast(
-    "Callable[[Whole, Whole, Whole, Whole], int]",
+    "Callable[[Integer, Integer, Integer, Integer], int]",
     types.ExternalFunction("ppoll", _int(_long, _long, _long, _long)),
 )
 _nanosleep: Final = cast(
-    "Callable[[Whole, Whole], int]", types.ExternalFunction("nanosleep", _int(_long, _long))
+    "Callable[[Integer, Integer], int]", types.ExternalFunction("nanosleep", _int(_long, _long))
 )
 _sched_setaffinity: Final = cast(
-    "Callable[[Whole, Whole, Whole], int]",
+    "Callable[[Integer, Integer, Integer], int]",
     types.ExternalFunction("sched_setaffinity", _int(_int, _long, _long)),
 )
 _setpriority: Final = cast(
-    "Callable[[Whole, Whole, Whole], int]",
+    "Callable[[Integer, Integer, Integer], int]",
     types.ExternalFunction("setpriority", _int(_int, types.uint32, _int)),
 )
 
 
-@borrowing
-def go_to_processor(words: Context) -> None:
+@no_refcount_kernel
+def pin_thread(words: Context) -> None:
     """At a thread's first reception: where it was told to run, and before others if it may.
 
     Packets that wait behind another process are overtaken by those that other workers have.
@@ -70,8 +70,8 @@ def go_to_processor(words: Context) -> None:
         words[SET] = 0
 
 
-@borrowing
-def wait_or_not(words: Context, received: int) -> None:
+@no_refcount_kernel
+def wait_if_idle(words: Context, received: int) -> None:
     """Let the processor go when nothing comes: shortly at first, since others may hand something over."""
     if received:
         words[EMPTY] = words[WOKEN] = 0

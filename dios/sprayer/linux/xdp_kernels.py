@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numba import types
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.limits import SPRAYER_INTERFACES_MAX, SPRAYER_QUEUES_MAX, SPRAYER_SEND_CALLS_MAX
 from dios.sprayer.compile.intrinsics import (
     array_at,
+    compare_and_swap,
+    int64,
     load_acquire,
     prefetch,
     store_release,
-    compare_and_swap,
-    int64,
     uint32,
 )
 from dios.sprayer.engine import function_address
-from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
+from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Integer, pin_thread, wait_if_idle
 from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ _MASK: Final = 0xFFFFFFFF
 
 _int, _long = types.int32, types.int64
 _sendto: Final = cast(
-    "Callable[[Whole, Whole, Whole, Whole, Whole, Whole], int]",
+    "Callable[[Integer, Integer, Integer, Integer, Integer, Integer], int]",
     types.ExternalFunction("sendto", _long(_int, _long, _long, _int, _long, _int)),
 )
 _errno_at: Final = cast("Callable[[], int]", types.ExternalFunction("__errno_location", _long()))
@@ -111,34 +111,34 @@ _store: Final = cast("Callable[[npt.NDArray[np.uint32], int, int], None]", store
 def _receive(context: int, packets: int, room: int) -> int:
     words = array_at(context, (WORDS,), _WORD)
     batch = array_at(packets, (room,), PACKET)
-    go_to_processor(words)
+    pin_thread(words)
     count = 0
     ports = words[PORTS]
     for step in range(ports):
         base = FIRST_PORT + (words[TURN] + step) % ports * PORT_WORDS
-        _take_done(words, base)
+        _collect_sent(words, base)
         _give_back(words, base)
         if words[base + SENDING + NEXT] != _index(words[base + SENDING + _CONSUMER]):
-            _tell(words, base)
+            _start_sending(words, base)
         count = _from_ring(words, base, batch, count, room)
     words[TURN] += 1
     words[TAKEN] += count
-    wait_or_not(words, count)
+    wait_if_idle(words, count)
     return count
 
 
-@borrowing
+@no_refcount_kernel
 def _index(address: int) -> int:
     """An index that the kernel or another core writes."""
     return int64(_load(array_at(address, (1,), _INDEX), 0))
 
 
-@borrowing
+@no_refcount_kernel
 def _set_index(address: int, value: int) -> None:
     _store(array_at(address, (1,), _INDEX), 0, uint32(value & _MASK))
 
 
-@borrowing
+@no_refcount_kernel
 def _from_ring(words: _Words, base: int, batch: Packets, count: int, room: int) -> int:
     """Take what is there on one port; how many there are in the batch then."""
     ring = base + RECEIVED
@@ -163,8 +163,8 @@ def _from_ring(words: _Words, base: int, batch: Packets, count: int, room: int) 
     return int(count + there)
 
 
-@borrowing
-def _take_done(words: _Words, base: int) -> None:
+@no_refcount_kernel
+def _collect_sent(words: _Words, base: int) -> None:
     """Take the places that the kernel is done with sending; those that were released meanwhile go back."""
     ring = base + DONE
     if _index(words[ring + _PRODUCER]) == _index(words[ring + _CONSUMER]):
@@ -180,13 +180,13 @@ def _take_done(words: _Words, base: int) -> None:
         place = rows[(at + step) & (words[ring + _COUNT] - 1)] >> words[SHIFT]
         if not compare_and_swap(states, place, _SENT, _OURS):
             states[place] = _OURS
-            _keep(words, place)
+            _stash_place(words, place)
     _set_index(words[ring + _CONSUMER], at + there)
     store_release(lock, 0, 0)
 
 
-@borrowing
-def _keep(words: _Words, place: int) -> None:
+@no_refcount_kernel
+def _stash_place(words: _Words, place: int) -> None:
     """A place of any port is to go back to the kernel."""
     base = FIRST_PORT + place // words[EACH] * PORT_WORDS
     stash = array_at(words[base + STASH], (words[EACH],), _WORD)
@@ -194,7 +194,7 @@ def _keep(words: _Words, place: int) -> None:
     words[base + STASHED] += 1
 
 
-@borrowing
+@no_refcount_kernel
 def _give_back(words: _Words, base: int) -> None:
     """Let the kernel have the places that are kept for one port; its ring has room for all that there are."""
     count = words[base + STASHED]
@@ -227,7 +227,7 @@ def _transmit(context: int, packets: int, count: int) -> int:
         ring = base + SENDING
         at = words[ring + NEXT]
         if (at - _index(words[ring + _CONSUMER])) & _MASK >= words[ring + _COUNT]:
-            sent -= _tell(words, base)
+            sent -= _start_sending(words, base)
             if (at - _index(words[ring + _CONSUMER])) & _MASK >= words[ring + _COUNT]:
                 words[REFUSED] += 1
                 continue
@@ -242,12 +242,12 @@ def _transmit(context: int, packets: int, count: int) -> int:
     for port in range(words[PORTS]):
         base = FIRST_PORT + port * PORT_WORDS
         if words[base + PENDING] > 0:
-            sent -= _tell(words, base)
+            sent -= _start_sending(words, base)
     return sent
 
 
-@borrowing
-def _tell(words: _Words, base: int) -> int:
+@no_refcount_kernel
+def _start_sending(words: _Words, base: int) -> int:
     """Let the kernel send what is in one ring; how many a driver dropped. What finds no room stays there."""
     ring = base + SENDING
     _set_index(words[ring + _PRODUCER], words[ring + NEXT])
@@ -276,7 +276,7 @@ def _release(context: int, frames: int, count: int) -> int:
     states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
     for i in range(count):
         if not compare_and_swap(states, numbers[i], _SENT, _RELEASED):
-            _keep(words, numbers[i])
+            _stash_place(words, numbers[i])
     for port in range(words[PORTS]):
         _give_back(words, FIRST_PORT + port * PORT_WORDS)
     return count

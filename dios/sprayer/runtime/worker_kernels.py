@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import borrowing, compiled
+from dios.kernels import kernel, no_refcount_kernel
 from dios.limits import (
     SPRAYER_BATCH,
     SPRAYER_BATCH_CYCLES,
@@ -27,11 +27,11 @@ from dios.limits import (
 from dios.sprayer.compile.intrinsics import (
     call_at,
     cycles,
+    int64,
     load_acquire,
-    uint64,
     prefetch,
     store_release,
-    int64,
+    uint64,
 )
 from dios.sprayer.flows.five_tuple import core_of_hash
 from dios.sprayer.packets.packet import (
@@ -139,7 +139,7 @@ class Worker(NamedTuple):
     """Of all cores: ``STOP`` and ``NOW``."""
 
 
-@compiled
+@kernel
 def work(worker: Worker, turns: int) -> int:
     """Take so many turns, fewer if told to stop; how many packets were received or taken over."""
     done = 0
@@ -150,7 +150,7 @@ def work(worker: Worker, turns: int) -> int:
     return done
 
 
-@borrowing
+@no_refcount_kernel
 def _turn(w: Worker) -> int:
     w.now[0] = load_acquire(w.control, NOW)
     _release_returned(w)
@@ -184,13 +184,13 @@ def _turn(w: Worker) -> int:
     return got + taken
 
 
-@borrowing
+@no_refcount_kernel
 def _room(w: Worker) -> int:
     """How many packets to receive: few if they take long, or those that others have overtake them."""
     return int(min(max(SPRAYER_BATCH_CYCLES // max(w.pace[0], 1), SPRAYER_BATCH_MIN), SPRAYER_BATCH))
 
 
-@borrowing
+@no_refcount_kernel
 def _release_returned(w: Worker) -> None:
     """Give frames that others are done with to the engine."""
     for other in range(w.cores):
@@ -206,7 +206,7 @@ def _release_returned(w: Worker) -> None:
             w.back_tails[ring * LINE] = tail
 
 
-@borrowing
+@no_refcount_kernel
 def _receive_handed_over(w: Worker) -> int:
     """Take connection packets that others handed over, at most half a batch; how many."""
     count = 0
@@ -225,7 +225,7 @@ def _receive_handed_over(w: Worker) -> int:
     return count
 
 
-@borrowing
+@no_refcount_kernel
 def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
     """Sort what was received, on top of ``own`` packets that were taken over.
 
@@ -269,7 +269,7 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
     return own, regular, passing, spent
 
 
-@borrowing
+@no_refcount_kernel
 def _is_connection_packet(packet: Packet) -> bool:
     """Whether it may change what is kept of its flow: SYN, FIN, RST; all of UDP and ICMP but errors."""
     if packet.error:
@@ -277,7 +277,7 @@ def _is_connection_packet(packet: Packet) -> bool:
     return packet.protocol != 6 or packet.syn | packet.fin | packet.rst != 0
 
 
-@borrowing
+@no_refcount_kernel
 def _hand_over(w: Worker, packet: Packet, core: int) -> bool:
     """Put a descriptor into the ring to another core; whether there was room.
 
@@ -291,7 +291,7 @@ def _hand_over(w: Worker, packet: Packet, core: int) -> bool:
     return True
 
 
-@borrowing
+@no_refcount_kernel
 def _publish_heads(w: Worker) -> None:
     """Let the others see what was handed over to them, all at once."""
     for core in range(w.cores):
@@ -302,7 +302,7 @@ def _publish_heads(w: Worker) -> None:
             store_release(w.heads, mark, w.filling[core])
 
 
-@borrowing
+@no_refcount_kernel
 def _send(w: Worker, packets: Packets, count: int) -> None:
     """Send those that are to go on, and let all frames go where they came from."""
     dropped = 0
