@@ -20,7 +20,7 @@ _UNUSED: Final = (
     "dios.fairness.dc_drf",
     "dios.fairness.drf",
     "dios.fairness.simulate",
-    "dios.firmament.solvers.residual",
+    "dios.firmament.solvers.incremental",
     "dios.packer.share_bandwidth",
 )
 """Modules that are loaded with the scheduler, and whose kernels no coordinator calls."""
