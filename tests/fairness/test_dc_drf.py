@@ -84,6 +84,7 @@ def same(left: Allocation, right: Allocation) -> bool:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.extended(keep=1)
 def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
     """With epsilon 0 and time enough the allocation is Algorithm 1's, dense and sparse, on 1,000 cases."""
     for seed in range(CASES):

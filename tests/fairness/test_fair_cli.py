@@ -24,6 +24,7 @@ def invoke(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.extended
 def test_every_mechanism_has_a_row_beside_drf() -> None:
     """DRF and each delta, with changes and events."""
     status, shown, said = invoke(*SMALL, "--delta", "1-1e-4", "--delta", "0.99999")

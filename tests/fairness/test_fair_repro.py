@@ -37,6 +37,7 @@ def quiet(_: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["sdrf", "dc-drf"])
+@pytest.mark.extended(keep=1)
 def test_every_figure_is_written_with_the_paper_beside_it(family: str, tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and claims, and the command that makes it again."""
     status, shown, said = invoke(family, "--quick", "--out", str(tmp_path), "--json")

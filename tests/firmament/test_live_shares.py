@@ -204,6 +204,7 @@ def test_a_quota_holds_in_the_whole_cluster_and_outlives_the_coordinator(site: S
     wait_until(lambda: int(str(site.shares()[who]["running"])) > 1, "more of them run", 60)
 
 
+@pytest.mark.extended
 def test_shares_outlive_a_restart_of_everything(site: Site) -> None:
     """Weights are the same, and commitments but for their fading, after all nodes were started anew."""
     who = f"uid:{EARLY}"

@@ -15,6 +15,7 @@ from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S
 
 
 @pytest.mark.parametrize("rule", [FairnessRule.SDRF, FairnessRule.DRF])
+@pytest.mark.extended(keep=1)
 def test_turns_are_those_of_sdrf(rule: FairnessRule) -> None:
     """On a cluster without fragments exactly those tasks start that the library's SDRF, or DRF, starts."""
     for seed in range(30):

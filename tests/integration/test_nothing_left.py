@@ -36,7 +36,7 @@ def _settle(node: RunningNode, processes: int) -> None:
     wait_until(lambda: len(node.descendants()) == processes, "the zygote and its pool are left")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_thousand_tasks_leave_nothing(tmp_path: Path) -> None:
     """1,000 tasks started and ended leave no process, descriptor, mapping or namespace behind."""
     with (

@@ -35,7 +35,7 @@ def verdict_on(name: str, values: list[float]) -> bool | None:
     return finding.grows
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_node_under_mixed_load_with_kills_leaves_nothing_and_serves_no_wrong_byte(tmp_path: Path) -> None:
     """After seconds of every kind of call, task and kill nothing was wrong and nothing is left."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DIOS_")}

@@ -216,6 +216,7 @@ async def test_what_a_limbo_task_started_ends_with_it(mechanisms: dict[str, Mech
         task.close()
 
 
+@pytest.mark.extended
 async def test_a_thousand_starts_leave_nothing(mechanisms: dict[str, Mechanism]) -> None:
     """After 1,000 pure tasks the daemon's descriptors, the zygote's children and the groups are as before."""
     async with zygote_of(mechanisms, entry=TRIVIAL, pool_size=2) as zygote:

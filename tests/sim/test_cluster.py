@@ -87,6 +87,7 @@ def test_same_seed_same_trace() -> None:
         (broken.keeps_what_the_dead_held, 12),
     ],
 )
+@pytest.mark.extended(keep=1)
 def test_broken_core_is_caught(
     breaks: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_same_seed_same_faults_same_trace() -> None:
         broken.KeepsRefused,
     ],
 )
+@pytest.mark.extended(keep=1)
 def test_broken_store_is_caught_by_random_faults(kind: type[ModelStore]) -> None:
     """A store with one rule of its algorithm broken breaks a promise within a few seeds."""
     open_broken = opener(kind)

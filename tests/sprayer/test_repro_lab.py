@@ -127,6 +127,7 @@ def test_the_sink_counts_frames_that_come_after_later_ones(cables: Cables) -> No
         assert (sink.taken, sink.late, sink.late_by_three) == (11, 2, 1)
 
 
+@pytest.mark.extended
 def test_one_flow_keeps_every_core_busy_sprayed_and_one_core_by_its_hash(cables: Cables) -> None:
     """Whatever the rates are: nothing is lost, and who received what is as it should be."""
     for steer, cores in (("spray", 2), ("rss", 1)):

@@ -24,7 +24,7 @@ def quiet(_: str) -> None:
     """Nobody listens."""
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_every_figure_that_this_machine_can_make_is_written_with_the_thesis_beside_it(tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and claims; what is left out is said with its reason."""
     lacks = evaluation.lacking()
