@@ -19,7 +19,7 @@ from benchmarks.measure import descendants, pss_kib
 from dios.core.model.names import logs_group
 from dios.host.audit.reader import AuditReader
 from dios.store.recovery import read_rows
-from dios.store.schema import Kind
+from dios.store.schema import ContentKind
 from dios.wire.types import Deletion
 
 MB: Final = 1e6
@@ -157,7 +157,7 @@ def stored(data: Path) -> dict[str, float]:
             "rows": sum(one.groups not in logs for one in found.records) + found.rows_lost,
             "extents of rows": len(found.named),
             "extent bytes of rows": sum(
-                row.payload.size for row in found.named.values() if row.payload.kind is Kind.EXTENT
+                row.payload.size for row in found.named.values() if row.payload.kind is ContentKind.EXTENT
             )
             / MB,
             "database pages": environment.info()["last_pgno"] + 1,

@@ -29,7 +29,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.pickers import pick_closest
-from dios.lib.replicated_index import Copy, Index
+from dios.lib.replicated_index import Index, IndexCopy
 from dios.lib.retrying import Pauses
 from dios.limits import (
     INDEX_COPIES_MAX,
@@ -55,10 +55,10 @@ class Plan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     shards: tuple[tuple[bytes, ...], ...]
 
 
-class Places(Protocol):
+class ShardPlaces(Protocol):
     """Where a store keeps its things. Whatever does not answer raises a DiosError."""
 
-    def copies(self) -> list[list[Copy]]:
+    def copies(self) -> list[list[IndexCopy]]:
         """For each shard of the index its copies, the nearest first."""
         ...
 
@@ -84,7 +84,7 @@ class KeyValueStore:
     and its return. For one thread at a time; many tasks may use a store at once, each with its own.
     """
 
-    def __init__(self, places: Places, name: bytes) -> None:
+    def __init__(self, places: ShardPlaces, name: bytes) -> None:
         self.name: Final = name
         """With this name, and the group, others ``open_store`` it. A secret."""
         self._places: Final = places
@@ -197,7 +197,7 @@ class _Objects:
         self._plan: Final = plan
         self._hosts: Final = tuple(dict.fromkeys(plan.hosts))
 
-    def copies(self) -> list[list[Copy]]:
+    def copies(self) -> list[list[IndexCopy]]:
         """For each shard of the index its copies, the nearest first."""
         return [
             [_IndexObject(self._node, self._group, name) for name in names] for names in self._plan.shards

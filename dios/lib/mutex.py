@@ -24,7 +24,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from dios.client.ops.attributes import Handle, Link
+from dios.client.ops.attributes import ClientLink, Handle
 from dios.client.ops.requests import ReadOps, RequestOps, WriteOps
 from dios.client.session import Operation
 from dios.client.sync.node import Reference
@@ -75,7 +75,7 @@ class MutexOps:
         return f"<{type(self).__name__} {self.lock.fingerprint}, {self.remaining:.3g} s left>"
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ClientLink:
         """The connection of the lock's handle."""
         return self.lock.link
 
@@ -219,7 +219,7 @@ class GuardedOps:
         self.timeout: Final = timeout
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ClientLink:
         """The connection of the blob's handle."""
         return self.reference.link
 

@@ -24,7 +24,7 @@ from dios.ids import NodeId, Principal
 from dios.node import coordinator_supervisor, discovery, machine, seeds
 from dios.node.settings import Settings
 from dios.transport.identity import identity, joining
-from dios.transport.identity.certificates import Role
+from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity
 from dios.transport.tcp.announce import Voice
 from dios.transport.tcp.secured import Secured
@@ -138,7 +138,7 @@ async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio
     try:
         while True:
             secured = await port.listener.accept()
-            if secured.peer.role is Role.JOIN:
+            if secured.peer.role is CertificateRole.JOIN:
                 nursery.start_soon(_admit, port.identity, secured, links, port.denied, name="admit a node")
             else:
                 nursery.start_soon(links.welcome, secured, name="serve a node")

@@ -230,7 +230,7 @@ def pid_file(path: Path) -> Iterator[None]:
     with _telling_whose(path.parent):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not locking.take(fd):
+        if not locking.lock_file(fd):
             pid = os.read(fd, 32).decode(errors="replace").strip()
             raise ExistsError(f"a node runs on {path.parent} already, as process {pid}")
         # Who it is, is for people only: a full disk must not keep a node from being read.

@@ -16,23 +16,23 @@ import trio
 from dios import limits
 from dios.host.peers.links import Links
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import Heard, Place, Voice
+from dios.transport.tcp.announce import MulticastNetwork, ReceivedAnnouncement, Voice
 from dios.transport.tcp.tls import split_address
 
 _log: Final = logging.getLogger(__name__)
 
 
-def place_of(listen: str) -> Place:
+def place_of(listen: str) -> MulticastNetwork:
     """Where a node that listens at this address announces itself: on the same network, if it names one."""
     host, _ = split_address(listen)
     try:
-        return Place(interface=str(ipaddress.IPv4Address(host)))
+        return MulticastNetwork(interface=str(ipaddress.IPv4Address(host)))
     except ValueError:
         # A name, or an IPv6 address: the system knows best which network its multicast goes to.
-        return Place()
+        return MulticastNetwork()
 
 
-async def find_others(voice: Voice, links: Links, place: Place) -> None:
+async def find_others(voice: Voice, links: Links, place: MulticastNetwork) -> None:
     """Announce this node, and dial the others that do; until cancelled.
 
     A machine without multicast is told once and works without.
@@ -46,7 +46,7 @@ async def find_others(voice: Voice, links: Links, place: Place) -> None:
 
     async with trio.open_nursery() as nursery:
 
-        def heard(found: Heard) -> None:
+        def heard(found: ReceivedAnnouncement) -> None:
             if found.address in sought or len(sought) >= limits.ANNOUNCE_SEEKS_MAX:
                 return
             if not links.is_up(found.node):

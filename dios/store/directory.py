@@ -42,7 +42,7 @@ def lock_directory(path: Path, *, for_reading: bool = False) -> int:
             raise
         fd = _open_for_reading(path)
     try:
-        if not locking.take(fd):
+        if not locking.lock_file(fd):
             _refuse(path, fd)
         # Who holds it is told for people only: a full disk must not keep a store from being read.
         with contextlib.suppress(OSError):

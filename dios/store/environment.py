@@ -57,8 +57,8 @@ def open_environment(path: Path, *, map_bytes: int) -> lmdb.Environment:
     # Memory stays initialised (the default), so that no secret of this process gets into free pages.
     env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=2, mode=0o600, max_spare_txns=2, readahead=False)
     try:
-        refuse_cut(env, path)
-        _back_lock_file(folder)
+        refuse_truncated(env, path)
+        _allocate_lock_file(folder)
         if fresh:
             sync_folder(folder)
             sync_folder(path)
@@ -74,14 +74,14 @@ def open_for_reading(path: Path) -> lmdb.Environment:
         str(folder_of(path)), create=False, readonly=True, lock=False, max_dbs=2, max_spare_txns=1
     )
     try:
-        refuse_cut(env, path)
+        refuse_truncated(env, path)
     except BaseException:
         env.close()
         raise
     return env
 
 
-def refuse_cut(env: lmdb.Environment, path: Path) -> None:
+def refuse_truncated(env: lmdb.Environment, path: Path) -> None:
     """Raise DamagedError when the file lacks pages that stand in its tree.
 
     Reading them would end the process. A shorter file alone is no damage: pages that a transaction took
@@ -102,7 +102,7 @@ def structure_problems(path: Path) -> list[str]:
     """What is wrong with the pages of the database of the store in ``path``; empty when each is sound.
 
     It reads the file as bytes and never opens it, so that no damage can end the process. Empty too where
-    the installed lmdb has no such pass; ``refuse_cut`` is then what stands before a walk.
+    the installed lmdb has no such pass; ``refuse_truncated`` is then what stands before a walk.
     """
     try:
         verifier = importlib.import_module("lmdb.verify")
@@ -131,7 +131,7 @@ def has_schema(env: lmdb.Environment, txn: lmdb.Transaction[bytes], meta: lmdb._
 
 
 @contextmanager
-def translated(path: Path, *, in_service: bool = False) -> Iterator[None]:
+def translate_errors(path: Path, *, in_service: bool = False) -> Iterator[None]:
     """Errors of the system and of LMDB as ours, which say what to do; see ``dios_error``."""
     try:
         yield
@@ -153,7 +153,7 @@ def has_stopped(env: lmdb.Environment) -> bool:
     return False
 
 
-def stopped(error: BaseException) -> DamagedError:
+def stopped_error(error: BaseException) -> DamagedError:
     """The error for a store that cannot go on, ``error`` being the first or a later one."""
     text = _reason(error) if isinstance(error, OSError | lmdb.Error) else type(error).__name__
     return DamagedError(
@@ -172,7 +172,7 @@ def dios_error(error: OSError | lmdb.Error, path: Path, *, in_service: bool = Fa
     text = _reason(error)
     where = "the node's data directory (`dios-node status` shows it)" if in_service else str(path)
     if isinstance(error, lmdb.PanicError):
-        return stopped(error)
+        return stopped_error(error)
     if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
         return NoSpaceError(
             f"the index of the store in {where} is full: remove objects, "
@@ -210,7 +210,7 @@ def _is_full(path: Path) -> bool:
     return space.f_bavail * space.f_frsize < limits.STORE_FREE_BYTES_MIN
 
 
-def _back_lock_file(folder: Path) -> None:
+def _allocate_lock_file(folder: Path) -> None:
     # LMDB maps this file and makes it with a hole: on a disk that has filled up meanwhile, the first touch
     # of a page without a block ends the process with SIGBUS.
     with contextlib.suppress(OSError):

@@ -61,7 +61,7 @@ def digest_of_file(fd: int, size: int) -> bytes | None:
     return hasher.digest()
 
 
-class Written:
+class WrittenExtent:
     """One new extent on its way: written, but neither synced nor named by a row yet."""
 
     def __init__(self, extent: int, fd: int, size: int) -> None:
@@ -101,7 +101,7 @@ class Extents:
         name = f"{extent:0{2 * _ID_BYTES}x}"
         return f"{name[:2]}/{name}"
 
-    def write_all(self, payloads: Sequence[Payload]) -> list[Written]:
+    def write_all(self, payloads: Sequence[Payload]) -> list[WrittenExtent]:
         """Write one extent for each payload and make all of them durable, in order; none on an error.
 
         The files have their last names from the start: no row names them, so nobody sees them. All lie
@@ -110,7 +110,7 @@ class Extents:
         """
         # One folder for the whole batch; extents of many batches spread over all folders.
         folder = os.urandom(1)
-        done: list[Written] = []
+        done: list[WrittenExtent] = []
         syncs: list[Future[None]] = []
         digests: list[Future[bytes | None]] = []
         try:
@@ -179,17 +179,17 @@ class Extents:
         # Text where it is opened or listed: making a Path takes as long as opening the file.
         return f"{self._folder}/{Extents.name(extent)}"
 
-    def _create(self, folder: bytes, payload: Payload) -> Written:
+    def _create(self, folder: bytes, payload: Payload) -> WrittenExtent:
         size = payload.size if isinstance(payload, FilePayload) else len(payload.data)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         while True:
             extent = int.from_bytes(folder + os.urandom(_ID_BYTES - 1), "big")
             try:
-                return Written(extent, os.open(self.path(extent), flags, 0o400), size)
+                return WrittenExtent(extent, os.open(self.path(extent), flags, 0o400), size)
             except FileExistsError:
                 continue
 
-    def _fill(self, new: Written, payload: Payload) -> None:
+    def _fill(self, new: WrittenExtent, payload: Payload) -> None:
         # Asking for the whole space first finds a full disk early and halves the cost of the copy.
         os.posix_fallocate(new.fd, 0, new.size)
         if isinstance(payload, FilePayload):
@@ -199,7 +199,7 @@ class Extents:
 
 
 def _close_settled(
-    done: Sequence[Written], syncs: Sequence[Future[None]], digests: Sequence[Future[bytes | None]]
+    done: Sequence[WrittenExtent], syncs: Sequence[Future[None]], digests: Sequence[Future[bytes | None]]
 ) -> None:
     # A descriptor may only be closed when no thread works on it any more: its number is re-used at once.
     wait([future for future in syncs if not future.cancel()])

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 
-class Level(enum.StrEnum):
+class FindingLevel(enum.StrEnum):
     """How bad a finding is."""
 
     DAMAGE = "damage"
@@ -22,7 +22,7 @@ class Level(enum.StrEnum):
     """Worth knowing; nothing is wrong with it."""
 
 
-class Kind(enum.StrEnum):
+class FindingKind(enum.StrEnum):
     """What was found; the words stand in ``docs/recovery.md`` too, and never change meaning."""
 
     DATABASE = "database-damaged"
@@ -46,78 +46,91 @@ class Kind(enum.StrEnum):
 class Meaning(Struct, frozen=True):
     """What a kind of finding means, and what to do when ``--repair`` cannot."""
 
-    level: Level
+    level: FindingLevel
     text: str
     advice: str = ""
 
 
-MEANINGS: Final[dict[Kind, Meaning]] = {
-    Kind.DATABASE: Meaning(
-        Level.DAMAGE,
+MEANINGS: Final[dict[FindingKind, Meaning]] = {
+    FindingKind.DATABASE: Meaning(
+        FindingLevel.DAMAGE,
         "the index of the store is damaged; no object can be looked at",
         "bring back the whole data directory from a back-up",
     ),
-    Kind.SCHEMA_LOST: Meaning(
-        Level.DAMAGE, "the store does not say its format any more; a node refuses it", "bring back a back-up"
+    FindingKind.SCHEMA_LOST: Meaning(
+        FindingLevel.DAMAGE,
+        "the store does not say its format any more; a node refuses it",
+        "bring back a back-up",
     ),
-    Kind.SCHEMA_NEWER: Meaning(
-        Level.DAMAGE, "a newer program wrote the store; this one does not know its format", "use that program"
+    FindingKind.SCHEMA_NEWER: Meaning(
+        FindingLevel.DAMAGE,
+        "a newer program wrote the store; this one does not know its format",
+        "use that program",
     ),
-    Kind.ROW: Meaning(
-        Level.DAMAGE,
+    FindingKind.ROW: Meaning(
+        FindingLevel.DAMAGE,
         "what the index says of one object is damaged; a node leaves that object out",
         "`--repair` moves the row aside; the object comes back with a back-up only",
     ),
-    Kind.CONTENT: Meaning(
-        Level.DAMAGE,
+    FindingKind.CONTENT: Meaning(
+        FindingLevel.DAMAGE,
         "an object's bytes are not those that were acknowledged; a node refuses to read it",
         "write the object again, or bring its file back from a back-up",
     ),
-    Kind.EXTENT_LOST: Meaning(
-        Level.DAMAGE,
+    FindingKind.EXTENT_LOST: Meaning(
+        FindingLevel.DAMAGE,
         "the file with an object's bytes is gone; a node refuses to read it",
         "write the object again, or bring its file back from a back-up",
     ),
-    Kind.EXTENT_SHARED: Meaning(Level.DAMAGE, "two objects name one file; who deletes one loses the other"),
-    Kind.SIZE: Meaning(Level.DAMAGE, "an object's size is told wrongly; its bytes are whole"),
-    Kind.HOME_TWICE: Meaning(
-        Level.DAMAGE,
+    FindingKind.EXTENT_SHARED: Meaning(
+        FindingLevel.DAMAGE, "two objects name one file; who deletes one loses the other"
+    ),
+    FindingKind.SIZE: Meaning(FindingLevel.DAMAGE, "an object's size is told wrongly; its bytes are whole"),
+    FindingKind.HOME_TWICE: Meaning(
+        FindingLevel.DAMAGE,
         "a user has two home groups: a node uses one, and what is in the other is not found",
         "keep the data directory as it is, and report it as a defect",
     ),
-    Kind.AUDIT: Meaning(
-        Level.DAMAGE,
+    FindingKind.AUDIT: Meaning(
+        FindingLevel.DAMAGE,
         "the chain of the audit log is broken: records were changed, lost or moved",
         "compare it with a copy; `dios audit --verify` says what the place means",
     ),
-    Kind.ORPHAN: Meaning(
-        Level.LEFTOVER, "a file that no object names: an old version, or one that was never finished"
+    FindingKind.ORPHAN: Meaning(
+        FindingLevel.LEFTOVER, "a file that no object names: an old version, or one that was never finished"
     ),
-    Kind.AUDIT_TORN: Meaning(Level.LEFTOVER, "the last audit record was being written when the node ended"),
-    Kind.UNNAMED: Meaning(Level.LEFTOVER, "an object without a name, which nobody can reach any more"),
-    Kind.UNREACHABLE: Meaning(
-        Level.NOTE, "an object whose groups are all gone: nobody can look it up, and it still takes space"
+    FindingKind.AUDIT_TORN: Meaning(
+        FindingLevel.LEFTOVER, "the last audit record was being written when the node ended"
     ),
-    Kind.STRANGER: Meaning(Level.NOTE, "a file that is none of the node's; it is left alone"),
-    Kind.SET_ASIDE: Meaning(
-        Level.NOTE, "what earlier repairs moved aside", "delete it when you are sure that nothing is missed"
+    FindingKind.UNNAMED: Meaning(
+        FindingLevel.LEFTOVER, "an object without a name, which nobody can reach any more"
+    ),
+    FindingKind.UNREACHABLE: Meaning(
+        FindingLevel.NOTE,
+        "an object whose groups are all gone: nobody can look it up, and it still takes space",
+    ),
+    FindingKind.STRANGER: Meaning(FindingLevel.NOTE, "a file that is none of the node's; it is left alone"),
+    FindingKind.SET_ASIDE: Meaning(
+        FindingLevel.NOTE,
+        "what earlier repairs moved aside",
+        "delete it when you are sure that nothing is missed",
     ),
 }
 
 
-class Finding(Struct, frozen=True):
+class StoreFinding(Struct, frozen=True):
     """One thing that was found.
 
     ``subject`` is an object by fingerprint or id, or a file below the data directory; ``repair`` is what
     ``--repair`` does about it, empty when it can do nothing.
     """
 
-    kind: Kind
+    kind: FindingKind
     subject: str
     detail: str
     repair: str = ""
 
     @property
-    def level(self) -> Level:
+    def level(self) -> FindingLevel:
         """How bad it is."""
         return MEANINGS[self.kind].level

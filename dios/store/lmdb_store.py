@@ -28,8 +28,8 @@ from dios.errors import (
 from dios.ids import ObjectId
 from dios.store import environment, schema
 from dios.store.directory import lock_directory, make_directory
-from dios.store.environment import translated
-from dios.store.extents import Extents, Written, digest_of_file, read_exactly
+from dios.store.environment import translate_errors
+from dios.store.extents import Extents, WrittenExtent, digest_of_file, read_exactly
 from dios.store.log_files import LogFiles
 from dios.store.protocol import (
     Change,
@@ -43,7 +43,7 @@ from dios.store.protocol import (
     Put,
 )
 from dios.store.recovery import collect, read_rows
-from dios.store.schema import Kind, Row
+from dios.store.schema import ContentKind, ObjectRow
 from dios.wire.types import ObjectType
 
 _NEW: Final = -1
@@ -64,11 +64,11 @@ class _Tally:
 
     def came(self, payload: schema.Payload) -> None:
         self.bytes += payload.size
-        self.extents += payload.kind is Kind.EXTENT
+        self.extents += payload.kind is ContentKind.EXTENT
 
     def went(self, payload: schema.Payload) -> None:
         self.bytes -= payload.size
-        if payload.kind is Kind.EXTENT:
+        if payload.kind is ContentKind.EXTENT:
             self.extents -= 1
             self.freed.append(payload.extent)
 
@@ -96,18 +96,18 @@ class LmdbStore:
         self._extents: Final = Extents(path / "extents")
         self.logs: Final = LogFiles(path / "logs")
         """The logs beside the database, whose lengths its rows tell."""
-        with translated(self._path):
+        with translate_errors(self._path):
             make_directory(path)
             self._lock_fd = lock_directory(path)
         try:
-            with translated(self._path):
+            with translate_errors(self._path):
                 self._extents.prepare()
                 self._env: Final = environment.open_environment(path, map_bytes=map_bytes)
         except BaseException:
             os.close(self._lock_fd)
             raise
         try:
-            with translated(self._path):
+            with translate_errors(self._path):
                 self._meta: Final = self._env.open_db(environment.META)
                 self._check_schema()
                 self._objects: Final = self._env.open_db(environment.OBJECTS)
@@ -120,7 +120,7 @@ class LmdbStore:
 
         A damaged row is reported in ``damaged`` and left out.
         """
-        with translated(self._path), self._map_lock:
+        with translate_errors(self._path), self._map_lock:
             with self._env.begin(self._objects, None, False, True) as txn, txn.cursor() as cursor:
                 found = read_rows(cursor.iternext())
                 objects = txn.stat(self._objects)["entries"]
@@ -130,7 +130,7 @@ class LmdbStore:
         counts.bytes = found.content_bytes
         counts.extents = len(found.named)
         self._counts = counts
-        with translated(self._path):
+        with translate_errors(self._path):
             found.damaged += self.logs.settle(found.records, complete=not found.rows_lost)
         self.damaged = found.damaged
         return iter(found.records)
@@ -140,7 +140,7 @@ class LmdbStore:
         counts = self._ready()
         if not changes:
             return
-        with translated(self._path, in_service=True):
+        with translate_errors(self._path, in_service=True):
             prepared, written = self._prepare(changes)
             new = [extent.extent for extent in written]
             try:
@@ -149,7 +149,7 @@ class LmdbStore:
                 if environment.has_stopped(self._env):
                     # Its last page may be on the disk: what became of it is known at the next start only,
                     # and until then its extents must stay.
-                    raise environment.stopped(error) from error
+                    raise environment.stopped_error(error) from error
                 self._extents.remove(new)
                 raise
         counts.objects += tally.objects
@@ -166,14 +166,14 @@ class LmdbStore:
         self._ready()
         key = schema.key_of(object_id)
         lost = 0
-        with translated(self._path, in_service=True):
+        with translate_errors(self._path, in_service=True):
             while True:
                 with self._map_lock, self._env.begin(db=self._objects) as txn:
                     stored = txn.get(key)
                 if stored is None:
                     raise BadReferenceError(f"the store has no {schema.object_text(object_id)}")
                 row = schema.decode_row(object_id, stored)
-                if row.payload.kind is not Kind.EXTENT:
+                if row.payload.kind is not ContentKind.EXTENT:
                     return InlineContent(schema.check_inline(row, bytes(schema.inline_part(stored))))
                 try:
                     return self._open_extent(row)
@@ -209,7 +209,7 @@ class LmdbStore:
             if not environment.has_schema(self._env, txn, self._meta, self._path):
                 txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
 
-    def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[Written]]:
+    def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[WrittenExtent]]:
         prepared: list[_Prepared] = []
         large: list[Payload] = []
         places: list[int] = []
@@ -230,7 +230,7 @@ class LmdbStore:
                 prepared.append(None)
         written = self._extents.write_all(large) if large else []
         for place, new in zip(places, written, strict=True):
-            prepared[place] = (schema.Payload(Kind.EXTENT, new.size, new.digest, new.extent), b"")
+            prepared[place] = (schema.Payload(ContentKind.EXTENT, new.size, new.digest, new.extent), b"")
         return prepared, written
 
     def _transact_with_room(self, changes: Sequence[Change], prepared: list[_Prepared]) -> _Tally:
@@ -261,7 +261,7 @@ class LmdbStore:
             raise
         return tally
 
-    def _open_extent(self, row: Row) -> ExtentContent:
+    def _open_extent(self, row: ObjectRow) -> ExtentContent:
         payload = row.payload
         fd = self._extents.open(payload.extent)
         try:
@@ -278,7 +278,7 @@ class LmdbStore:
         return ExtentContent(fd, payload.size)
 
 
-def _verify(fd: int, row: Row) -> None:
+def _verify(fd: int, row: ObjectRow) -> None:
     try:
         whole = os.fstat(fd).st_size == row.payload.size
         sound = whole and digest_of_file(fd, row.payload.size) == row.payload.digest
@@ -323,7 +323,7 @@ def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared,
     else:
         payload, inline = schema.NO_PAYLOAD, b""
     tally.objects += stored is None
-    row = schema.encode_row(Row(record, payload), inline)
+    row = schema.encode_row(ObjectRow(record, payload), inline)
     if stored is not None:
         # A row that this transaction wrote would keep its pages, more than a smaller one needs: the pass
         # over a database's pages takes those for damage.
@@ -331,7 +331,7 @@ def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared,
     txn.put(key, row)
 
 
-def _readable(object_id: ObjectId, stored: bytes) -> Row | None:
+def _readable(object_id: ObjectId, stored: bytes) -> ObjectRow | None:
     # A damaged row may be replaced or dropped; the next start finds the extent it may have named.
     try:
         return schema.decode_row(object_id, stored)

@@ -14,7 +14,7 @@ from dios import limits
 _LOOK_SECONDS = 0.01
 
 
-def take(fd: int) -> bool:
+def lock_file(fd: int) -> bool:
     """Lock an open file for this process alone; False when another one keeps it for LOCK_TIMEOUT_MS."""
     deadline = time.monotonic() + limits.LOCK_TIMEOUT_MS / 1000
     while True:

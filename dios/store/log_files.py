@@ -25,7 +25,7 @@ from dios.core.events import ObjectRecord
 from dios.errors import DamagedError
 from dios.ids import ObjectId
 from dios.store import schema
-from dios.store.environment import translated
+from dios.store.environment import translate_errors
 from dios.store.extents import sync_folder
 from dios.wire.types import ObjectType
 
@@ -40,7 +40,7 @@ _Cache: TypeAlias = "OrderedDict[ObjectId, int]"
 assert _HEAD.size == limits.LOG_HEAD_BYTES, "the core counts entries with their heads"  # noqa: S101
 
 
-class Entry(NamedTuple):
+class LogFrame(NamedTuple):
     """One entry to write: the log, where in it, and its bytes."""
 
     object: ObjectId
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 class LogStore(Protocol):
     """What the host asks of logs."""
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[LogFrame]) -> None:
         """Make entries durable at their positions; nobody sees them before their rows tell of them.
 
         Raises NoSpaceError, DamagedError.
@@ -67,7 +67,7 @@ class LogStore(Protocol):
         ...
 
 
-def framed(entry: Entry) -> bytes:
+def encode_frame(entry: LogFrame) -> bytes:
     """An entry as it stands in its log."""
     return _HEAD.pack(len(entry.data), _check(entry.object, entry.position, entry.data)) + entry.data
 
@@ -154,9 +154,9 @@ class LogFiles:
                 if self.path(target) == file:
                     yield target
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[LogFrame]) -> None:
         """Make entries durable; those of one log with one sync."""
-        with translated(self._folder, in_service=True):
+        with translate_errors(self._folder, in_service=True):
             for target, runs in _runs(entries).items():
                 for start, data in runs:
                     _write_at(self._to_write(target), start, data)
@@ -165,7 +165,7 @@ class LogFiles:
 
     def read(self, target: ObjectId, position: int, length: int) -> bytes:
         """The bytes in that range, as far as there are any."""
-        with translated(self._folder, in_service=True), self._lock:
+        with translate_errors(self._folder, in_service=True), self._lock:
             fd = self._to_read(target)
             return b"" if fd is None else os.pread(fd, length, position)
 
@@ -224,14 +224,14 @@ def _keep(cache: _Cache, target: ObjectId, fd: int) -> int:
     return fd
 
 
-def _runs(entries: Sequence[Entry]) -> dict[ObjectId, list[tuple[int, bytearray]]]:
+def _runs(entries: Sequence[LogFrame]) -> dict[ObjectId, list[tuple[int, bytearray]]]:
     """What is to be written, entries that follow each other together."""
     found: dict[ObjectId, list[tuple[int, bytearray]]] = {}
     for entry in entries:
         runs = found.setdefault(entry.object, [])
         if not runs or runs[-1][0] + len(runs[-1][1]) != entry.position:
             runs.append((entry.position, bytearray()))
-        runs[-1][1].extend(framed(entry))
+        runs[-1][1].extend(encode_frame(entry))
     return found
 
 
@@ -263,12 +263,12 @@ class MemoryLogs:
     def __init__(self) -> None:
         self._logs: Final[dict[ObjectId, bytearray]] = {}
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[LogFrame]) -> None:
         """Keep entries."""
         for entry in entries:
             log = self._logs.setdefault(entry.object, bytearray())
             del log[entry.position :]
-            log += framed(entry)
+            log += encode_frame(entry)
 
     def read(self, target: ObjectId, position: int, length: int) -> bytes:
         """The bytes in that range."""

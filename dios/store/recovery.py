@@ -13,22 +13,22 @@ from msgspec import Struct
 from dios.core.events import ObjectRecord
 from dios.errors import DamagedError
 from dios.store.extents import Extents
-from dios.store.schema import Kind, Row, damaged, decode_row, object_of
+from dios.store.schema import ContentKind, ObjectRow, damaged, decode_row, object_of
 
 
-class Findings(Struct):
+class RecoveredRows(Struct):
     """The result of one pass over the rows."""
 
     records: list[ObjectRecord]
-    named: dict[int, Row]
+    named: dict[int, ObjectRow]
     damaged: list[str]
     content_bytes: int = 0
     rows_lost: int = 0
 
 
-def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> Findings:
+def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> RecoveredRows:
     """Decode every row. A damaged one is reported and left where it is, the others are not affected."""
-    found = Findings([], {}, [])
+    found = RecoveredRows([], {}, [])
     for key, stored in rows:
         try:
             row = decode_row(object_of(key), stored)
@@ -38,12 +38,12 @@ def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> 
             continue
         found.records.append(row.record)
         found.content_bytes += row.payload.size
-        if row.payload.kind is Kind.EXTENT:
+        if row.payload.kind is ContentKind.EXTENT:
             found.named[row.payload.extent] = row
     return found
 
 
-def collect(found: Findings, extents: Extents) -> int:
+def collect(found: RecoveredRows, extents: Extents) -> int:
     """Remove the extents that no row names and report the rows whose extent is gone or cut.
 
     Returns how many were removed. As long as one row cannot be read nothing is removed: an extent might

@@ -19,9 +19,9 @@ from dios.errors import DamagedError
 from dios.store import environment, schema
 from dios.store.check import LOST_AND_FOUND, Inventory
 from dios.store.directory import make_directory
-from dios.store.environment import translated
+from dios.store.environment import translate_errors
 from dios.store.extents import Extents, sync_folder, write_exactly
-from dios.store.schema import Row
+from dios.store.schema import ObjectRow
 
 _READ_ONLY: Final = 0o400
 
@@ -34,7 +34,7 @@ def repair(found: Inventory, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT)
     if not found.walked:
         return []
     done: list[str] = []
-    with translated(found.path):
+    with translate_errors(found.path):
         # Rows that cannot be read under a format that is not known may be whole, and newer.
         unknown = found.schema_lost and found.damaged_rows
         if not unknown and (found.damaged_rows or found.resized or found.schema_lost or found.shared):
@@ -62,18 +62,18 @@ def _repair_index(env: lmdb.Environment, found: Inventory, done: list[str]) -> N
         for key in found.resized:
             row = found.rows[key]
             record = msgspec.structs.replace(row.record, size=row.payload.size)
-            _rewrite(txn, key, Row(record, row.payload))
+            _rewrite(txn, key, ObjectRow(record, row.payload))
             done.append(f"corrected the size of {schema.describe(record)} to {record.size} bytes")
         for key, extent in twins.items():
             row = found.rows[key]
-            _rewrite(txn, key, Row(row.record, msgspec.structs.replace(row.payload, extent=extent)))
+            _rewrite(txn, key, ObjectRow(row.record, msgspec.structs.replace(row.payload, extent=extent)))
             done.append(f"gave {schema.describe(row.record)} a file of its own")
         if found.schema_lost:
             txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION), db=meta)
             done.append(f"wrote the schema version {schema.SCHEMA_VERSION}: every row is of it")
 
 
-def _rewrite(txn: lmdb.Transaction[bytes], key: bytes, row: Row) -> None:
+def _rewrite(txn: lmdb.Transaction[bytes], key: bytes, row: ObjectRow) -> None:
     stored = txn.get(key)
     if stored is None:
         raise DamagedError(f"{schema.describe(row.record)} has gone from the index meanwhile")

@@ -29,7 +29,7 @@ _KEY: Final = struct.Struct(">Q")
 _SCHEMA: Final = struct.Struct(">I")
 
 
-class Kind(enum.IntEnum):
+class ContentKind(enum.IntEnum):
     """Where an object's content lies."""
 
     NONE = 0
@@ -40,13 +40,13 @@ class Kind(enum.IntEnum):
 class Payload(Struct, frozen=True, array_like=True):
     """What the row says about the content: ``size`` bytes with that BLAKE3-256 digest."""
 
-    kind: Kind = Kind.NONE
+    kind: ContentKind = ContentKind.NONE
     size: int = 0
     digest: bytes = b""
     extent: int = 0
 
 
-class Row(Struct, frozen=True, array_like=True):
+class ObjectRow(Struct, frozen=True, array_like=True):
     """One object's record and the description of its content."""
 
     record: ObjectRecord
@@ -56,7 +56,7 @@ class Row(Struct, frozen=True, array_like=True):
 NO_PAYLOAD: Final = Payload()
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Row).decode
+_decode: Final = msgspec.msgpack.Decoder(ObjectRow).decode
 
 
 def key_of(object_id: ObjectId) -> bytes:
@@ -84,17 +84,17 @@ def object_text(object_id: ObjectId) -> str:
 
 def inline_payload(data: bytes | memoryview) -> Payload:
     """Describe content that lies behind its row."""
-    return Payload(Kind.INLINE, len(data), blake3(data).digest()) if data else NO_PAYLOAD
+    return Payload(ContentKind.INLINE, len(data), blake3(data).digest()) if data else NO_PAYLOAD
 
 
-def encode_row(row: Row, inline: bytes | memoryview = b"") -> bytes:
+def encode_row(row: ObjectRow, inline: bytes | memoryview = b"") -> bytes:
     """The stored form of a row, with its content when that is of kind INLINE."""
     body = _encode(row)
     head = _HEAD.pack(ROW_VERSION, len(body), _check(row.record.object, body))
     return b"".join((head, body, inline))
 
 
-def decode_row(object_id: ObjectId, stored: bytes | memoryview) -> Row:
+def decode_row(object_id: ObjectId, stored: bytes | memoryview) -> ObjectRow:
     """Check and decode the row of an object; its inline content is not looked at.
 
     Raises DamagedError when the row is not what was written under that key. A row version that is not
@@ -125,7 +125,7 @@ def inline_part(stored: bytes | memoryview) -> bytes | memoryview:
     return stored[_HEAD.size + head[1] :]
 
 
-def check_inline(row: Row, data: bytes) -> bytes:
+def check_inline(row: ObjectRow, data: bytes) -> bytes:
     """Return ``data`` if it is what ``row`` describes; DamagedError with the fingerprint otherwise."""
     payload = row.payload
     if len(data) != payload.size or (payload.size and blake3(data).digest() != payload.digest):

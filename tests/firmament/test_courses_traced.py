@@ -16,7 +16,7 @@ from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import Channel
 from dios.firmament.knowledge.usage_profiles import Member
 from dios.firmament.monitor.task_probe import TaskProbe
-from dios.lib.reservations import Member as Placed
+from dios.lib.reservations import JobMember as Placed
 from dios.lib.reservations import label_of
 from dios.wire.messages import Asked, Meter, Occupant, QueueRows, Work
 from dios.wire.types import TaskState, Traffic

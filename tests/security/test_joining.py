@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from dios import limits
 from dios.errors import DiosError, NotPermittedError, ProtocolError, TimeLimitError, UnreachableError
 from dios.transport.identity import tokens
-from dios.transport.identity.certificates import Role, card_of, make_authority, make_node
+from dios.transport.identity.certificates import CertificateRole, card_of, make_authority, make_node
 from dios.transport.identity.identity import Identity, bare_context, known_of, load, load_own
 from dios.transport.identity.joining import admit, context_of, join
-from dios.transport.tcp.secured import Peer, Secured, frame_of
+from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import Listener, connect, dial
 
 
@@ -37,9 +37,9 @@ def request(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey, name: str = "n9
     )
 
 
-def anybody(peer: Peer) -> None:
+def anybody(peer: PeerIdentity) -> None:
     """Whoever answers is welcome."""
-    assert peer.role is Role.NODE
+    assert peer.role is CertificateRole.NODE
 
 
 def altered(data: bytes) -> bytes:
@@ -217,7 +217,7 @@ async def test_a_token_is_no_node(tmp_path: Path) -> None:
     text = tokens.issue(n1)
     async with listening(n1) as (listener, nursery), held(listener, n1, text, nursery):
         accepted = await listener.accept()
-        assert accepted.peer.role is Role.JOIN
+        assert accepted.peer.role is CertificateRole.JOIN
         assert accepted.peer.node == tokens.read(text).number
         accepted.close()
     assert [known.name for known in n1.trust.known] == ["n1"]

@@ -32,7 +32,7 @@ from dios.cli.nodes.limits import usage_json, usage_rows
 from dios.cli.tasks.control import TaskArgument, described
 from dios.cli.tasks.endings import advice_for, cause_text, reason_lines
 from dios.client.ops.attributes import rights_text
-from dios.client.ops.usage import Description, Given
+from dios.client.ops.usage import Description, GivenReference
 from dios.client.sync.node import Task
 from dios.errors import DiosError, EndOfStreamError, TimeLimitError
 from dios.host.audit.reader import Entry
@@ -46,7 +46,7 @@ RECORDS: Final = 8
 app: Final = typer.Typer(rich_markup_mode=None)
 
 
-def _given_line(given: Given) -> str:
+def _given_line(given: GivenReference) -> str:
     rights = rights_text(Permission(given.permissions))
     state = "  GONE" if given.gone else "  changed since" if given.changed else ""
     kind = given.type.name.lower()
@@ -54,7 +54,7 @@ def _given_line(given: Given) -> str:
     return f"  {given.fingerprint}  {rights}  {label}{kind}, {size_text(given.size)}{state}"
 
 
-def _given_json(given: Given) -> dict[str, object]:
+def _given_json(given: GivenReference) -> dict[str, object]:
     return {
         "fingerprint": given.fingerprint,
         "label": given.label,

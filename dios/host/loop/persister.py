@@ -17,16 +17,16 @@ import trio
 from dios import limits
 from dios.core.events import ObjectRecord
 from dios.errors import DiosError, OutOfMemoryError
-from dios.host.content.contents import Content, Contents, Source, compose_memory, let_go, new_size, size_of
-from dios.host.content.memories import Memory, translated
-from dios.host.loop.commit_results import Settled, settle
+from dios.host.content.contents import Content, Contents, Source, compose_memory, release_content, new_size, size_of
+from dios.host.content.memories import ContentMemory, translate_os_error
+from dios.host.loop.commit_results import CommitResult, commit_batch
 from dios.ids import ObjectId, Ticket
-from dios.store.log_files import Entry, LogStore, MemoryLogs
+from dios.store.log_files import LogFrame, LogStore, MemoryLogs
 from dios.store.protocol import Change, FilePayload, Put, Store
 from dios.transport.memory import memfd
 
 
-class Composed(NamedTuple):
+class ComposedPut(NamedTuple):
     """A large content that the writer thread must compose before it stores it.
 
     If ``base`` or ``source`` is None, the thread reads that content from the store.
@@ -41,7 +41,7 @@ class Composed(NamedTuple):
     replace: bool
 
 
-class Append(NamedTuple):
+class LogAppend(NamedTuple):
     """One more entry of a log, with the new record of the log."""
 
     record: ObjectRecord
@@ -49,34 +49,34 @@ class Append(NamedTuple):
     data: bytes
 
 
-Step: TypeAlias = Change | Composed | Append
+JobStep: TypeAlias = Change | ComposedPut | LogAppend
 
 
-class Job(NamedTuple):
+class StoreJob(NamedTuple):
     """The operations of one ticket, and the contents that must stay open until they are done.
 
     A job with ``error`` fails at its place in the order, without being tried.
     """
 
     ticket: Ticket
-    changes: list[Step]
+    changes: list[JobStep]
     kept: list[Content]
     error: DiosError | None = None
 
 
-def _last_records(steps: Sequence[Step]) -> list[Change | Composed]:
+def _last_records(steps: Sequence[JobStep]) -> list[Change | ComposedPut]:
     """Return the steps for the database. Of several appends to one log, only the last record is written."""
-    last = {step.record.object: step for step in steps if isinstance(step, Append)}
-    found: list[Change | Composed] = []
+    last = {step.record.object: step for step in steps if isinstance(step, LogAppend)}
+    found: list[Change | ComposedPut] = []
     for step in steps:
-        if not isinstance(step, Append):
+        if not isinstance(step, LogAppend):
             found.append(step)
         elif last[step.record.object] is step:
             found.append(Put(step.record))
     return found
 
 
-class Resume(NamedTuple):
+class FailureProcessed(NamedTuple):
     """The core has processed a failure and undone everything up to the ticket ``issued``."""
 
     issued: Ticket
@@ -95,14 +95,14 @@ class Persister:
         self,
         store: Store,
         contents: Contents,
-        settled: Callable[[list[Settled]], Ticket],
+        settled: Callable[[list[CommitResult]], Ticket],
         logs: LogStore | None = None,
     ) -> None:
         self._store: Final = store
         self._logs: Final = MemoryLogs() if logs is None else logs
         self._contents: Final = contents
         self._settled: Final = settled
-        self._queue: Final[SimpleQueue[Job | Resume | None]] = SimpleQueue()
+        self._queue: Final[SimpleQueue[StoreJob | FailureProcessed | None]] = SimpleQueue()
         self._failed = False  # used by the writer thread only, like the next attribute
         self._undone_to = Ticket(0)
         self._token: Final = trio.lowlevel.current_trio_token()
@@ -122,7 +122,7 @@ class Persister:
         """The number of jobs whose results have not been reported."""
         return self._backlog
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: StoreJob) -> None:
         """Queue a job for the writer thread."""
         self._backlog += 1
         if self._backlog >= limits.STORE_QUEUE_MAX and self._room.is_set():
@@ -170,16 +170,16 @@ class Persister:
                 # After a crash of the event loop nobody reads results; what is durable stays durable.
                 with contextlib.suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._report, batch, results)
-            if isinstance(behind, Resume):
+            if isinstance(behind, FailureProcessed):
                 self._failed, self._undone_to = False, behind.issued
             elif behind is None:
                 return
 
-    def _next_batch(self) -> tuple[list[Job], Job | Resume | None]:
+    def _next_batch(self) -> tuple[list[StoreJob], StoreJob | FailureProcessed | None]:
         """Wait for a job, then take all queued jobs. Also return the item that ended the batch."""
-        batch: list[Job] = []
+        batch: list[StoreJob] = []
         item = self._queue.get()
-        while isinstance(item, Job):
+        while isinstance(item, StoreJob):
             batch.append(item)
             if len(batch) == limits.STORE_BATCH_MAX:
                 break
@@ -189,13 +189,13 @@ class Persister:
                 break
         return batch, item
 
-    def _write(self, batch: list[Job]) -> list[Settled]:
+    def _write(self, batch: list[StoreJob]) -> list[CommitResult]:
         batch = [] if self._failed else [job for job in batch if job.ticket > self._undone_to]
-        results = settle(batch, self._apply)
+        results = commit_batch(batch, self._apply)
         self._failed = self._failed or any(result.error is not None for result in results)
         return results
 
-    def _apply(self, batch: Sequence[Job]) -> DiosError | None:
+    def _apply(self, batch: Sequence[StoreJob]) -> DiosError | None:
         error = self._try(batch)
         if not isinstance(error, OutOfMemoryError) or not self._spare:
             return error
@@ -212,7 +212,7 @@ class Persister:
             while len(self._spare) < limits.STORE_SPARE_DESCRIPTORS:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
-    def _try(self, batch: Sequence[Job]) -> DiosError | None:
+    def _try(self, batch: Sequence[StoreJob]) -> DiosError | None:
         temporary: list[int] = []
         refused = next((job.error for job in batch if job.error is not None), None)
         if refused is not None:
@@ -220,29 +220,29 @@ class Persister:
         try:
             steps = [step for job in batch for step in job.changes]
             entries = [
-                Entry(step.record.object, step.position, step.data)
+                LogFrame(step.record.object, step.position, step.data)
                 for step in steps
-                if isinstance(step, Append)
+                if isinstance(step, LogAppend)
             ]
             if entries:
                 # Before their records: readers find the new entries only through the lengths in the records.
                 self._logs.write(entries)
             self._store.apply(
                 [
-                    self._composed(step, temporary) if isinstance(step, Composed) else step
+                    self._composed(step, temporary) if isinstance(step, ComposedPut) else step
                     for step in _last_records(steps)
                 ]
             )
         except DiosError as error:
             return error
         except OSError as error:
-            return translated(error)
+            return translate_os_error(error)
         finally:
             for fd in temporary:
                 os.close(fd)
         return None
 
-    def _composed(self, step: Composed, temporary: list[int]) -> Put:
+    def _composed(self, step: ComposedPut, temporary: list[int]) -> Put:
         """Compose a large content in a memory of its own, reading what the store holds now."""
         opened: list[Content] = []
         try:
@@ -258,12 +258,12 @@ class Persister:
             total = new_size(size_of(base), step.offset, source.length, replace=step.replace)
             fd = memfd.create_memory(total, "to be stored")
             temporary.append(fd)
-            compose_memory(Memory(fd, total), base, step.offset, source, replace=step.replace)
+            compose_memory(ContentMemory(fd, total), base, step.offset, source, replace=step.replace)
             return Put(step.record, FilePayload(fd, total))
         finally:
             for content in opened:
                 # Opened in this function and shared with nobody, so that this thread may count its users.
-                let_go(content)
+                release_content(content)
 
     # -- in the loop --------------------------------------------------------------------------------
     def _break(self, error: BaseException) -> None:
@@ -271,15 +271,15 @@ class Persister:
         self._broken.set()
         self._empty.set()
 
-    def _report(self, batch: list[Job], results: list[Settled]) -> None:
+    def _report(self, batch: list[StoreJob], results: list[CommitResult]) -> None:
         self._backlog -= len(batch)
         if self._backlog < limits.STORE_QUEUE_MAX:
             self._room.set()
         for job in batch:
             for content in job.kept:
-                let_go(content)
+                release_content(content)
         if not self._backlog:
             self._empty.set()
         issued = self._settled(results)
         if any(result.error is not None for result in results):
-            self._queue.put(Resume(issued))
+            self._queue.put(FailureProcessed(issued))

@@ -28,16 +28,16 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.jobs.inputs import Inputs
-from dios.lib.jobs.ledger import GiveUp, Ledger, Role, Start, Step, Stop
+from dios.lib.jobs.ledger import GiveUp, JobTaskRole, Ledger, StartJobTask, Step, Stop
 from dios.lib.jobs.orders import (
     JOB_MODULE,
     Finished,
-    Heard,
     MapOrder,
     Order,
-    Progress,
+    PairsReceived,
+    ProgressReport,
     ReduceOrder,
-    Taken,
+    StreamRead,
     decode_report,
     encode,
 )
@@ -50,7 +50,7 @@ from dios.wire.types import Brand, NameKind, ObjectType
 _ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
 
 
-class Options(Struct, frozen=True):
+class JobOptions(Struct, frozen=True):
     """How a job is run; ``dios.lib.mapreduce.run`` explains each."""
 
     reducers: int
@@ -68,10 +68,10 @@ class Options(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Running:
+class RunningJobTask:
     """One attempt that was started."""
 
-    start: Start
+    start: StartJobTask
     task: Task
     reports: Stream
     began: float
@@ -92,7 +92,7 @@ class Controller:
         source: str,
         inputs: Inputs,
         groups: Iterable[Reference],
-        options: Options,
+        options: JobOptions,
         on_progress: OnProgress | None,
     ) -> None:
         self._node: Final = node
@@ -103,8 +103,8 @@ class Controller:
         wanted = options.splits or max(options.workers, -(-self._total // JOB_SPLIT_BYTES))
         self._splits: Final = plan_splits(inputs.documents, wanted)
         self._ledger: Final = Ledger(len(self._splits), options.reducers, options.workers, options.attempts)
-        self._running: Final[list[Running]] = []
-        self._reducers: Final[dict[int, Running]] = {}
+        self._running: Final[list[RunningJobTask]] = []
+        self._reducers: Final[dict[int, RunningJobTask]] = {}
         self._reports: Final[list[TaskReport]] = []
         self._mapped: Final[dict[int, int]] = {}
         self._outputs_done = 0
@@ -146,7 +146,7 @@ class Controller:
             self._stop(step)
             return
         try:
-            if step.role is Role.REDUCER:
+            if step.role is JobTaskRole.REDUCER:
                 self._start_reducer(step)
             else:
                 self._start_mapper(step)
@@ -154,14 +154,14 @@ class Controller:
             # The node that was chosen has just died: an attempt like any other that fails.
             self._unstarted(step, error.message)
 
-    def _unstarted(self, start: Start, why: str) -> None:
-        if start.role is Role.MAPPER:
+    def _unstarted(self, start: StartJobTask, why: str) -> None:
+        if start.role is JobTaskRole.MAPPER:
             self._ledger.mapper_ended(start.number, start.attempt, why)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, why)
 
     # -- starting -----------------------------------------------------------------------------------
-    def _start_reducer(self, start: Start) -> None:
+    def _start_reducer(self, start: StartJobTask) -> None:
         options = self._options
         order = ReduceOrder(
             start.number, start.attempt, self._ledger.mappers, options.memory_bytes, options.ordered
@@ -169,7 +169,7 @@ class Controller:
         output = self._outputs[start.number].restrict("write", label="output")
         self._reducers[start.number] = self._launch(start, order, [], [output])
 
-    def _start_mapper(self, start: Start) -> None:
+    def _start_mapper(self, start: StartJobTask) -> None:
         needed = sorted({segment.input for segment in self._splits[start.number]})
         blobs = [self._inputs.blobs[number] for number in needed]
         streams = [self._stream_to(reducer) for reducer in start.partitions]
@@ -204,7 +204,7 @@ class Controller:
                 return self._node.create_stream(ring_bytes=size, host=host)
         return self._node.create_stream(ring_bytes=size)
 
-    def _map_order(self, start: Start, places: dict[int, int]) -> MapOrder:
+    def _map_order(self, start: StartJobTask, places: dict[int, int]) -> MapOrder:
         segments = tuple(
             Segment(places[part.input], part.start, part.end, part.first, part.last, part.label)
             for part in self._splits[start.number]
@@ -219,7 +219,9 @@ class Controller:
             self._options.block_bytes,
         )
 
-    def _launch(self, start: Start, order: Order, inputs: list[Handed], outputs: list[Handed]) -> Running:
+    def _launch(
+        self, start: StartJobTask, order: Order, inputs: list[Handed], outputs: list[Handed]
+    ) -> RunningJobTask:
         """Start one task with its order, its reports' stream, and what it works on."""
         node = self._node
         words = node.create(ObjectType.SHMEM_BLOB, data=encode(order), naming=NameKind.ANONYMOUS)
@@ -241,14 +243,17 @@ class Controller:
             raise
         finally:
             words.close()
-        running = Running(start, task, reports, time.monotonic())
+        running = RunningJobTask(start, task, reports, time.monotonic())
         self._running.append(running)
         return running
 
     def _stop(self, stop: Stop) -> None:
         for running in self._running:
             start = running.start
-            if start.role is Role.MAPPER and (start.number, start.attempt) == (stop.number, stop.attempt):
+            if start.role is JobTaskRole.MAPPER and (start.number, start.attempt) == (
+                stop.number,
+                stop.attempt,
+            ):
                 running.stopped = True
                 _end(running)
 
@@ -266,7 +271,7 @@ class Controller:
             elif ready is running.task:
                 self._ended(running)
 
-    def _read(self, running: Running) -> None:
+    def _read(self, running: RunningJobTask) -> None:
         """Take every report that is here."""
         reader = running.reports.reader
         while running.listening:
@@ -285,23 +290,23 @@ class Controller:
                 running.failure = error.message
                 _end(running)
 
-    def _heard(self, running: Running, message: bytes) -> None:
+    def _heard(self, running: RunningJobTask, message: bytes) -> None:
         report = decode_report(message)
         start = running.start
-        if isinstance(report, Progress):
+        if isinstance(report, ProgressReport):
             running.done += report.amount
-            if start.role is Role.MAPPER:
+            if start.role is JobTaskRole.MAPPER:
                 self._mapped[start.number] = max(self._mapped.get(start.number, 0), running.done)
         elif isinstance(report, Finished):
             running.finished = report
-        elif start.role is not Role.REDUCER:
+        elif start.role is not JobTaskRole.REDUCER:
             raise ProtocolError("a mapper reported what only reducers can")
-        elif isinstance(report, Heard):
+        elif isinstance(report, StreamRead):
             self._ledger.heard(start.number, start.attempt, report.mapper, report.attempt)
-        elif isinstance(report, Taken):
+        elif isinstance(report, PairsReceived):
             self._ledger.took(start.number, start.attempt, report.mapper)
 
-    def _ended(self, running: Running) -> None:
+    def _ended(self, running: RunningJobTask) -> None:
         """A task is over: take its last words, and tell the ledger."""
         self._read(running)
         status = running.task.wait()
@@ -311,13 +316,13 @@ class Controller:
         failure = running.failure or _failure_of(status, finished)
         if running.stopped:
             self._ledger.mapper_stopped(start.number, start.attempt)
-        elif start.role is Role.MAPPER:
+        elif start.role is JobTaskRole.MAPPER:
             self._ledger.mapper_ended(start.number, start.attempt, failure or None)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, failure or None)
             self._outputs_done += not failure
 
-    def _forget(self, running: Running) -> None:
+    def _forget(self, running: RunningJobTask) -> None:
         self._running.remove(running)
         running.reports.detach()
         for reference in (running.reports, running.task):
@@ -370,7 +375,7 @@ class Controller:
         )
 
 
-def _end(running: Running) -> None:
+def _end(running: RunningJobTask) -> None:
     """End a task; the reference stays, and its end is waited for like any other."""
     with suppress(DiosError):
         running.task.destroy()
@@ -382,7 +387,7 @@ def _failure_of(status: Status, finished: Finished | None) -> str:
     return status.detail or status.cause.name.lower()
 
 
-def _report_of(running: Running, status: Status) -> TaskReport:
+def _report_of(running: RunningJobTask, status: Status) -> TaskReport:
     finished = running.finished or Finished(0, 0, 0)
     return TaskReport(
         role=running.start.role,
@@ -392,7 +397,7 @@ def _report_of(running: Running, status: Status) -> TaskReport:
         seconds=time.monotonic() - running.began,
         cpu_seconds=finished.cpu_ns / 1e9,
         peak_bytes=finished.peak_bytes,
-        input_bytes=running.done if running.start.role is Role.MAPPER else 0,
+        input_bytes=running.done if running.start.role is JobTaskRole.MAPPER else 0,
         pairs=finished.pairs,
         spilled=finished.spilled,
     )

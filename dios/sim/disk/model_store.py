@@ -37,7 +37,7 @@ from dios.store import schema
 from dios.store.memory_store import sealed_content, whole_payload
 from dios.store.protocol import Change, Content, Drop, InlineContent, Put
 from dios.store.recovery import read_rows
-from dios.store.schema import Kind, Row
+from dios.store.schema import ContentKind, ObjectRow
 
 _META: Final = struct.Struct("<QQQQ")
 _ENTRY: Final = struct.Struct("<QII")
@@ -138,7 +138,7 @@ class ModelStore:
                 raise BadReferenceError(f"the store has no {schema.object_text(object_id)}")
             stored = self._stored(run)
             row = schema.decode_row(object_id, stored)
-            if row.payload.kind is not Kind.EXTENT:
+            if row.payload.kind is not ContentKind.EXTENT:
                 return self._checked(row, bytes(schema.inline_part(stored)))
             return self._checked(row, self._large(row))
 
@@ -187,16 +187,16 @@ class ModelStore:
                 prepared.append(None)
         written = self._extents.write_all([data for _, data in large]) if large else []
         for (place, data), (extent, digest) in zip(large, written, strict=True):
-            prepared[place] = (schema.Payload(Kind.EXTENT, len(data), digest, extent), b"")
+            prepared[place] = (schema.Payload(ContentKind.EXTENT, len(data), digest, extent), b"")
         return prepared, [extent for extent, _ in written]
 
-    def _large(self, row: Row) -> bytes:
+    def _large(self, row: ObjectRow) -> bytes:
         try:
             return self._extents.read(row.payload.extent, row.payload.size)
         except FileNotFoundError:
             raise schema.damaged(row.record, "has lost its extent file") from None
 
-    def _checked(self, row: Row, data: bytes) -> bytes:
+    def _checked(self, row: ObjectRow, data: bytes) -> bytes:
         return schema.check_inline(row, data)
 
     # -- a transaction ------------------------------------------------------------------------------
@@ -216,12 +216,12 @@ class ModelStore:
                 dirty[target] = None
             elif content is not None:
                 growth += content[0].size
-                dirty[target] = schema.encode_row(Row(change.record, content[0]), content[1])
+                dirty[target] = schema.encode_row(ObjectRow(change.record, content[0]), content[1])
             elif old is not None:
                 kept = schema.decode_row(target, old).payload
-                dirty[target] = schema.encode_row(Row(change.record, kept), schema.inline_part(old))
+                dirty[target] = schema.encode_row(ObjectRow(change.record, kept), schema.inline_part(old))
             else:
-                dirty[target] = schema.encode_row(Row(change.record, schema.NO_PAYLOAD))
+                dirty[target] = schema.encode_row(ObjectRow(change.record, schema.NO_PAYLOAD))
         self._commit(dirty, may_grow=all(isinstance(change, Drop) for change in changes))
         return freed, growth
 
@@ -360,7 +360,7 @@ def _forget(target: ObjectId, stored: bytes | None, freed: list[int]) -> int:
         payload = schema.decode_row(target, stored).payload
     except DamagedError:
         return 0
-    if payload.kind is Kind.EXTENT:
+    if payload.kind is ContentKind.EXTENT:
         freed.append(payload.extent)
     return payload.size
 

@@ -49,7 +49,7 @@ _UNREADABLE: Final = (
 )
 
 
-class Role(enum.StrEnum):
+class CertificateRole(enum.StrEnum):
     """What a certificate's owner is."""
 
     AUTHORITY = "authority"
@@ -60,7 +60,7 @@ class Role(enum.StrEnum):
 class Card(NamedTuple):
     """What one certificate says, as far as the cluster is concerned."""
 
-    role: Role
+    role: CertificateRole
     number: int
     """A node's id, a token's number, the authority's number."""
     name: str
@@ -142,8 +142,8 @@ def card_of(certificate: bytes) -> Card:
         raise ProtocolError(
             "the certificate is none of a cluster: it names no role, or has another kind of key"
         )
-    card = Card(Role(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
-    if card.role is Role.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
+    card = Card(CertificateRole(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
+    if card.role is CertificateRole.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
         raise ProtocolError("the certificate is none of a cluster: a node has another kind of id and name")
     return card
 
@@ -164,8 +164,12 @@ def cards_of(chain: Sequence[bytes]) -> tuple[Card, ...]:
     if not 2 <= len(chain) <= limits.CHAIN_CERTIFICATES_MAX:
         raise ProtocolError(f"a chain of {len(chain)} certificates is too short, or too long")
     cards = tuple(card_of(each) for each in chain)
-    between = all(card.role is Role.NODE for card in cards[1:-1])
-    if cards[-1].role is not Role.AUTHORITY or not between or cards[0].role is Role.AUTHORITY:
+    between = all(card.role is CertificateRole.NODE for card in cards[1:-1])
+    if (
+        cards[-1].role is not CertificateRole.AUTHORITY
+        or not between
+        or cards[0].role is CertificateRole.AUTHORITY
+    ):
         raise ProtocolError("the roles in the chain of certificates do not follow each other")
     return cards
 
@@ -187,7 +191,7 @@ def check_signatures(chain: Sequence[bytes]) -> None:
 def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
     """The certificate of a new cluster's authority, signed by itself."""
     subject = _subject(name, number)
-    builder = _builder(subject, Role.AUTHORITY, number, key.public_key())
+    builder = _builder(subject, CertificateRole.AUTHORITY, number, key.public_key())
     builder = _as_signer(builder, limits.CHAIN_CERTIFICATES_MAX - 2)
     return _signed(builder, subject, key)
 
@@ -197,7 +201,7 @@ def make_node(
 ) -> bytes:
     """A node's certificate; raises LimitError when the signer stands too far from the authority to sign."""
     issuer, room = _signer(signer)
-    builder = _builder(_subject(name, number), Role.NODE, number, key)
+    builder = _builder(_subject(name, number), CertificateRole.NODE, number, key)
     # The last one that its chain has room for signs nobody.
     builder = _as_signer(builder, room - 1) if room else _as_no_signer(builder, _FOR_EVER)
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
@@ -212,7 +216,7 @@ def make_join(
     Raises LimitError like ``make_node``: who joined with it could not be admitted.
     """
     issuer, _ = _signer(signer)
-    builder = _builder(_subject("join", number), Role.JOIN, number, key)
+    builder = _builder(_subject("join", number), CertificateRole.JOIN, number, key)
     builder = _as_no_signer(builder, datetime.fromtimestamp(expires_s, UTC))
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
     return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
@@ -240,7 +244,9 @@ def _subject(name: str, number: int) -> x509.Name:
     )
 
 
-def _builder(subject: x509.Name, role: Role, number: int, key: Ed25519PublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, role: CertificateRole, number: int, key: Ed25519PublicKey
+) -> x509.CertificateBuilder:
     label = x509.UniformResourceIdentifier(f"dios:{role}:{number:016x}")
     return (
         x509.CertificateBuilder()

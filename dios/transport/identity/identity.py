@@ -23,7 +23,7 @@ from dios.ids import NodeId
 from dios.transport.identity import durable_files
 from dios.transport.identity.certificates import (
     Card,
-    Role,
+    CertificateRole,
     card_of,
     cards_of,
     chain_of_pem,
@@ -230,7 +230,7 @@ def _refuse_open(path: Path) -> None:
 def _check_chain(chain: tuple[bytes, ...], key: Ed25519PublicKey) -> Card:
     card = cards_of(chain)[0]
     check_signatures(chain)
-    if card.role is not Role.NODE or card.key != key_digest(key):
+    if card.role is not CertificateRole.NODE or card.key != key_digest(key):
         raise ProtocolError("the certificate is no node's, or not that of this key")
     return card
 

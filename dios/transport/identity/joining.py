@@ -32,7 +32,7 @@ from dios.errors import (
 )
 from dios.transport.identity import tokens
 from dios.transport.identity.certificates import (
-    Role,
+    CertificateRole,
     cards_of,
     check_name,
     check_signatures,
@@ -51,7 +51,7 @@ from dios.transport.identity.identity import (
 )
 from dios.transport.identity.tokens import Token
 from dios.transport.identity.trust import Known, decode_revocations
-from dios.transport.tcp.secured import Peer, Secured, frame_of
+from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import connect, for_another
 
 _VERSION: Final = 1
@@ -61,7 +61,7 @@ _Certificate: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=_CERTIF
 _Version: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-class Request(Struct, frozen=True, array_like=True, tag="join"):
+class JoinRequest(Struct, frozen=True, array_like=True, tag="join"):
     """What a joiner asks."""
 
     version: _Version
@@ -87,7 +87,7 @@ class Refused(Struct, frozen=True, array_like=True, tag="refused"):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_request: Final = msgspec.msgpack.Decoder(Request)
+_request: Final = msgspec.msgpack.Decoder(JoinRequest)
 _answer: Final[msgspec.msgpack.Decoder[Admitted | Refused]] = msgspec.msgpack.Decoder(Admitted | Refused)
 
 
@@ -114,7 +114,7 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
 async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> Admitted:
     meant, meant_name = signer_of(token.certificate)
 
-    def check(peer: Peer) -> None:
+    def check(peer: PeerIdentity) -> None:
         if peer.node != meant:
             raise NotPermittedError(for_another(peer.name, meant_name))
 
@@ -125,7 +125,7 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
             subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
             request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm=None)
             secured.send_nowait(
-                frame_of(_encode(Request(_VERSION, name, request.public_bytes(Encoding.DER))))
+                frame_of(_encode(JoinRequest(_VERSION, name, request.public_bytes(Encoding.DER))))
             )
             await secured.flush()
             bodies = await secured.receive()
@@ -157,7 +157,9 @@ def _check(admitted: Admitted, token: Token, name: str, key: Ed25519PrivateKey) 
     card = cards_of(admitted.chain)[0]
     check_signatures(admitted.chain)
     decode_revocations(admitted.revocations)
-    mine = card.role is Role.NODE and card.name == name and card.key == key_digest(key.public_key())
+    mine = (
+        card.role is CertificateRole.NODE and card.name == name and card.key == key_digest(key.public_key())
+    )
     if not mine or admitted.chain[-1] != token.authority:
         raise ProtocolError("the certificate that was given is not the one that was asked for")
 
@@ -191,7 +193,7 @@ async def _admitted(
     identity: Identity, connection: Secured, taken: Callable[[str], bool]
 ) -> tuple[Admitted, Known]:
     number = connection.peer.node
-    if connection.peer.role is not Role.JOIN:
+    if connection.peer.role is not CertificateRole.JOIN:
         raise NotPermittedError("who is a node already does not join")
     tokens.check(identity.folder, number)
     bodies = await connection.receive()

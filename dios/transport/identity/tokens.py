@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError, ProtocolError
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import Role, card_of, make_join
+from dios.transport.identity.certificates import CertificateRole, card_of, make_join
 from dios.transport.identity.identity import Identity
 
 _PREFIX: Final = "dios-join-1."
@@ -55,7 +55,7 @@ class Token(NamedTuple):
         return hashlib.sha256(self.authority).digest()
 
 
-class _Content(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _TokenContent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     authority: bytes
     certificate: bytes
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -68,7 +68,7 @@ class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_content: Final = msgspec.msgpack.Decoder(_Content)
+_content: Final = msgspec.msgpack.Decoder(_TokenContent)
 _book: Final = msgspec.msgpack.Decoder(tuple[_Row, ...])
 
 
@@ -91,10 +91,10 @@ def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: floa
         if len(rows) >= limits.TOKENS_MAX:
             raise LimitError(f"{limits.TOKENS_MAX} tokens are open at this node; wait until some expire")
         _write(identity.folder, (*rows, row))
-    return _text(_Content(identity.chain[-1], certificate, key.private_bytes_raw()))
+    return _text(_TokenContent(identity.chain[-1], certificate, key.private_bytes_raw()))
 
 
-def _text(content: _Content) -> str:
+def _text(content: _TokenContent) -> str:
     body = _encode(content)
     check = hashlib.sha256(_TAG + body).digest()[:_CHECK_BYTES]
     return _PREFIX + base64.urlsafe_b64encode(check + body).rstrip(b"=").decode("ascii")
@@ -120,7 +120,7 @@ def read(text: str) -> Token:
         roles = card_of(token.authority).role, card_of(token.certificate).role
     except (ValueError, binascii.Error, msgspec.MsgspecError, ProtocolError):
         raise damaged from None
-    if roles != (Role.AUTHORITY, Role.JOIN):
+    if roles != (CertificateRole.AUTHORITY, CertificateRole.JOIN):
         raise damaged
     return token
 

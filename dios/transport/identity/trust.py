@@ -22,7 +22,7 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import Card, Role
+from dios.transport.identity.certificates import Card, CertificateRole
 
 _Id: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 _Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -94,10 +94,10 @@ class Trust:
         """Why a peer with this chain is refused; empty when it is not."""
         peer = chain[0]
         known = self._known.get(peer.number)
-        if peer.role is Role.NODE and known is not None and known.key != peer.key:
+        if peer.role is CertificateRole.NODE and known is not None and known.key != peer.key:
             return f"{peer.name} shows another key than before; it is not the node that was admitted"
         for card in chain[:-1]:
-            if card.number in self._revoked and card.role is Role.NODE:
+            if card.number in self._revoked and card.role is CertificateRole.NODE:
                 if card is peer:
                     return f"{peer.name} was revoked"
                 return (

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from dios.limits import SPIN_BACKOFF_WAITS_MAX, SPIN_BACKOFF_WAITS_MIN, SPIN_NS_MAX
 
 
-class Looking:
+class AdaptiveSpin:
     """One waiting end's memory of whether looking has paid."""
 
     __slots__ = ("_asleep", "_next")

@@ -23,7 +23,7 @@ from mmap import PROT_READ, mmap
 from typing import Final, Self, TypeAlias, TypeVar
 
 from dios.errors import ProtocolError, TimeLimitError
-from dios.transport.rings.adaptive_spin import Looking
+from dios.transport.rings.adaptive_spin import AdaptiveSpin
 from dios.transport.rings.layout import CLOSED, COMMITS, CONTROL_BYTES, STATE, WAITING, ring_event
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class RingEnd(ABC):
         self._peer: Final = memoryview(self._peer_map)[:CONTROL_BYTES].cast("Q")
         self._wait_number = 0
         self._rung_for = 0
-        self._look: Final = Looking().pays
+        self._look: Final = AdaptiveSpin().pays
         self._commits = self._own[COMMITS]
         self._borrowed: memoryview | None = None
         self._aside: bytearray | None = None

@@ -58,14 +58,14 @@ class Voice(NamedTuple):
         return f"Voice({self.node:016x}, {self.address!r})"
 
 
-class Heard(NamedTuple):
+class ReceivedAnnouncement(NamedTuple):
     """A node that said it is there."""
 
     node: NodeId
     address: str
 
 
-class Place(NamedTuple):
+class MulticastNetwork(NamedTuple):
     """The network to speak on: a multicast group, its port, and this machine's address there if chosen."""
 
     group: str = GROUP
@@ -79,7 +79,7 @@ def encode(voice: Voice) -> bytes:
     return signed + _seal(voice.secret, signed)
 
 
-def decode(datagram: bytes, cluster: bytes, secret: bytes) -> Heard | None:
+def decode(datagram: bytes, cluster: bytes, secret: bytes) -> ReceivedAnnouncement | None:
     """What a datagram says, None when it is not of this cluster, was altered, or is none at all."""
     start = _MAGIC + cluster[:_CLUSTER_BYTES]
     if len(datagram) > limits.ANNOUNCE_BYTES_MAX or not datagram.startswith(start):
@@ -91,7 +91,7 @@ def decode(datagram: bytes, cluster: bytes, secret: bytes) -> Heard | None:
         body = _decoder.decode(signed[len(start) :])
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
         return None
-    return Heard(NodeId(body.node), body.address)
+    return ReceivedAnnouncement(NodeId(body.node), body.address)
 
 
 def _seal(secret: bytes, signed: bytes) -> bytes:
@@ -99,14 +99,16 @@ def _seal(secret: bytes, signed: bytes) -> bytes:
     return blake3(signed, key=key).digest(_MAC_BYTES)
 
 
-async def announce(voice: Voice, heard: Callable[[Heard], None], place: Place | None = None) -> None:
+async def announce(
+    voice: Voice, heard: Callable[[ReceivedAnnouncement], None], place: MulticastNetwork | None = None
+) -> None:
     """Announce this node every ANNOUNCE_PERIOD_MS, and call ``heard`` for each announcement of another.
 
     Runs until cancelled. The same node is heard again and again: what to do about it is the caller's, which
     must bound how often it dials. Raises OSError where the system has no multicast on that network; a
     network that is gone for a while is tried again.
     """
-    place = place or Place()
+    place = place or MulticastNetwork()
     with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         # Several nodes of one machine hear the same port.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,7 +125,7 @@ async def announce(voice: Voice, heard: Callable[[Heard], None], place: Place | 
             await _listen(sock, voice, heard)
 
 
-async def _speak(sock: trio.socket.SocketType, voice: Voice, place: Place) -> None:
+async def _speak(sock: trio.socket.SocketType, voice: Voice, place: MulticastNetwork) -> None:
     datagram = encode(voice)
     failed = False
     while True:
@@ -138,7 +140,9 @@ async def _speak(sock: trio.socket.SocketType, voice: Voice, place: Place) -> No
         await trio.sleep(limits.ANNOUNCE_PERIOD_MS / 1000 * (0.5 + random()))  # noqa: S311 - no secret
 
 
-async def _listen(sock: trio.socket.SocketType, voice: Voice, heard: Callable[[Heard], None]) -> None:
+async def _listen(
+    sock: trio.socket.SocketType, voice: Voice, heard: Callable[[ReceivedAnnouncement], None]
+) -> None:
     while True:
         try:
             datagram = await sock.recv(limits.ANNOUNCE_BYTES_MAX + 1)

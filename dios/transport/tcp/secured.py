@@ -23,17 +23,17 @@ import trio
 from dios import limits
 from dios.errors import ProtocolError, WouldBlockError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Card, Role
+from dios.transport.identity.certificates import Card, CertificateRole
 from dios.transport.identity.trust import Trust
 from dios.wire.codec import FrameSplitter
 
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Peer(NamedTuple):
+class PeerIdentity(NamedTuple):
     """Who is at the other end, as its certificates say."""
 
-    role: Role
+    role: CertificateRole
     node: NodeId
     """The node's id; of role JOIN the token's number."""
     name: str
@@ -52,12 +52,16 @@ class Secured:
     peer is judged by its certificates alone.
     """
 
-    def __init__(self, sock: ssl.SSLSocket, peer: Peer, nursery: trio.Nursery, trust: Trust | None) -> None:
+    def __init__(
+        self, sock: ssl.SSLSocket, peer: PeerIdentity, nursery: trio.Nursery, trust: Trust | None
+    ) -> None:
         self.peer: Final = peer
         self._trust: Final = trust
         self._sock: Final = sock
         self._nursery: Final = nursery
-        limit = limits.DCP_FRAME_BYTES_MAX if peer.role is Role.NODE else limits.JOIN_FRAME_BYTES_MAX
+        limit = (
+            limits.DCP_FRAME_BYTES_MAX if peer.role is CertificateRole.NODE else limits.JOIN_FRAME_BYTES_MAX
+        )
         self._splitter: Final = FrameSplitter(limit)
         self._readable: Final = select.poll()
         self._readable.register(sock, select.POLLIN)
@@ -216,7 +220,7 @@ class Secured:
         return self._sock
 
 
-def _watch_detached(sock: ssl.SSLSocket, peer: Peer, trust: Trust) -> None:
+def _watch_detached(sock: ssl.SSLSocket, peer: PeerIdentity, trust: Trust) -> None:
     held = weakref.ref(sock)
 
     def reconsider() -> None:

@@ -30,10 +30,10 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Role, cards_of
+from dios.transport.identity.certificates import CertificateRole, cards_of
 from dios.transport.identity.identity import Identity, known_of
 from dios.transport.identity.trust import Trust
-from dios.transport.tcp.secured import Peer, Secured, close_socket, frame_of
+from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
 from dios.wire.codec import FrameSplitter
 
 _BACKLOG: Final = 128
@@ -156,12 +156,12 @@ class Listener:
             raise
 
 
-def _accepted(tls: ssl.SSLSocket, identity: Identity) -> Peer:
+def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
     """Who is there, after saying that this node accepts him; else why not, to him and as an error."""
     try:
         peer = _peer_of(tls, identity.cluster)
         refusal = identity.trust.refusal(peer.chain)
-        if peer.role is Role.JOIN and peer.chain[1].number != identity.node:
+        if peer.role is CertificateRole.JOIN and peer.chain[1].number != identity.node:
             refusal = for_another(identity.name, peer.chain[1].name)
         if not refusal:
             _note(identity.trust, peer)
@@ -224,7 +224,7 @@ async def dial(
     itself, ProtocolError when it does not speak TLS 1.3. The error says which, and what to do.
     """
 
-    def check(peer: Peer) -> None:
+    def check(peer: PeerIdentity) -> None:
         if peer.node == identity.node:
             raise InvalidError("that is this node itself")
         if expect is not None and peer.node != expect:
@@ -239,8 +239,8 @@ async def dial(
 
 
 async def connect(
-    address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[Peer], None]
-) -> tuple[Peer, ssl.SSLSocket]:
+    address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[PeerIdentity], None]
+) -> tuple[PeerIdentity, ssl.SSLSocket]:
     """Connect and shake hands; who is there, and the socket. Raises what ``dial`` and ``check`` raise."""
     host, port = split_address(address)
     with trio.move_on_after(limits.PEER_CONNECT_MS_MAX / 1000):
@@ -293,8 +293,8 @@ def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
     return ProtocolError(f"{address} does not speak TLS 1.3 as nodes do: {_reason(error)}")
 
 
-def _check_node(peer: Peer) -> None:
-    if peer.role is not Role.NODE:
+def _check_node(peer: PeerIdentity) -> None:
+    if peer.role is not CertificateRole.NODE:
         raise NotPermittedError("who answers is no node")
 
 
@@ -373,7 +373,7 @@ def _os_reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> Peer:
+def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
     """Who is there, from the chain of certificates that TLS has verified."""
     if sys.version_info >= (3, 13):
         chain = tls.get_verified_chain()
@@ -384,9 +384,9 @@ def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> Peer:
     cards = cards_of(chain)
     if hashlib.sha256(chain[-1]).digest() != cluster:
         raise NotPermittedError("the certificate is another cluster's")
-    return Peer(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
+    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
 
 
-def _note(trust: Trust, peer: Peer) -> None:
-    if peer.role is Role.NODE:
+def _note(trust: Trust, peer: PeerIdentity) -> None:
+    if peer.role is CertificateRole.NODE:
         trust.note(known_of(peer.chain[0]))

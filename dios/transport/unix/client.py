@@ -27,7 +27,7 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
 )
-from dios.transport.rings.adaptive_spin import Looking
+from dios.transport.rings.adaptive_spin import AdaptiveSpin
 from dios.transport.unix.path import socket_address
 
 Received: TypeAlias = tuple[bytes, tuple[int, ...]]
@@ -162,7 +162,7 @@ class ClientChannel:
         self._assembler: Final = FrameAssembler()
         self._poll: Final = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._look: Final = Looking().pays
+        self._look: Final = AdaptiveSpin().pays
 
     def fileno(self) -> int:
         """The socket's descriptor, to poll for ``receive``; -1 once closed."""

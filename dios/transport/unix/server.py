@@ -40,7 +40,7 @@ _looking = 0
 """How many channels of this process are between two looks; a process has one loop."""
 
 
-class Peer(NamedTuple):
+class PeerCredentials(NamedTuple):
     """Who is at the other end, as the system attests it for the moment of connecting."""
 
     pid: int
@@ -95,13 +95,13 @@ def _remove_stale(path: Path) -> None:
     raise ExistsError(f"somebody listens at {path} already; stop that node first")
 
 
-def peer_of(sock: socket.socket) -> Peer:
+def peer_of(sock: socket.socket) -> PeerCredentials:
     """Ask the system who is at the other end of ``sock`` (SO_PEERCRED)."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Peer(*_CREDENTIALS.unpack(raw))
+    return PeerCredentials(*_CREDENTIALS.unpack(raw))
 
 
-async def accept(listener: socket.socket) -> tuple[socket.socket, Peer]:
+async def accept(listener: socket.socket) -> tuple[socket.socket, PeerCredentials]:
     """Wait for the next peer of ``listener``; its socket does not block.
 
     Out of descriptors, it waits and tries again; raises trio.ClosedResourceError once the listener was

@@ -12,7 +12,7 @@ from cluster_rig import Refusals, connected, listening, make_cluster
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError, ProtocolError, UnreachableError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Role
+from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity, adopt, known_of, renew
 from dios.transport.tcp.secured import frame_of
 from dios.transport.tcp.tls import Listener, connect, dial, listen, split_address
@@ -38,8 +38,16 @@ async def test_frames_go_both_ways(tmp_path: Path) -> None:
     """Two nodes of one cluster know each other, and frames arrive whole and in order, both ways."""
     n1, n2 = make_cluster(tmp_path)
     async with connected(n2, n1) as (dialled, accepted):
-        assert (dialled.peer.role, dialled.peer.node, dialled.peer.name) == (Role.NODE, n1.node, "n1")
-        assert (accepted.peer.role, accepted.peer.node, accepted.peer.name) == (Role.NODE, n2.node, "n2")
+        assert (dialled.peer.role, dialled.peer.node, dialled.peer.name) == (
+            CertificateRole.NODE,
+            n1.node,
+            "n1",
+        )
+        assert (accepted.peer.role, accepted.peer.node, accepted.peer.name) == (
+            CertificateRole.NODE,
+            n2.node,
+            "n2",
+        )
         dialled.send_nowait(frame_of(b"to you"))
         assert await accepted.receive() == [b"to you"]
         accepted.send_nowait(frame_of(b"and back"))
