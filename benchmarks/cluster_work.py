@@ -19,7 +19,7 @@ from benchmarks.report import Row, Section, judge, number, times
 from benchmarks.wordcount import FOLDER, MAP_KEYS, SHARE, Contender, Outcome, apart
 from dios.errors import DiosError
 from dios.lib import mapreduce
-from dios.lib.mapreduce import JobProgress, JobTaskRole
+from dios.lib.mapreduce import JobProgress, Role
 
 NODES = 3
 TURNS = 2
@@ -97,7 +97,7 @@ def _killed(section: Section, path: Path, count: int, role: str, splits: int | N
         if victim.killed is None:
             section.trouble.append(f"no {role} ran on another node than the first when half was mapped")
             return
-        mapped = sum(report.input_bytes for report in result.tasks if report.role is JobTaskRole.MAPPER)
+        mapped = sum(report.input_bytes for report in result.tasks if report.role is Role.MAPPER)
     twice = mapped / path.stat().st_size - 1
     cut = "as many mappers as processes" if splits is None else f"{splits} mappers"
     section.figure(f"word count with the node of {_LABEL[role]} killed, {cut}, wall", taken, "s")

@@ -13,7 +13,7 @@ from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
 from dios.lib.jobs.controller import Controller, JobOptions
 from dios.lib.jobs.inputs import Inputs, Source, Sources
-from dios.lib.jobs.ledger import JobTaskRole
+from dios.lib.jobs.ledger import Role
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
 from dios.limits import JOB_BLOCK_BYTES_DEFAULT, JOB_MEMORY_BYTES_DEFAULT, JOB_MEMORY_BYTES_MIN
 from dios.wire.messages import Limits
@@ -23,8 +23,8 @@ __all__ = [
     "JobFailedError",
     "JobProgress",
     "JobResult",
-    "JobTaskRole",
     "OnProgress",
+    "Role",
     "Source",
     "Sources",
     "TaskReport",

@@ -16,7 +16,7 @@ from running_node import RunningNode, exists, running_node, wait_until
 
 import dios
 from dios.lib import mapreduce
-from dios.lib.mapreduce import JobProgress, JobTaskRole
+from dios.lib.mapreduce import JobProgress, Role
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LINES = [" ".join(f"w{(row * row + column) % 101}" for column in range(8)) for row in range(400)]
@@ -94,7 +94,7 @@ def node(started: RunningNode) -> Iterator[dios.Node]:
 class Killer:
     """Kills the first task of a role as soon as a job's progress allows it."""
 
-    def __init__(self, node: dios.Node, role: JobTaskRole, when: Callable[[JobProgress], bool]) -> None:
+    def __init__(self, node: dios.Node, role: Role, when: Callable[[JobProgress], bool]) -> None:
         self.node = node
         self.role = role
         self.when = when
@@ -127,7 +127,7 @@ def test_words_are_counted(node: dios.Node) -> None:
         assert result.input_bytes == len(TEXT)
         assert sum(task.input_bytes for task in result.tasks) == len(TEXT)
         ran = Counter(task.role for task in result.tasks)
-        assert ran == {JobTaskRole.MAPPER: 5, JobTaskRole.REDUCER: 3}
+        assert ran == {Role.MAPPER: 5, Role.REDUCER: 3}
         assert len({task.status.pid for task in result.tasks}) == 8
 
 
@@ -144,36 +144,36 @@ def test_a_job_without_input_has_empty_outputs(node: dios.Node) -> None:
     """No bytes, no mappers, and outputs with nothing in them."""
     with mapreduce.run(node, COUNT, [b""]) as result:
         assert list(result) == []
-        assert all(task.role is JobTaskRole.REDUCER for task in result.tasks)
+        assert all(task.role is Role.REDUCER for task in result.tasks)
 
 
 def test_a_killed_mapper_runs_again(node: dios.Node) -> None:
     """A mapper that is killed in the middle of its work is run again, and every word counts once."""
-    killer = Killer(node, JobTaskRole.MAPPER, in_the_middle)
+    killer = Killer(node, Role.MAPPER, in_the_middle)
     with mapreduce.run(node, COUNT_SLOWLY, [TEXT], progress=killer, block_bytes=500) as result:
         assert killer.killed
         assert dict(result) == COUNTS
         (failed,) = result.failures
-        assert (failed.role, failed.attempt) == (JobTaskRole.MAPPER, 1)
+        assert (failed.role, failed.attempt) == (Role.MAPPER, 1)
         assert failed.status.pid == killer.killed
         assert max(task.attempt for task in result.tasks) == 2
 
 
 def test_a_killed_reducer_runs_again(node: dios.Node) -> None:
     """A reducer that is killed is run again; mappers repeat only its part, and every word counts once."""
-    killer = Killer(node, JobTaskRole.REDUCER, lambda progress: progress.parts_taken == progress.parts_total)
+    killer = Killer(node, Role.REDUCER, lambda progress: progress.parts_taken == progress.parts_total)
     with mapreduce.run(node, COUNT_AND_DAWDLE, [TEXT], reducers=2, progress=killer) as result:
         assert killer.killed
         assert dict(result) == COUNTS
         (failed,) = result.failures
-        assert failed.role is JobTaskRole.REDUCER
+        assert failed.role is Role.REDUCER
         again = [task for task in result.tasks if task.attempt == 2]
-        assert Counter(task.role for task in again) == {JobTaskRole.MAPPER: 2, JobTaskRole.REDUCER: 1}
+        assert Counter(task.role for task in again) == {Role.MAPPER: 2, Role.REDUCER: 1}
 
 
 def test_a_reducer_killed_early_holds_nobody_up(node: dios.Node) -> None:
     """A reducer that dies while mappers work is replaced, and the mappers' parts for the other one stand."""
-    killer = Killer(node, JobTaskRole.REDUCER, in_the_middle)
+    killer = Killer(node, Role.REDUCER, in_the_middle)
     with mapreduce.run(node, COUNT_SLOWLY, [TEXT], progress=killer, block_bytes=500) as result:
         assert killer.killed
         assert dict(result) == COUNTS

@@ -28,7 +28,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.jobs.inputs import Inputs
-from dios.lib.jobs.ledger import GiveUp, JobTaskRole, Ledger, StartJobTask, Step, Stop
+from dios.lib.jobs.ledger import GiveUp, Ledger, Role, StartJobTask, Step, Stop
 from dios.lib.jobs.orders import (
     JOB_MODULE,
     Finished,
@@ -146,7 +146,7 @@ class Controller:
             self._stop(step)
             return
         try:
-            if step.role is JobTaskRole.REDUCER:
+            if step.role is Role.REDUCER:
                 self._start_reducer(step)
             else:
                 self._start_mapper(step)
@@ -155,7 +155,7 @@ class Controller:
             self._unstarted(step, error.message)
 
     def _unstarted(self, start: StartJobTask, why: str) -> None:
-        if start.role is JobTaskRole.MAPPER:
+        if start.role is Role.MAPPER:
             self._ledger.mapper_ended(start.number, start.attempt, why)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, why)
@@ -250,7 +250,7 @@ class Controller:
     def _stop(self, stop: Stop) -> None:
         for running in self._running:
             start = running.start
-            if start.role is JobTaskRole.MAPPER and (start.number, start.attempt) == (
+            if start.role is Role.MAPPER and (start.number, start.attempt) == (
                 stop.number,
                 stop.attempt,
             ):
@@ -295,11 +295,11 @@ class Controller:
         start = running.start
         if isinstance(report, ProgressReport):
             running.done += report.amount
-            if start.role is JobTaskRole.MAPPER:
+            if start.role is Role.MAPPER:
                 self._mapped[start.number] = max(self._mapped.get(start.number, 0), running.done)
         elif isinstance(report, Finished):
             running.finished = report
-        elif start.role is not JobTaskRole.REDUCER:
+        elif start.role is not Role.REDUCER:
             raise ProtocolError("a mapper reported what only reducers can")
         elif isinstance(report, StreamRead):
             self._ledger.heard(start.number, start.attempt, report.mapper, report.attempt)
@@ -316,7 +316,7 @@ class Controller:
         failure = running.failure or _failure_of(status, finished)
         if running.stopped:
             self._ledger.mapper_stopped(start.number, start.attempt)
-        elif start.role is JobTaskRole.MAPPER:
+        elif start.role is Role.MAPPER:
             self._ledger.mapper_ended(start.number, start.attempt, failure or None)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, failure or None)
@@ -397,7 +397,7 @@ def _report_of(running: RunningJobTask, status: Status) -> TaskReport:
         seconds=time.monotonic() - running.began,
         cpu_seconds=finished.cpu_ns / 1e9,
         peak_bytes=finished.peak_bytes,
-        input_bytes=running.done if running.start.role is JobTaskRole.MAPPER else 0,
+        input_bytes=running.done if running.start.role is Role.MAPPER else 0,
         pairs=finished.pairs,
         spilled=finished.spilled,
     )

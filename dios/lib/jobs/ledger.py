@@ -22,7 +22,7 @@ from dios.limits import (
 )
 
 
-class JobTaskRole(enum.StrEnum):
+class Role(enum.StrEnum):
     """What a task of a job does."""
 
     MAPPER = "mapper"
@@ -32,7 +32,7 @@ class JobTaskRole(enum.StrEnum):
 class StartJobTask(NamedTuple):
     """Start an attempt; for a mapper, to serve these reducers (each in its present attempt)."""
 
-    role: JobTaskRole
+    role: Role
     number: int
     attempt: int
     partitions: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class Stop(NamedTuple):
 class GiveUp(NamedTuple):
     """The job has failed: this task failed too often, the last time for ``reason``."""
 
-    role: JobTaskRole
+    role: Role
     number: int
     attempts: int
     reason: str
@@ -83,8 +83,8 @@ class Ledger:
         self._sent: Final[list[dict[int, int]]] = [{} for _ in range(reducers)]
         self._reducing: Final[dict[int, int]] = {}
         self._reduced: Final[set[int]] = set()
-        self._begun: Final[Counter[tuple[JobTaskRole, int]]] = Counter()
-        self._failed: Final[Counter[tuple[JobTaskRole, int]]] = Counter()
+        self._begun: Final[Counter[tuple[Role, int]]] = Counter()
+        self._failed: Final[Counter[tuple[Role, int]]] = Counter()
         self._given_up: GiveUp | None = None
         self._stops: list[Stop] = []
 
@@ -121,14 +121,14 @@ class Ledger:
             # What a reducer did not take of it is lost; should it take it after all, so much the better.
             if self._sent[reducer].get(number) == attempt:
                 del self._sent[reducer][number]
-        self._fail(JobTaskRole.MAPPER, number, failure)
+        self._fail(Role.MAPPER, number, failure)
 
     def mapper_stopped(self, number: int, attempt: int) -> None:
         """A mapper's attempt ended because of a Stop: not its failure."""
         running = self._serving.get(number)
         if running is None or running.attempt != attempt:
             return
-        self._failed[JobTaskRole.MAPPER, number] -= 1
+        self._failed[Role.MAPPER, number] -= 1
         self.mapper_ended(number, attempt, "stopped")
 
     def reducer_ended(self, number: int, attempt: int, failure: str | None) -> None:
@@ -146,9 +146,9 @@ class Ledger:
         self._taken[number].clear()
         self._heard[number].clear()
         self._sent[number].clear()
-        self._fail(JobTaskRole.REDUCER, number, failure or "ended before it had every mapper's pairs")
+        self._fail(Role.REDUCER, number, failure or "ended before it had every mapper's pairs")
 
-    def _fail(self, role: JobTaskRole, number: int, reason: str) -> None:
+    def _fail(self, role: Role, number: int, reason: str) -> None:
         self._failed[role, number] += 1
         if self._failed[role, number] >= self._attempts and self._given_up is None:
             self._given_up = GiveUp(role, number, self._begun[role, number], reason)
@@ -162,7 +162,7 @@ class Ledger:
         self._stops = []
         for reducer in range(self.reducers):
             if reducer not in self._reduced and reducer not in self._reducing:
-                start = self._begin(JobTaskRole.REDUCER, reducer)
+                start = self._begin(Role.REDUCER, reducer)
                 self._reducing[reducer] = start.attempt
                 steps.append(start)
         for mapper in range(self.mappers):
@@ -170,7 +170,7 @@ class Ledger:
                 break
             gaps = self._gaps(mapper)
             if gaps and mapper not in self._serving:
-                start = self._begin(JobTaskRole.MAPPER, mapper, gaps)
+                start = self._begin(Role.MAPPER, mapper, gaps)
                 self._serving[mapper] = start
                 for reducer in gaps:
                     self._sent[reducer][mapper] = start.attempt
@@ -188,6 +188,6 @@ class Ledger:
             and len(self._sent[reducer]) - len(self._taken[reducer]) < JOB_UNREAD_STREAMS_MAX
         )
 
-    def _begin(self, role: JobTaskRole, number: int, partitions: tuple[int, ...] = ()) -> StartJobTask:
+    def _begin(self, role: Role, number: int, partitions: tuple[int, ...] = ()) -> StartJobTask:
         self._begun[role, number] += 1
         return StartJobTask(role, number, self._begun[role, number], partitions)

@@ -15,7 +15,7 @@ from dios.client.ops.status import Status
 from dios.client.sync.node import Reference
 from dios.errors import Code, DiosError
 from dios.lib.jobs import chunks
-from dios.lib.jobs.ledger import JobTaskRole
+from dios.lib.jobs.ledger import Role
 from dios.wire.types import Semantics
 
 
@@ -27,7 +27,7 @@ class TaskReport:
     figures of a task that failed are 0.
     """
 
-    role: JobTaskRole
+    role: Role
     number: int
     attempt: int
     status: Status

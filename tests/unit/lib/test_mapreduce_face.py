@@ -10,7 +10,7 @@ def test_the_public_face_is_listed() -> None:
         "JobProgress",
         "JobResult",
         "OnProgress",
-        "JobTaskRole",
+        "Role",
         "Source",
         "Sources",
         "TaskReport",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dios.errors import InvalidError
-from dios.lib.jobs.ledger import GiveUp, JobTaskRole, Ledger, StartJobTask, Stop
+from dios.lib.jobs.ledger import GiveUp, Ledger, Role, StartJobTask, Stop
 
 
 class World:
@@ -30,7 +30,7 @@ class World:
                 if self.mappers.get(step.number, (0, []))[0] == step.attempt:
                     del self.mappers[step.number]
                     self.ledger.mapper_stopped(step.number, step.attempt)
-            elif step.role is JobTaskRole.REDUCER:
+            elif step.role is Role.REDUCER:
                 assert step.number not in self.reducers
                 self.reducers[step.number] = step.attempt
                 self.has[step.number] = set()
@@ -42,14 +42,14 @@ class World:
 
     def happen(self) -> None:
         """One random thing happens."""
-        choices = [(JobTaskRole.MAPPER, number) for number in self.mappers]
-        choices += [(JobTaskRole.REDUCER, number) for number in self.reducers]
+        choices = [(Role.MAPPER, number) for number in self.mappers]
+        choices += [(Role.REDUCER, number) for number in self.reducers]
         if not choices:
             return
         role, number = self.rng.choice(sorted(choices))
         fails = self.failures > 0 and self.rng.random() < 0.4
         self.failures -= fails
-        if role is JobTaskRole.MAPPER:
+        if role is Role.MAPPER:
             self.map(number, fails=fails)
         elif fails:
             self.ledger.reducer_ended(number, self.reducers.pop(number), "killed")
@@ -93,9 +93,9 @@ def test_a_task_that_always_fails_ends_the_job() -> None:
     ledger = Ledger(1, 1, 1, attempts=2)
     for attempt in (1, 2):
         steps = ledger.next_steps()
-        assert StartJobTask(JobTaskRole.MAPPER, 0, attempt, (0,)) in steps
+        assert StartJobTask(Role.MAPPER, 0, attempt, (0,)) in steps
         ledger.mapper_ended(0, attempt, f"reason {attempt}")
-    assert ledger.next_steps() == [GiveUp(JobTaskRole.MAPPER, 0, 2, "reason 2")]
+    assert ledger.next_steps() == [GiveUp(Role.MAPPER, 0, 2, "reason 2")]
 
 
 def test_a_dead_reducers_mappers_run_again_for_it_alone() -> None:
@@ -108,9 +108,9 @@ def test_a_dead_reducers_mappers_run_again_for_it_alone() -> None:
         ledger.mapper_ended(mapper, 1, None)
     ledger.reducer_ended(0, 1, "killed")
     assert ledger.next_steps() == [
-        StartJobTask(JobTaskRole.REDUCER, 0, 2),
-        StartJobTask(JobTaskRole.MAPPER, 0, 2, (0,)),
-        StartJobTask(JobTaskRole.MAPPER, 1, 2, (0,)),
+        StartJobTask(Role.REDUCER, 0, 2),
+        StartJobTask(Role.MAPPER, 0, 2, (0,)),
+        StartJobTask(Role.MAPPER, 1, 2, (0,)),
     ]
 
 
@@ -121,9 +121,9 @@ def test_a_mapper_that_nobody_will_hear_is_stopped() -> None:
     ledger.reducer_ended(0, 1, "killed")
     assert Stop(0, 1) in ledger.next_steps()
     ledger.mapper_stopped(0, 1)
-    assert ledger.next_steps() == [StartJobTask(JobTaskRole.MAPPER, 0, 2, (0,))]
+    assert ledger.next_steps() == [StartJobTask(Role.MAPPER, 0, 2, (0,))]
     ledger.mapper_ended(0, 2, "crashed")
-    assert ledger.next_steps() == [StartJobTask(JobTaskRole.MAPPER, 0, 3, (0,))]
+    assert ledger.next_steps() == [StartJobTask(Role.MAPPER, 0, 3, (0,))]
 
 
 def test_old_news_changes_nothing() -> None:
