@@ -64,4 +64,4 @@ ALIGNED: Final = Policy("aligned", "align", remote=0.1, racks=0.3, pods=0.3)
 """Alignment, with less score for traffic that leaves the server, the rack and the pod."""
 AHEAD: Final = Policy("ahead", "align", remote=0.3, racks=0.3, pods=0.3, ahead=0.9, order="flow", calm=0.3)
 """The same in the order of flows, also with regard to edges whose other ends are not placed yet: a server
-whose own link lacks room for a task's whole traffic is the last choice. While bandwidth is plenty, best fit."""
+whose own link lacks room for a task's whole traffic is the last choice. If bandwidth is plenty, best fit."""

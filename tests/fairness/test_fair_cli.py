@@ -111,7 +111,7 @@ def test_an_interrupt_ends_it_with_what_was_finished(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(trace_report, "play", play)
     status, _, said = invoke(*SMALL)
     assert status == 130
-    assert "interrupted; finished were: DRF" in said
+    assert "interrupted; finished: DRF" in said
 
 
 def test_help_teaches_with_examples() -> None:

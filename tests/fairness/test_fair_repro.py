@@ -48,7 +48,7 @@ def test_every_figure_is_written_with_the_paper_beside_it(family: str, tmp_path:
         assert each["command"] == f"dios repro {family} --figure {each['figure']} --seed 1 --quick"
         text = (tmp_path / f"figure-{each['figure']}.md").read_text()
         assert f"`{each['command']}`" in text
-        assert "## Beside the paper" in text
+        assert "## Compared with the paper" in text
         assert each["claims"]
         for claim in each["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text

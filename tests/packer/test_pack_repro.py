@@ -43,7 +43,7 @@ def test_every_figure_of_packer_is_written_with_the_paper_beside_it(tmp_path: Pa
         assert each["command"] == f"dios repro packer --figure {each['figure']} --seed 11 --quick"
         text = (tmp_path / f"figure-{each['figure']}.md").read_text()
         assert f"`{each['command']}`" in text
-        assert "## Beside the paper" in text
+        assert "## Compared with the paper" in text
         assert each["claims"]
         for claim in each["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text

@@ -37,7 +37,7 @@ def test_every_figure_that_this_machine_can_make_is_written_with_the_thesis_besi
         assert each["command"] == f"dios repro sprayer --figure {each['figure']} --seed 21 --quick"
         text = (tmp_path / f"figure-{each['figure']}.md").read_text()
         assert f"`{each['command']}`" in text
-        assert "## Beside the thesis" in text
+        assert "## Compared with the thesis" in text
         assert each["measured"]
         assert each["claims"]
         for claim in each["claims"]:

@@ -1,6 +1,7 @@
 """Algorithm 1 of the DC-DRF paper as printed, which sums all demands again in every round.
 
-The evaluation times it as a baseline and stops it early. ``dios.fairness.edrf`` computes the same shares faster.
+The evaluation times it as a baseline and stops it early. ``dios.fairness.edrf`` computes the same shares
+faster.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Course:
 
 
 def run(demands: Csr, patience_s: float) -> Course:
-    """Run rounds until all tenants have left or ``patience_s`` CPU seconds have passed; at least two rounds."""
+    """Run rounds until all tenants have left, or for ``patience_s`` CPU seconds; at least two rounds."""
     offsets, resources, given, size = demands
     lengths = np.diff(offsets)
     peaks = np.maximum.reduceat(given, offsets[:-1]).astype(np.float64)

@@ -1,7 +1,4 @@
-"""DC-DRF while demands and deadlines change: Figure 11 of the DC-DRF paper.
-
-For: ``dios repro dc-drf``. Not for: demands that stay (``deadlines``).
-"""
+"""DC-DRF while demands and deadlines change: Figure 11 of the DC-DRF paper."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from dios.plotting import Lines
 
 INTERVALS: Final = 90
 JUMP, LONGER, BACK = 30, 50, 70
-"""Intervals at which half of the tenants change by half, the deadline rises by a quarter, and falls again."""
+"""Intervals of these changes: half of the tenants by up to half, the deadline up by a quarter, and back."""
 PART: Final = 0.8
-"""The deadline in parts of the time for new demands and all rounds with epsilon 0."""
+"""The deadline as a fraction of the time for new demands and all rounds with epsilon 0."""
 FEW, A_LITTLE, HALF = 0.05, 0.05, 0.5
 
 
@@ -35,12 +32,12 @@ class Step(NamedTuple):
 
 
 def figure_11(clouds: Clouds) -> Figure:
-    """Epsilon and time, interval by interval."""
+    """Return Figure 11: epsilon and time, interval by interval."""
     steps, whole = _course(clouds)
     phases = ((0, JUMP), (JUMP, LONGER), (LONGER, BACK), (BACK, len(steps)))
     rows: list[tuple[Cell, ...]] = []
     for (first, last), what in zip(
-        phases, ("at first", "half changed by half", "deadline + 25 %", "deadline as before"), strict=True
+        phases, ("start", "half changed by up to half", "deadline + 25 %", "deadline as before"), strict=True
     ):
         part = steps[first:last]
         settled = part[len(part) // 2 :]
@@ -62,14 +59,14 @@ def figure_11(clouds: Clouds) -> Figure:
         quick=clouds.size.quick,
         setting=(
             *clouds.setting(),
-            ("exact", f"{whole * 1000:.0f} ms of CPU time for new demands and all rounds, one thread"),
+            ("exact shares", f"{whole * 1000:.0f} ms of CPU time for new demands and all rounds, one thread"),
             ("demands", "5 % of the tenants change by up to 5 % in each interval"),
         ),
         sheets=(
             Sheet(
-                "Phases; medians and maxima of the second half of each",
+                "By phase; medians and maxima of its second half",
                 (
-                    *("intervals", "deadline, ms", "epsilon", "at its begin", "largest"),
+                    *("intervals", "deadline, ms", "epsilon", "first epsilon", "largest epsilon"),
                     *("late", "interval, ms", "rounds"),
                 ),
                 rows,
@@ -80,8 +77,8 @@ def figure_11(clouds: Clouds) -> Figure:
         notes=(
             *NOTES[:1],
             (
-                "Taking in new demands is a part of the interval here, and counts towards the deadline. A "
-                "new deadline takes over the epsilon of the old one."
+                "Reading new demands is part of the interval here and counts towards the deadline. After a "
+                "change of the deadline the search starts with the last epsilon."
             ),
         ),
         measured=True,
@@ -111,7 +108,7 @@ def _pictures(steps: list[Step]) -> tuple[Lines, ...]:
 
 
 def _course(clouds: Clouds) -> tuple[list[Step], float]:
-    """Every interval, and how long exact shares of new demands take."""
+    """Return every interval, and the time that exact shares of new demands take."""
     rng = np.random.default_rng(clouds.seed)
     demands = clouds.cloud(MAIN).demands
     clock = clock_for(1)
@@ -135,7 +132,7 @@ def _course(clouds: Clouds) -> tuple[list[Step], float]:
 
 
 def _changed(demands: Csr, share: float, most: float, rng: np.random.Generator) -> Csr:
-    """Some tenants demand up to so much more or less of each of their resources."""
+    """Return demands in which some tenants demand up to ``most`` more or less of each of their resources."""
     offsets, resources, values, size = demands
     chosen = rng.random(offsets.size - 1) < share
     factors = rng.uniform(1.0 - most, 1.0 + most, values.size).astype(np.float32)
@@ -151,7 +148,7 @@ def _claims(rows: list[tuple[Cell, ...]], steps: list[Step]) -> tuple[Claim, ...
             "section 5.6, Figure 11",
             "the first interval has epsilon 0 and ends at the deadline",
             "yes",
-            f"epsilon {steps[0].epsilon:g}, {'completed' if steps[0].completed else 'ended'}",
+            f"epsilon {steps[0].epsilon:g}, {'completed' if steps[0].completed else 'timed out'}",
             steps[0].epsilon == 0 and not steps[0].completed,
         ),
         Claim(

@@ -1,7 +1,4 @@
-"""Every demand profile: Algorithm 1's rounds and time (Figure 3), and DC-DRF beside exact shares (Figure 7).
-
-For: ``dios repro dc-drf``. Not for: deadlines one after the other (``deadlines``).
-"""
+"""All demand profiles: Algorithm 1's rounds and time (Figure 3), and DC-DRF's accuracy (Figure 7)."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ RATIO: Final = 10
 """Tenants for each resource, as in the paper's datacenter."""
 RATIOS: Final = (1, 10)
 PAPER_SIZE: Final = 1_000_000 * 100_000
-"""Algorithm 1 takes time in proportion to tenants times resources, as each has so many demands at most."""
+"""The paper's tenants times resources; Algorithm 1's time is in proportion to that."""
 DEADLINE: Final = 0.8
-"""Of the time that the rounds take with epsilon 0: right of the knee, and too short for exact shares."""
+"""The deadline as a fraction of the time of all rounds with epsilon 0: right of the knee, but too short."""
 
 
 def figure_3(clouds: Clouds) -> Figure:
-    """Why Algorithm 1 is too slow, and how slow the same exact answer has to be."""
+    """Return Figure 3: rounds and time of Algorithm 1, compared with the exact solution by events."""
     by_profile: list[tuple[Cell, ...]] = []
     course = clouds.course()
     main = clouds.cloud(MAIN)
@@ -47,7 +44,7 @@ def figure_3(clouds: Clouds) -> Figure:
     told = f"{seconds:.3g} s {'measured' if course.finished else 'extrapolated'}"
     scale = PAPER_SIZE / (clouds.size.tenants * clouds.size.resources)
     if scale > 1:
-        told += f"; times {scale:g}, as much larger the paper's is, {seconds * scale:.0f} s"
+        told += f"; scaled by {scale:g} to the paper's size: {seconds * scale:.0f} s"
     slopes = {ratio: _slope([(row[0], row[3]) for row in by_size if row[1] == ratio]) for ratio in RATIOS}
     return Figure(
         number="3",
@@ -59,8 +56,8 @@ def figure_3(clouds: Clouds) -> Figure:
             Sheet(
                 "By profile",
                 (
-                    *("profile", "demands", "rounds", "Algorithm 1, s", "of it timed"),
-                    *("exact by events, s", "times faster"),
+                    *("profile", "demands", "rounds", "Algorithm 1, s", "rounds timed"),
+                    *("exact by events, s", "speed-up"),
                 ),
                 by_profile,
             ),
@@ -82,10 +79,10 @@ def figure_3(clouds: Clouds) -> Figure:
 
 _NOTES_3: Final = (
     (
-        "Algorithm 1 is compiled, on one thread, and sums every round anew. Where it is not timed whole, the "
-        "rest is extrapolated from its first rounds by the demands of the tenants that are still active, "
-        "which the exact answer tells. That flatters it: scattered rows are slower than all of them in a "
-        "row, up to twice with 100,000 tenants."
+        "Algorithm 1 is compiled, runs on one thread, and sums all demands in every round. If it is not "
+        "timed as a whole, the rest is extrapolated from its first rounds by the demands of the tenants that "
+        "are still active, which follow from the exact result. That favours it: scattered rows take up to "
+        "twice as long as consecutive ones with 100,000 tenants."
     ),
 )
 
@@ -128,14 +125,14 @@ def _claims_3(
             "section 1",
             "exact shares need prohibitive time at this scale",
             "minutes",
-            f"{exact[0]:.3g} s by events, {exact[1] / exact[0]:.0f} times less",
+            f"{exact[0]:.3g} s by events, {exact[1] / exact[0]:.0f} times faster",
             exact[0] > 60.0,
         ),
     )
 
 
 def _growth(clouds: Clouds) -> list[tuple[int, int, int, float, float]]:
-    """(resources, tenants for each, rounds, seconds of Algorithm 1, of exact by events)."""
+    """Return (resources, tenants for each, rounds, seconds of Algorithm 1, seconds of exact by events)."""
     rows = []
     for ratio in RATIOS:
         for resources in clouds.size.scaling:
@@ -147,13 +144,13 @@ def _growth(clouds: Clouds) -> list[tuple[int, int, int, float, float]]:
 
 
 def _slope(points: list[tuple[int, float]]) -> float:
-    """The power with which the second grows with the first."""
+    """Return the exponent with which the second number grows with the first."""
     x, y = (np.log(np.array(column, np.float64)) for column in zip(*points, strict=True))
     return float(np.polyfit(x, y, 1)[0])
 
 
 def figure_7(clouds: Clouds) -> Figure:
-    """Rounds and deviation of DC-DRF under a deadline that is too short for exact shares."""
+    """Return Figure 7: rounds and deviation of DC-DRF with a deadline that is too short for exact shares."""
     rows: list[tuple[Cell, ...]] = []
     parts: list[float] = []
     distances: list[Distance] = []
@@ -176,13 +173,13 @@ def figure_7(clouds: Clouds) -> Figure:
         quick=clouds.size.quick,
         setting=(
             *clouds.setting(),
-            ("deadline", f"{DEADLINE:.0%} of what the rounds take with epsilon 0, in CPU time of one thread"),
+            ("deadline", f"{DEADLINE:.0%} of the time of all rounds with epsilon 0, CPU time of one thread"),
         ),
         sheets=(
             Sheet(
-                "Beside exact shares",
+                "Compared with exact shares",
                 (
-                    *("profile", "deadline, ms", "epsilon", "rounds, exact", "rounds", "of exact"),
+                    *("profile", "deadline, ms", "epsilon", "rounds, exact", "rounds", "fraction of exact"),
                     *("deviation", "utilisation", "worst shortfall"),
                 ),
                 rows,

@@ -1,7 +1,4 @@
-"""Which figures there are, and making them one after the other (thesis ch. 8).
-
-For: ``dios repro firmament`` and tests. Not for: what is in a figure (``mix``, ``green``, ``solver``).
-"""
+"""The figures of the Firmament evaluation (thesis, chapter 8), and the function that makes them."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from dios.papers.figures import Figure, Made, Told, make
 from dios.papers.firmament import green, mix, solver
 
 FIGURES: Final = {
-    "8.1": "runtimes in the cluster mix: two queues, Whare-Map, CoCo",
+    "8.1": "run times in the cluster mix: two queues, Whare-Map, CoCo",
     "8.2": "Whare-Map learning good mappings",
     "8.3": "waiting times in the cluster mix",
-    "8.4": "cycles for each instruction in the cluster mix",
+    "8.4": "cycles per instruction in the cluster mix",
     "8.5": "energy of four approaches, with Table 8.5",
     "8.6": "a service that scales with its load",
     "8.7": "solver run time over an hour of a Google-like workload",
@@ -24,17 +21,17 @@ FIGURES: Final = {
 
 
 def reproduce(numbers: list[str], out: Path, seed: int, told: Told, *, quick: bool) -> Iterator[Made]:
-    """Make figures and write them, each as soon as it is there.
+    """Make figures, and write each as soon as it is finished.
 
     Args:
-        numbers: from ``chosen``.
-        out: the directory; it is made.
-        seed: of all that is random.
-        told: takes lines about what is being done.
-        quick: small clusters and short times: whether everything works, not what comes out.
+        numbers: the result of ``chosen``.
+        out: the directory; it is created.
+        seed: the random seed.
+        told: receives progress lines.
+        quick: small clusters and short times, to check that everything works.
 
     Raises:
-        InvalidError: a seed below 0.
+        InvalidError: the seed is below 0.
         OSError: the directory cannot be written.
     """
     runs = mix.MixRuns(seed, told, mix.QUICK_S if quick else mix.HOUR_S)

@@ -1,7 +1,4 @@
-"""What is admitted, used and paid: Figures 3 to 5 of the Packer paper.
-
-For: ``dios repro packer``. Not for: playing jobs (``fields``), or why it is so (``knowledge``).
-"""
+"""Admitted tasks, utilisation and revenue: Figures 3 to 5 of the Packer paper."""
 
 from __future__ import annotations
 
@@ -33,19 +30,19 @@ OTHERS: Final = (("tetris", "Tetris"), ("slots", "slots"))
 
 
 def by_seed(fields: Fields, mbps: float, of: Callable[[Summary], float], what: str) -> Sheet:
-    """Every policy and every seed, in percent."""
+    """Return the table of every policy and every seed, in percent."""
     rows: list[tuple[Cell, ...]] = []
     for name in NAMES:
         found = [100.0 * value for value in fields.over_seeds(mbps, name, of)]
         rows.append((name, median(found), *found))
     seeds = tuple(f"seed {seed}" for seed in fields.seeds())
-    return Sheet(f"{what}, %, edges of {mbps:g} Mbit/s in the median", ("policy", "median", *seeds), rows)
+    return Sheet(f"{what}, %, median edge of {mbps:g} Mbit/s", ("policy", "median", *seeds), rows)
 
 
 def as_published(
     fields: Fields, of: Callable[[Summary], float], what: str, where: str, published: tuple[float, float]
 ) -> list[Claim]:
-    """Packer beside Tetris and slots, under pressure and without."""
+    """Return the claims about Packer compared with Tetris and slots, with scarce and plentiful bandwidth."""
     claims = []
     for (name, called), told in zip(OTHERS, published, strict=True):
         for mbps in (PRESSURE, CALM):
@@ -63,7 +60,7 @@ def as_published(
 
 
 def figure_3(fields: Fields) -> Figure:
-    """The part of all tasks that is admitted."""
+    """Return Figure 3: the admitted fraction of all tasks."""
     first = fields.field(fields.seed, PRESSURE)
     return Figure(
         number="3",
@@ -71,7 +68,7 @@ def figure_3(fields: Fields) -> Figure:
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
-        sheets=tuple(by_seed(fields, mbps, tasks, "Tasks admitted") for mbps in (PRESSURE, CALM)),
+        sheets=tuple(by_seed(fields, mbps, tasks, "Admitted tasks") for mbps in (PRESSURE, CALM)),
         claims=(
             *as_published(fields, tasks, "more tasks", "section III-B, Figure 3", (0.30, 0.67)),
             _steady(fields),
@@ -85,13 +82,13 @@ def figure_3(fields: Fields) -> Figure:
 
 
 def _accepted(found: Field, name: str) -> Floats:
-    """The part admitted of the tasks that came up to each instant."""
+    """Return the admitted fraction of the tasks that arrived up to each instant."""
     admitted = np.cumsum(found.policies[name].admitted.tasks)
     return np.asarray(admitted / np.maximum(np.cumsum(found.came.tasks), 1))
 
 
 def _gained(found: Field, other: str) -> Floats:
-    """By how many percent literal admitted more than another so far; not a number beside nothing."""
+    """Return the percentage by which literal admitted more than another policy so far, or nan."""
     ours, theirs = _accepted(found, "literal"), _accepted(found, other)
     return 100 * (np.divide(ours, theirs, out=np.full_like(ours, np.nan), where=theirs > 0) - 1)
 
@@ -99,7 +96,7 @@ def _gained(found: Field, other: str) -> Floats:
 def _gains_over_time(seed: int, found: Field) -> Lines:
     instants = np.arange(len(found.came.tasks), dtype=np.float64)
     series = {f"over {called}": (instants, _gained(found, name)) for name, called in OTHERS}
-    return Lines("3", f"Tasks admitted so far, literal, seed {seed}", "instant", "% more", series)
+    return Lines("3", f"Tasks admitted so far by literal, seed {seed}", "instant", "% more", series)
 
 
 def _parts_over_time(seed: int, found: Field) -> Lines:
@@ -110,7 +107,7 @@ def _parts_over_time(seed: int, found: Field) -> Lines:
 
 
 def _steady(fields: Fields) -> Claim:
-    """Whether gains settle: up to the end beside up to half of what counts."""
+    """Return the claim that gains settle: compare the gain at the end with that at half of the time."""
     middle = (fields.begin + fields.scope.instants) // 2 - 1
     moved = []
     for seed in fields.seeds():
@@ -118,15 +115,15 @@ def _steady(fields: Fields) -> Claim:
         moved.append(float(abs(gains[-1] / gains[middle] - 1)))
     return Claim(
         "section III-B, Figure 3",
-        f"the gain over Tetris settles: after {fields.scope.instants} instants beside after {middle + 1}",
+        f"the gain over Tetris settles: after {fields.scope.instants} instants compared with {middle + 1}",
         "settles around time 1,000",
-        f"differs by {median(moved):.0%} of it in the median seed, {max(moved):.0%} at the most",
+        f"differs by {median(moved):.0%} of it in the median seed, at most {max(moved):.0%}",
         max(moved) < 0.1,
     )
 
 
 def figure_4(fields: Fields) -> Figure:
-    """How much of the five resources is used."""
+    """Return Figure 4: the utilisation of the five resources."""
     rows: list[tuple[Cell, ...]] = []
     for seed in fields.seeds():
         found = fields.field(seed, PRESSURE).policies
@@ -142,8 +139,8 @@ def figure_4(fields: Fields) -> Figure:
         setting=fields.setting(),
         sheets=(
             Sheet(
-                f"Used in the mean of instants, %, {PRESSURE:g} Mbit/s; and what was set aside",
-                ("seed", "policy", *RESOURCES, "CPU set aside", "bandwidth set aside"),
+                f"Demand of tasks, mean of instants, %, {PRESSURE:g} Mbit/s; and reserved amounts",
+                ("seed", "policy", *RESOURCES, "CPU reserved", "bandwidth reserved"),
                 rows,
             ),
         ),
@@ -152,8 +149,8 @@ def figure_4(fields: Fields) -> Figure:
         notes=(
             *NOTES,
             (
-                "Used is what admitted tasks ask for at each instant, and what their edges ask for on every "
-                "link that they pass; a policy that knows only peaks, or slots, sets more aside than that."
+                "The utilisation is the demand of admitted tasks at each instant, and that of their edges on "
+                "every link of their paths; a policy that knows only peaks, or slots, reserves more."
             ),
         ),
         family=FAMILY,
@@ -163,7 +160,7 @@ def figure_4(fields: Fields) -> Figure:
 
 
 def _over(fields: Fields, seed: int, name: str, which: int) -> Floats:
-    """(T,) by how much `literal` uses more of a resource than another policy, at the instants that count."""
+    """Return (T,) the relative excess of literal's use of a resource over that of another policy."""
     found = fields.field(seed, PRESSURE).policies
     ours, theirs = (found[each].used[fields.begin :, which] for each in ("literal", name))
     return ours / np.maximum(theirs, 1e-9) - 1.0
@@ -199,7 +196,7 @@ def _claims_4(fields: Fields) -> list[Claim]:
                 "section III-B, Figure 4(a) to (d)",
                 f"most of the time more CPU, memory and disk is used than by {called}, not always",
                 "most of the time",
-                f"{median(parts):.0%} of instants in the median seed, {min(parts):.0%} at the least",
+                f"{median(parts):.0%} of instants in the median seed, at least {min(parts):.0%}",
                 min(parts) > 0.5,
             )
         )
@@ -211,15 +208,15 @@ def _differences(fields: Fields, which: int) -> Lines:
     series = {
         f"over {called}": (instants, 100 * _over(fields, fields.seed, name, which)) for name, called in OTHERS
     }
-    title = f"{RESOURCES[which]} used, literal, seed {fields.seed}"
+    title = f"{RESOURCES[which]} used by literal, seed {fields.seed}"
     return Lines(f"4-{RESOURCES[which].replace(' ', '-').lower()}", title, "instant", "% more", series)
 
 
 def figure_5(fields: Fields) -> Figure:
-    """What the admitted jobs pay."""
+    """Return Figure 5: the revenue of the admitted jobs."""
     drawn: tuple[Picture, ...] = (
         Boxes(
-            *("5", f"Revenue, {PRESSURE:g} Mbit/s, every seed", "% of all jobs'"),
+            *("5", f"Revenue, {PRESSURE:g} Mbit/s, every seed", "% of all jobs"),
             {
                 name: {"seeds": [100 * part for part in fields.over_seeds(PRESSURE, name, revenue)]}
                 for name in SHOWN
@@ -233,14 +230,14 @@ def figure_5(fields: Fields) -> Figure:
         quick=fields.scope.quick,
         setting=fields.setting(),
         sheets=tuple(
-            by_seed(fields, mbps, revenue, "Paid of what all would pay") for mbps in (PRESSURE, CALM)
+            by_seed(fields, mbps, revenue, "Revenue of that of all jobs") for mbps in (PRESSURE, CALM)
         ),
         claims=tuple(as_published(fields, revenue, "more revenue", "section III-B, Figure 5", (0.29, 0.60))),
         pictures=drawn,
         notes=(
             *NOTES,
             (
-                "A job pays for what it asks for at each instant: 1 for all that a server has of a resource, "
+                "A job pays for its demand at each instant: 1 for all of a server's amount of a resource, "
                 "1 for edges that fill a server's link. The paper does not print its prices."
             ),
         ),

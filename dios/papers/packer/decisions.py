@@ -1,6 +1,6 @@
-"""What the decision about a job costs: Figure 6 of the Packer paper.
+"""The cost of deciding about a job: Figure 6 of the Packer paper.
 
-For: ``dios repro packer``. Not for: larger data centres, which ``make bench ONLY=packer`` measures.
+``make bench ONLY=packer`` measures larger data centres.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OTHERS = (("tetris", "Tetris", 0.53, 3.5), ("slots", "slots", 0.81, 0.3))
 
 
 def figure_6(fields: Fields) -> Figure:
-    """CPU time for a job, by policy."""
+    """Return Figure 6: CPU time for a job, by policy."""
     rows: list[tuple[Cell, ...]] = [
         (name, *(median(fields.over_seeds(PRESSURE, name, of)) for of in (_mean, _median, _late)))
         for name in NAMES
@@ -28,11 +28,11 @@ def figure_6(fields: Fields) -> Figure:
         for name in NAMES
     ]
     columns = ("mean", "median", "95th percentile")
-    machine = f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} when this was written; one thread"
+    machine = f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the end; one thread"
     values = {name: {"seeds": fields.over_seeds(PRESSURE, name, _mean)} for name in NAMES if "," not in name}
     return Figure(
         number="6",
-        title="Figure 6: overhead of allocating a job",
+        title="Figure 6: time to allocate a job",
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=(*fields.setting(), ("machine", machine)),
@@ -41,13 +41,13 @@ def figure_6(fields: Fields) -> Figure:
             Sheet("Every seed, ms", ("seed", "policy", "median", "95th percentile", "mean"), each),
         ),
         claims=tuple(_claims(fields)),
-        pictures=(Boxes("6", "CPU time for a job, mean of every seed", "ms", values),),
+        pictures=(Boxes("6", "CPU time for a job, mean of each seed", "ms", values),),
         notes=(
             *NOTES,
             (
-                "All policies run the same compiled checks of servers and of whole paths. What differs is "
-                "how a server is valued, and for how many tasks of a job somebody looks: a refused job is "
-                "quick, so who refuses more looks quicker."
+                "All policies run the same compiled checks of servers and of whole paths. They differ in how "
+                "they score a server and in the number of a job's tasks that are examined: a job is refused "
+                "quickly, so a policy that refuses more looks faster."
             ),
         ),
         measured=True,
@@ -79,7 +79,7 @@ def _claims(fields: Fields) -> list[Claim]:
         claims.append(
             Claim(
                 "section III-B, Figure 6",
-                f"more time than {called}, in the mean",
+                f"more time than {called}, on average",
                 f"about {longer:+.0%}",
                 percent(found),
                 min(found) > 0.0,
@@ -92,6 +92,12 @@ def _claims(fields: Fields) -> list[Claim]:
     for name, called, _, seconds in OTHERS:
         theirs = median(fields.over_seeds(PRESSURE, name, _median)) / 1e3
         claims.append(
-            Claim("section III-B", f"the same of {called}", f"{seconds} s", told(name), theirs <= seconds)
+            Claim(
+                "section III-B",
+                f"median time for a job, {called}",
+                f"{seconds} s",
+                told(name),
+                theirs <= seconds,
+            )
         )
     return claims

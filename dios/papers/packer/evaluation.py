@@ -1,8 +1,4 @@
-"""Packer's evaluation (section III) on made-up jobs: which figures there are, and making them.
-
-For: ``dios repro packer`` and tests. Not for: what is in a figure (``admitted``, ``knowledge``,
-``decisions``, ``one_server``), or playing jobs (``fields``).
-"""
+"""The figures of the Packer paper's evaluation (section III), and the function that makes them."""
 
 from __future__ import annotations
 
@@ -14,28 +10,27 @@ from dios.papers.figures import Figure, Made, Told, make
 from dios.papers.packer import admitted, decisions, knowledge, one_server, runs
 
 FIGURES: Final = {
-    "3": "tasks that are admitted",
+    "3": "admitted tasks",
     "4": "utilisation of the five resources",
     "5": "revenue",
-    "6": "what a decision costs",
+    "6": "cost of a decision",
     "7": "a task's rate and guarantee over time, on one server",
     "8": "all rates of that server's link",
-    "time": "what is due to knowing demands over time, and what to the score",
-    "bandwidth": "tasks that are admitted, by what edges need",
+    "time": "effect of knowing demands over time, and effect of the score",
+    "bandwidth": "admitted tasks, by the bandwidth of edges",
 }
 
 
 def reproduce(
     numbers: list[str], out: Path, seed: int, told: Told, *, seeds: int | None, quick: bool
 ) -> Iterator[Made]:
-    """Make figures and write them, each as soon as it is there.
+    """Make figures, and write each as soon as it is finished.
 
-    ``numbers``: from ``dios.papers.figures.chosen``; ``out``: the directory, which is made; ``seed``: the
-    first of
-    ``seeds`` (None: as many as ``fields`` says); ``told`` takes lines about what is being done; ``quick``:
-    small and short, whether it works.
+    ``numbers`` is the result of ``dios.papers.figures.chosen``, ``out`` the directory, which is created, and
+    ``seed`` the first of ``seeds`` seeds (None: the number in ``runs``). ``told`` receives progress lines.
+    ``quick`` makes small and short runs to check that everything works.
 
-    Raises ``InvalidError`` for a seed below 0, ``OSError`` where the directory cannot be written.
+    Raises ``InvalidError`` for a seed below 0, and ``OSError`` if the directory cannot be written.
     """
     scope = runs.QUICK if quick else runs.FULL
     played = runs.Fields(seed, told, scope if seeds is None else scope._replace(seeds=seeds))

@@ -1,7 +1,7 @@
-"""What is due to knowing demands over time and what to the score; and how it changes with bandwidth.
+"""Two figures of our own: the effect of knowing demands over time, and of the bandwidth of edges.
 
-For: ``dios repro packer``. Not a figure of the paper: it compares a policy that knows demands over time with
-others that know peaks alone, and takes the difference for that of its score.
+The paper compares a policy that knows demands over time with others that know only peaks, and attributes the
+difference to its score.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PAIRS: Final = (
     ("fixed", "fixed, peaks", "fixed"),
     ("ahead", "ahead, peaks", "ahead"),
 )
-"""A score, told peaks, and told demands over time."""
+"""A score, its policy with peaks, and its policy with demands over time."""
 KNOWING: Final = ("score", "peaks", "demands over time", "gain by knowing time")
 ALIKE: Final = ("tetris-time", "best-fit-time")
 SCORES: Final = ("literal", "fixed", "aligned", "ahead", "best-fit-time")
 
 
 def figure_time(fields: Fields) -> Figure:
-    """Each score with each knowledge."""
+    """Return the figure of each score with each knowledge."""
     sheets = []
     for mbps in (PRESSURE, CALM):
         rows: list[tuple[Cell, ...]] = []
@@ -36,17 +36,17 @@ def figure_time(fields: Fields) -> Figure:
             one, two = (fields.over_seeds(mbps, name, tasks) for name in (peaks, time))
             gains = fields.gains(mbps, time, peaks, tasks)
             rows.append((score, 100 * median(one), 100 * median(two), percent(gains)))
-        sheets.append(Sheet(f"Tasks admitted, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
+        sheets.append(Sheet(f"Admitted tasks, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
         beside: list[tuple[Cell, ...]] = [
             (score, *(percent(fields.gains(mbps, score, other, tasks)) for other in ALIKE))
             for score in SCORES
         ]
-        columns = ("score", *(f"beside {other}" for other in ALIKE))
+        columns = ("score", *(f"compared with {other}" for other in ALIKE))
         sheets.append(Sheet(f"Scores with the same knowledge of time, {mbps:g} Mbit/s", columns, beside))
     sheets.append(_without_links(fields))
     return Figure(
         number="time",
-        title="Knowledge of time or score: what makes the difference",
+        title="Knowledge of time or score: the cause of the difference",
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
@@ -60,21 +60,21 @@ def figure_time(fields: Fields) -> Figure:
 
 
 def _without_links(fields: Fields) -> Sheet:
-    """Tetris as it is published checks no path: it admits what then shares links as luck has it."""
+    """Return the table of Tetris as published: it checks no path and guarantees no bandwidth."""
     rows: list[tuple[Cell, ...]] = []
     for seed in fields.seeds():
         literal = fields.field(seed, PRESSURE).policies["literal"].summary.tasks
         rows.append((seed, 100 * literal, *(100 * part for part in fields.blind(seed))))
     columns = ("seed", "literal", "Tetris, peaks, no links", "Tetris, over time, no links")
-    return Sheet(f"Tasks admitted if Tetris looks at no link, %, {PRESSURE:g} Mbit/s", columns, rows)
+    return Sheet(f"Admitted tasks if Tetris ignores links, %, {PRESSURE:g} Mbit/s", columns, rows)
 
 
 def _claims(fields: Fields) -> list[Claim]:
     claims = []
     for mbps in (PRESSURE, CALM):
         for name, published in (
-            ("literal", "its algorithm is why"),
-            ("fixed", "the same, unused links counted as free"),
+            ("literal", "because of its algorithm"),
+            ("fixed", "the same; unused links count as free"),
             ("ahead", "not in the paper"),
         ):
             found = fields.gains(mbps, name, "tetris-time", tasks)
@@ -92,7 +92,7 @@ def _claims(fields: Fields) -> list[Claim]:
     claims.append(
         Claim(
             "section III-B",
-            f"literal: more tasks than Tetris that looks at no link and guarantees none, {PRESSURE:g} Mbit/s",
+            f"literal: more tasks than Tetris that ignores links and guarantees none, {PRESSURE:g} Mbit/s",
             "about +30%",
             percent(found),
             median(found) >= 0.30,
@@ -103,7 +103,7 @@ def _claims(fields: Fields) -> list[Claim]:
         claims.append(
             Claim(
                 "not in the paper",
-                f"{name}, told only peaks: more tasks than Tetris, {PRESSURE:g} Mbit/s",
+                f"{name} with peaks only: more tasks than Tetris, {PRESSURE:g} Mbit/s",
                 "-",
                 percent(found),
                 min(found) > 0.0,
@@ -113,26 +113,26 @@ def _claims(fields: Fields) -> list[Claim]:
 
 
 def _scores(fields: Fields) -> str:
-    """What else it is due to."""
+    """Return the rest of the sentence about causes."""
     score = fields.gains(PRESSURE, "literal", "tetris-time", tasks)
-    return "; the printed score takes some of it back" if max(score) < 0.0 else ", and to the printed score"
+    return "; the printed score loses a part of it" if max(score) < 0.0 else ", and to the printed score"
 
 
 def _plainly(fields: Fields) -> str:
-    """The same in a sentence."""
+    """Return the results in a sentence."""
     told = "tetris-time"
     pairs = (("literal", "tetris"), (told, "tetris"), ("literal", told), ("ahead", told))
     whole, known, score, ours = (percent(fields.gains(PRESSURE, *pair, tasks)) for pair in pairs)
     return (
-        f"Plainly, in tasks admitted at {PRESSURE:g} Mbit/s. Literal beside Tetris, which is what the paper "
-        f"measures: {whole}. Telling Tetris the demands over time and nothing else: {known}. Literal beside "
-        f"that, which is what its score does: {score}. Ahead beside that: {ours}. So the gain is due to "
-        f"knowing demands over time{_scores(fields)}."
+        f"In short, in admitted tasks at {PRESSURE:g} Mbit/s: literal compared with Tetris, as in the paper: "
+        f"{whole}. Tetris with the demands over time and no other change: {known}. Literal compared with "
+        f"that, which is the effect of its score: {score}. Ahead compared with that: {ours}. So the gain "
+        f"is due to knowing demands over time{_scores(fields)}."
     )
 
 
 def figure_bandwidth(fields: Fields) -> Figure:
-    """The part of tasks admitted from plenty of bandwidth to little."""
+    """Return the figure of the admitted fraction of tasks, by the bandwidth of edges."""
     sweep = fields.scope.sweep
     rows: list[tuple[Cell, ...]] = []
     each: list[tuple[Cell, ...]] = []
@@ -148,17 +148,17 @@ def figure_bandwidth(fields: Fields) -> Figure:
     columns = tuple(f"{mbps:g} Mbit/s" for mbps in sweep)
     return Figure(
         number="bandwidth",
-        title="Acceptance by what edges need",
+        title="Acceptance by the bandwidth of edges",
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
         sheets=(
-            Sheet("Tasks admitted, %, median seed", ("policy", *columns), rows),
+            Sheet("Admitted tasks, %, median seed", ("policy", *columns), rows),
             Sheet("Every seed, %", ("seed", "policy", *columns), each),
         ),
         claims=tuple(_claims_bandwidth(fields)),
         pictures=(
-            Lines("bandwidth", "Tasks admitted, median seed", "Mbit/s of an edge in the median", "%", series),
+            Lines("bandwidth", "Admitted tasks, median seed", "median Mbit/s of an edge", "%", series),
         ),
         notes=NOTES,
         family=FAMILY,
@@ -175,7 +175,7 @@ def _claims_bandwidth(fields: Fields) -> list[Claim]:
         claims.append(
             Claim(
                 "section III-B",
-                f"literal: more tasks than {called}, whatever edges need",
+                f"literal: more tasks than {called}, at every bandwidth",
                 f"about {told:+.0%}",
                 ", ".join(f"{value:+.0%} at {mbps:g}" for value, mbps in zip(found, sweep, strict=True)),
                 min(found) >= told,

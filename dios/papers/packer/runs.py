@@ -1,7 +1,4 @@
-"""The paper's data centre under made-up jobs, by seed and bandwidth, for every policy at once.
-
-For: Figures 3 to 6. Not for: playing (``dios.packer.simulate``), or one server's link (``one_server``).
-"""
+"""The paper's data centre under synthetic jobs, by seed and bandwidth, for all policies at once."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from dios.papers.figures import Told
 FAMILY: Final = "packer"
 PAPER: Final = "the paper"
 PRESSURE: Final = 30.0
-"""Mbit/s of an edge in the median at which links are short."""
+"""Median Mbit/s of an edge at which links are scarce."""
 CALM: Final = 5.0
-"""The same where they are not."""
+"""Median Mbit/s of an edge at which links are plenty."""
 PEAKS: Final = tuple(
     replace(policy, name=f"{policy.name}, peaks", knows="peaks") for policy in (LITERAL, FIXED, AHEAD)
 )
-"""Packer's scores and ours, told no more than Tetris is."""
+"""Packer's scores and ours with the knowledge that Tetris has."""
 NAMES: Final = (*POLICIES, *(policy.name for policy in PEAKS))
 FEW: Final = ("literal", "fixed", "aligned", "ahead", "tetris", "tetris-time", "slots")
 
 
 class Scope(NamedTuple):
-    """How much is played."""
+    """The extent of the simulations."""
 
     servers: int
     per_rack: int
@@ -40,7 +37,7 @@ class Scope(NamedTuple):
     instants: int
     seeds: int
     sweep: tuple[float, ...]
-    """Mbit/s of an edge in the median."""
+    """Median Mbit/s of an edge, one for each data point."""
     quick: bool
 
 
@@ -49,31 +46,31 @@ QUICK: Final = Scope(60, 10, 3, 24, 2, (CALM, PRESSURE), quick=True)
 
 NOTES: Final = (
     (
-        "Jobs are made up (dios.packer.generate_jobs). As in the paper a server has 16 cores, 32 GiB, 200 "
-        "MB/s of disk each way and 1 Gbit/s, racks 10 and pods 100 Gbit/s, resources of tasks are uniform "
-        "up to a quarter of a server, half of the jobs are MapReduce and half web services. Numbers of "
-        "tasks (2 and an exponential number of the mean 20), of instants (10 to 30), how demands change "
-        "over time and how much edges need are our choice: the paper has no numbers for them."
+        "Jobs are synthetic (dios.packer.generate_jobs). As in the paper, a server has 16 cores, 32 GiB, 200 "
+        "MB/s of disk each way and 1 Gbit/s, racks have 10 and pods 100 Gbit/s, resources of tasks are "
+        "uniform up to a quarter of a server, half of the jobs are MapReduce and half web services. The "
+        "numbers of tasks (2 plus an exponential number with the mean 20) and of instants (10 to 30), the "
+        "changes over time and the bandwidth of edges are our choice: the paper has no numbers for them."
     ),
     (
-        "Packer is `literal`, its equations as printed. Every policy is held to the same check of whole "
-        "paths, Tetris and slots too; the paper's Tetris only counts the network against a server."
+        "Packer is `literal`, its equations as printed. Every policy passes the same check of whole paths, "
+        "also Tetris and slots; the paper's Tetris only lowers a server's score because of the network."
     ),
-    "Seeds were drawn for this and used for nothing before; no policy was chosen or changed by them.",
+    "The seeds were drawn for this and not used before; no policy was chosen or changed with them.",
 )
 
 
 class Played(NamedTuple):
-    """One policy in one data centre."""
+    """The result of one policy in one data centre."""
 
     summary: Summary
     admitted: Counts
     used: Floats
-    """(T, 5)"""
+    """(T, 5) demand of admitted jobs."""
 
 
 class Field(NamedTuple):
-    """All policies under the jobs of one seed."""
+    """The results of all policies under the jobs of one seed."""
 
     came: Counts
     policies: dict[str, Played]
@@ -81,7 +78,7 @@ class Field(NamedTuple):
 
 @dataclass
 class Fields:
-    """The simulations that the figures share, each made when it is first asked for."""
+    """The simulations that the figures share; each is run at its first use."""
 
     seed: int
     told: Told
@@ -90,27 +87,27 @@ class Fields:
     _blind: dict[int, list[float]] = field(default_factory=dict)
 
     def seeds(self) -> range:
-        """From the given one on."""
+        """Return the seeds, from the first one on."""
         return range(self.seed, self.seed + self.scope.seeds)
 
     @property
     def options(self) -> str:
-        """What the command takes for so many seeds."""
+        """The command's option for the number of seeds."""
         usual = (QUICK if self.scope.quick else FULL).seeds
         return "" if self.scope.seeds == usual else f" --seeds {self.scope.seeds}"
 
     @property
     def begin(self) -> int:
-        """The instant from which on jobs count: the first ones have ended."""
+        """The instant from which jobs are counted: the first jobs have ended."""
         return min(Workload().instants_max, self.scope.instants // 2)
 
     def make(self) -> Datacenter:
-        """An empty data centre."""
+        """Return an empty data centre."""
         scope = self.scope
         return Datacenter.tree(scope.servers, per_rack=scope.per_rack, racks_per_pod=scope.racks_per_pod)
 
     def field(self, seed: int, mbps: float, names: Sequence[str] = NAMES) -> Field:
-        """Every policy of ``names`` under the same jobs."""
+        """Return the results of all policies of ``names`` under the same jobs."""
         key = seed, mbps, tuple(names)
         for (number, rate, known), played in self._fields.items():
             if (number, rate) == (seed, mbps) and set(names) <= set(known):
@@ -136,7 +133,7 @@ class Fields:
         return self._fields[key]
 
     def blind(self, seed: int) -> list[float]:
-        """Tasks admitted by Tetris, with peaks and over time, if no link is ever looked at or booked."""
+        """Return the fractions of tasks that Tetris admits, with peaks and over time, if it ignores links."""
         if seed not in self._blind:
             self.told(f"seed {seed}: Tetris without links")
             source = Steady(Workload(mbps=PRESSURE), seed, self.scope.servers * JOBS_EACH)
@@ -151,17 +148,17 @@ class Fields:
         return self._blind[seed]
 
     def over_seeds(self, mbps: float, name: str, of: Callable[[Summary], float]) -> list[float]:
-        """One number of every seed."""
+        """Return a number for every seed."""
         names = NAMES if mbps in {PRESSURE, CALM} else FEW
         return [of(self.field(seed, mbps, names).policies[name].summary) for seed in self.seeds()]
 
     def gains(self, mbps: float, name: str, other: str, of: Callable[[Summary], float]) -> list[float]:
-        """By how much one policy has more than another, as a part, for every seed."""
+        """Return the relative gain of one policy over another, for every seed."""
         pairs = zip(self.over_seeds(mbps, name, of), self.over_seeds(mbps, other, of), strict=True)
         return [gain(one, two) for one, two in pairs]
 
     def setting(self) -> tuple[tuple[str, str], ...]:
-        """What was played."""
+        """Return the parameters of the simulations."""
         scope = self.scope
         racks = -(-scope.servers // scope.per_rack)
         return (
@@ -169,29 +166,29 @@ class Fields:
                 "data centre",
                 f"{scope.servers:,} servers, {racks} racks, {scope.racks_per_pod} racks to a pod",
             ),
-            ("jobs", f"{scope.servers * JOBS_EACH:g} at each of {scope.instants} instants, made up"),
-            ("counted", f"jobs that come from instant {self.begin} on"),
+            ("jobs", f"{scope.servers * JOBS_EACH:g} at each of {scope.instants} instants, synthetic"),
+            ("counted", f"jobs that arrive from instant {self.begin} on"),
             ("seeds", ", ".join(map(str, self.seeds()))),
         )
 
 
 def gain(one: float, other: float) -> float:
-    """By how much ``one`` is more, as a part of ``other``."""
+    """Return the relative excess of ``one`` over ``other``."""
     return one / other - 1.0 if other > 0.0 else float("inf") if one > 0.0 else 0.0
 
 
 def tasks(found: Summary) -> float:
-    """The part of all tasks that was admitted."""
+    """Return the admitted fraction of all tasks."""
     return found.tasks
 
 
 def revenue(found: Summary) -> float:
-    """The part of what all jobs would pay."""
+    """Return the revenue as a fraction of that of all jobs."""
     return found.revenue
 
 
 def percent(values: Sequence[float]) -> str:
-    """``+30 % (28 to 33)``: the median, and the ends."""
+    """Return the median and the range, as in ``+30% (+28% to +33%)``."""
     ordered = sorted(values)
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     return f"{middle:+.0%} ({ordered[0]:+.0%} to {ordered[-1]:+.0%})"

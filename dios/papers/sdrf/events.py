@@ -1,7 +1,4 @@
-"""Events of the live tree over a month: Figure 7 of the SDRF paper.
-
-For: ``dios repro sdrf``. Not for: what a decision costs (``tree_cost``).
-"""
+"""Events of the live tree over a month: Figure 7 of the SDRF paper."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ from dios.plotting import Lines
 
 
 class Counted(NamedTuple):
-    """One month under one discount factor."""
+    """The counts of one month under one discount factor."""
 
     decisions: int
     events: int
-    """Meetings of neighbours in the order of those who wait."""
+    """Meetings of neighbours in the order of waiting users."""
 
     @property
     def per_thousand(self) -> float:
-        """Events for a thousand decisions."""
+        """Events per thousand decisions."""
         return 1000.0 * self.events / max(self.decisions, 1)
 
 
@@ -37,7 +34,7 @@ Found = dict[tuple[float, float], Counted]
 
 
 def figure_7(months: Months) -> Figure:
-    """Events of the live tree, of one seed at every load, and of all at the heaviest."""
+    """Return Figure 7: events for one seed at every load, and for all seeds at the heaviest load."""
     scope = months.scope
     trace = months.trace(months.seed)
     found: Found = {}
@@ -54,7 +51,7 @@ def figure_7(months: Months) -> Figure:
         sheets=(
             Sheet(
                 f"Events, seed {months.seed}",
-                ("R", "delta", "decisions", "events", "for 1,000 decisions"),
+                ("R", "delta", "decisions", "events", "per 1,000 decisions"),
                 [
                     (f"{level:.0%}", delta_text(delta), *each, each.per_thousand)
                     for (level, delta), each in found.items()
@@ -85,14 +82,14 @@ def figure_7(months: Months) -> Figure:
 
 _NOTES = (
     (
-        "In the tree are the users who have a task waiting (Algorithm 1's A). An event is a meeting of two "
-        "neighbours' priorities; equation 14 as printed, which is counted apart, also has an event where a "
-        "resource of one meets any of another, which need not change the order."
+        "The tree holds the users who have a waiting task (Algorithm 1's A). An event is a meeting of two "
+        "neighbours' priorities. Equation 14 as printed is counted separately; it also has events where one "
+        "resource of a user meets another one of its neighbour, which need not change the order."
     ),
-    "Counted by equation 14, each decision is held against the tree's minimum, and was for it.",
+    "When counted by equation 14, each decision was compared with the tree's minimum and agreed with it.",
     (
-        "The paper divides 22,718 events by 32 million decisions and writes 7 for every 1,000; it is 0.7. "
-        "Likewise 5,094,167 is 0.16 for each decision."
+        "The paper divides 22,718 events by 32 million decisions and writes 7 per 1,000; it is 0.7. "
+        "Likewise 5,094,167 events are 0.16 for each decision."
     ),
 )
 
@@ -107,7 +104,7 @@ def _count(trace: FairTrace, level: float, delta: float) -> Counted:
 
 
 def _every_seed(months: Months) -> Sheet:
-    """The paper's two numbers of every month."""
+    """Return the table of the paper's two numbers for every month."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
     for seed in months.seeds():
@@ -116,12 +113,12 @@ def _every_seed(months: Months) -> Sheet:
         for delta in (scope.deltas[0], BEST):
             each = _count(trace, HALF, delta)
             rows.append((seed, f"{HALF:.0%}", delta_text(delta), *each, each.per_thousand))
-    columns = ("seed", "R", "delta", "decisions", "events", "for 1,000 decisions")
+    columns = ("seed", "R", "delta", "decisions", "events", "per 1,000 decisions")
     return Sheet("Every seed at the heaviest load", columns, rows)
 
 
 def _literal(months: Months, trace: FairTrace) -> Sheet:
-    """Equation 14 as printed, in plain Python."""
+    """Return the table of equation 14 as printed, replayed in plain Python."""
     rows: list[tuple[Cell, ...]] = []
     for level, delta in months.scope.literal:
         pool = trace.usage() * level
@@ -133,7 +130,7 @@ def _literal(months: Months, trace: FairTrace) -> Sheet:
                 *(each.per_thousand, each.waiting),
             )
         )
-    columns = ("R", "delta", "decisions", "events", "for 1,000 decisions", "users who wait, mean")
+    columns = ("R", "delta", "decisions", "events", "per 1,000 decisions", "waiting users, mean")
     return Sheet(f"By equation 14 as printed, seed {months.seed}", columns, rows)
 
 
@@ -154,21 +151,21 @@ def _claims(found: Found, scope: Scope) -> tuple[Claim, ...]:
     return (
         Claim(
             "section VII, Figure 7",
-            f"events for 1,000 decisions at {delta_text(BEST)}, {low:.0%} of R",
+            f"events per 1,000 decisions at {delta_text(BEST)}, {low:.0%} of R",
             "0.7 (22,718 of 32 million)",
             f"{few.per_thousand:.2f}",
             few.per_thousand < 7,
         ),
         Claim(
             "section VII, Figure 7",
-            f"the most events for a decision ({delta_text(scope.deltas[0])}, {low:.0%} of R)",
-            "0.16, which it calls 2 for every 10",
+            f"most events for a decision ({delta_text(scope.deltas[0])}, {low:.0%} of R)",
+            "0.16, which it writes as 2 per 10",
             f"{many.per_thousand / 1000:.2f}",
             many.per_thousand < 200,
         ),
         Claim(
             "section VII, Figure 7",
-            "more events with less resources",
+            "more events with fewer resources",
             "at every delta",
             f"at {sum(found[low, d].events > found[high, d].events for d in scope.deltas)} of "
             f"{len(scope.deltas)} deltas",

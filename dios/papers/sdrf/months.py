@@ -1,8 +1,4 @@
-"""Made-up months under DRF and SDRF, by seed, discount factor and load.
-
-For: Figures 5 to 7 of the SDRF paper (``waits``, ``events``). Not for: how users wait and what is counted
-(``dios.fairness.trace_report``).
-"""
+"""Synthetic months under DRF and SDRF, by seed, discount factor and load, for Figures 5 to 7."""
 
 from __future__ import annotations
 
@@ -21,19 +17,19 @@ PAPER: Final = "the paper"
 BEST: Final = 1 - 1e-6
 """The discount factor that the paper finds best."""
 HALF: Final = 0.5
-"""The heaviest load: half of what is used on average."""
+"""The heaviest load: a pool of half of the average use."""
 
 
 class Scope(NamedTuple):
-    """How much is played."""
+    """The extent of the simulations."""
 
     made: GoogleLike
     seeds: int
     deltas: tuple[float, ...]
     levels: tuple[float, ...]
-    """The pool, in parts of the tasks' average use (the paper's R)."""
+    """The sizes of the pool, as fractions of the tasks' average use (the paper's R)."""
     literal: tuple[tuple[float, float], ...]
-    """Levels and discount factors whose events are counted by equation 14 too, false ones among them."""
+    """Levels and discount factors whose events are also counted by equation 14, including false ones."""
     quick: bool
 
 
@@ -60,32 +56,32 @@ QUICK: Final = Scope(
 
 NOTES: Final = (
     (
-        "The month is made up (1,000,000 tasks of 600 users), the paper's is Google's (32 million of 627): "
-        "who submits how much and when is like it, what jobs ask for and how long they run is our choice."
+        "The month is synthetic (1,000,000 tasks of 600 users); the paper's is Google's (32 million of 627). "
+        "Users submit similar amounts at similar times; demands and run times of jobs are our choice."
     ),
     (
-        "A user's waiting is the mean over its tasks, from submission to start, also where they start after "
-        "the month. A mean over users counts each once. All of this was fixed before anything was measured."
+        "A user's waiting is the mean over its tasks, from submission to start, even if they start after the "
+        "month. A mean over users counts each user once. This was fixed before any measurement."
     ),
     (
-        "The paper does not say whether its 10 % is of the mean waiting of users or the mean of each user's "
-        "own reduction, in which who waits for seconds counts as much as who waits for days. "
-        "Both stand here."
+        "The paper does not say if its 10 % is the reduction of the users' mean waiting or the mean of each "
+        "user's own reduction, in which a user who waits for seconds counts as much as one who waits for "
+        "days. Both are shown."
     ),
 )
 
 
 class Cell(NamedTuple):
-    """One mechanism in one month."""
+    """The result of one mechanism in one month."""
 
     compared: Compared
     each: Floats
-    """Every user's reduction."""
+    """Every user's reduction of waiting."""
 
 
 @dataclass
 class Months:
-    """The simulations that the figures share, each made when it is first asked for."""
+    """The simulations that the figures share; each is run at its first use."""
 
     seed: int
     told: Told
@@ -93,15 +89,15 @@ class Months:
     _cells: dict[tuple[int, float], dict[float, Cell]] = field(default_factory=dict)
 
     def seeds(self) -> range:
-        """From the given one on."""
+        """Return the seeds, from the first one on."""
         return range(self.seed, self.seed + self.scope.seeds)
 
     def trace(self, seed: int) -> FairTrace:
-        """A month; it is made in a moment, and not kept."""
+        """Return a new month; generating it is quick, so none is kept."""
         return generate_trace(replace(self.scope.made, seed=seed))
 
     def cells(self, seed: int, level: float) -> dict[float, Cell]:
-        """Every discount factor beside DRF."""
+        """Return the results of every discount factor, compared with DRF."""
         key = seed, level
         if key not in self._cells:
             trace = self.trace(seed)
@@ -118,20 +114,20 @@ class Months:
     def pair(
         self, seed: int, level: float, delta: float, rule: str = "dominant"
     ) -> tuple[FairTrace, Played, Played]:
-        """A month under DRF and under SDRF, whole."""
+        """Return a month with its complete results under DRF and under SDRF."""
         trace = self.trace(seed)
         pool = trace.usage() * level
         return trace, play(trace, pool, None), play(trace, pool, delta, rule)
 
     def over_seeds(self, level: float, delta: float, of: Callable[[Compared], float]) -> list[float]:
-        """One number of every seed."""
+        """Return a number for every seed."""
         return [of(self.cells(seed, level)[delta].compared) for seed in self.seeds()]
 
     def setting(self) -> tuple[tuple[str, str], ...]:
-        """What was played."""
+        """Return the parameters of the simulations."""
         made = self.scope.made
         return (
-            ("trace", f"{made.tasks:,} tasks of {made.users} users in {made.days:g} days, made up"),
+            ("trace", f"{made.tasks:,} tasks of {made.users} users in {made.days:g} days, synthetic"),
             ("seeds", ", ".join(map(str, self.seeds()))),
             ("priority", "dominant share plus dominant commitment (equation 10)"),
         )

@@ -1,7 +1,7 @@
-"""What one of SDRF's decisions costs: the live tree, a heap of everybody made anew, and compiled code.
+"""The cost of one SDRF decision: the live tree, a new heap of all waiting users, and compiled code.
 
-For: ``dios repro sdrf``, beside section VII's claim that the tree makes SDRF practical. Not for: comparing
-releases (``make bench`` does that).
+This is compared with section VII's claim that the tree makes SDRF practical. ``make bench`` compares
+releases.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ QUICK: Final = (10, 50)
 DECISIONS: Final = 60_000
 QUICK_DECISIONS: Final = 1_500
 ROOM: Final = 100
-"""Tasks that the pool holds at a time, about."""
+"""About the number of tasks that the pool holds at a time."""
 
 
 def crowd(users: int, decisions: int, seed: int) -> FairTrace:
-    """Everybody submits all its tasks at once and waits till the end: the tree is never small."""
+    """Return a trace in which all users submit all tasks at once, so that the tree stays large."""
     rng = np.random.default_rng(seed)
     each = max(1, decisions // users)
     tasks = each * users
@@ -44,11 +44,11 @@ def crowd(users: int, decisions: int, seed: int) -> FairTrace:
 
 
 def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
-    """Time for each decision by how many users wait."""
+    """Return the figure of the time for each decision, by the number of waiting users."""
     decisions = QUICK_DECISIONS if quick else DECISIONS
     found: dict[int, tuple[Replay, float]] = {}
     for users in QUICK if quick else CROWDS:
-        told(f"{users} users who wait")
+        told(f"{users} waiting users")
         trace = crowd(users, decisions, seed)
         pool = trace.demands.mean(axis=0) * ROOM
         play(trace.taking(np.arange(trace.user.size) < 10), pool, DELTA)
@@ -67,11 +67,11 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
     ]
     return Figure(
         number="tree",
-        title="What a decision costs: the live tree, a heap of everybody made anew, compiled code",
+        title="Cost of a decision: the live tree, a new heap of all waiting users, compiled code",
         seed=seed,
         quick=quick,
         setting=(
-            ("work", f"some {decisions:,} tasks, all submitted at once; about {ROOM} run at a time"),
+            ("work", f"about {decisions:,} tasks, all submitted at once; about {ROOM} run at a time"),
             ("delta", "1 - 1e-6"),
             ("time", f"CPU time of one thread; load of the machine {_load()}"),
         ),
@@ -79,8 +79,8 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
             Sheet(
                 "Microseconds for one decision",
                 (
-                    *("users", "decisions", "who wait, mean", "events for 1,000"),
-                    *("live tree", "heap made anew", "compiled", "heap / tree"),
+                    *("users", "decisions", "waiting, mean", "events per 1,000"),
+                    *("live tree", "new heap", "compiled", "heap / tree"),
                 ),
                 rows,
             ),
@@ -89,11 +89,11 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
         notes=(
             (
                 "Tree and heap are plain Python with the same priority function. The tree's time is all of "
-                "its work (starts, finishes, changed allocations, events), the heap's one making of it."
+                "its work (starts, finishes, changed allocations, events); the heap's is one construction."
             ),
             (
-                "Compiled is all of dios.fairness.simulate, with queues and finishes: every user is looked "
-                "at up to 2,048; beyond, it is the live tree again, compiled."
+                "Compiled is all of dios.fairness.simulate, with queues and finishes: a scan of all users up "
+                "to 2,048, and the compiled live tree for more."
             ),
         ),
         measured=True,
@@ -108,7 +108,7 @@ def _claims(found: dict[int, tuple[Replay, float]]) -> tuple[Claim, ...]:
     return (
         Claim(
             "section VII",
-            f"the tree costs less than ordering everybody anew, {most:,} users",
+            f"the tree costs less than a new heap of all users, {most:,} users",
             "it does",
             f"{gain[most]:.1f} times less",
             gain[most] > 1,
@@ -117,7 +117,7 @@ def _claims(found: dict[int, tuple[Replay, float]]) -> tuple[Claim, ...]:
             "section VII",
             f"the same, {least} users",
             "it does",
-            f"{gain[least]:.1f} times",
+            f"{gain[least]:.1f} times less",
             gain[least] > 1,
         ),
     )

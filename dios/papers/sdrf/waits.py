@@ -1,7 +1,4 @@
-"""How users wait and what they complete: Figures 5 and 6 of the SDRF paper.
-
-For: ``dios repro sdrf``. Not for: playing the months (``months``).
-"""
+"""Waiting times and completed tasks of users: Figures 5 and 6 of the SDRF paper."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ COLUMNS = ("mean of users", "within the month", "mean of each", "median of each"
 
 
 def figure_5(months: Months) -> Figure:
-    """How much less users wait than under DRF."""
+    """Return Figure 5: the reduction of users' waiting compared with DRF."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
     for level in scope.levels:
@@ -48,9 +45,9 @@ def figure_5(months: Months) -> Figure:
         notes=(
             *NOTES,
             (
-                "Columns: by how much the mean over users of the waiting falls; the same where nothing after "
-                "the month's end counts; mean and median of every user's own; of the low-demand half; "
-                "over tasks. More than 0 is less waiting. Pictures end at -100 %."
+                "Columns: the reduction of the users' mean waiting; the same without waiting after the "
+                "month's end; mean and median of every user's own reduction; the low-demand half; the mean "
+                "over tasks. Positive numbers mean less waiting. Plots end at -100 %."
             ),
         ),
         family=FAMILY,
@@ -59,18 +56,18 @@ def figure_5(months: Months) -> Figure:
 
 
 def _reductions(found: Compared) -> tuple[float, ...]:
-    """The cells under ``COLUMNS``, in percent; less waiting is more than 0."""
+    """Return the cells under ``COLUMNS``, in percent; less waiting is positive."""
     changes = (found.wait_users, found.wait_until_end, found.each_mean, found.each_median)
     return tuple(-100.0 * change for change in (*changes, found.wait_low, found.wait_tasks))
 
 
 def _by_sum(months: Months) -> Sheet:
-    """The same by Algorithm 1's priority, which differs where share and commitment peak apart."""
+    """Return the table for Algorithm 1's priority; it differs if share and commitment peak apart."""
     levels = (months.scope.levels[0], months.scope.levels[-1])
     rows: list[tuple[Cell, ...]] = []
     for seed in months.seeds():
         for level in levels:
-            months.told(f"seed {seed}, {level:.0%} of R: the largest sum")
+            months.told(f"seed {seed}, {level:.0%} of R: priority by the largest sum")
             _, plain, other = months.pair(seed, level, BEST, "sum")
             rows.append((seed, f"{level:.0%}", *_reductions(compare(months.trace(seed), plain, other))))
     title = f"Every seed by the largest sum of share and commitment (Algorithm 1), {delta_text(BEST)}"
@@ -92,7 +89,7 @@ def _range(values: Sequence[float]) -> str:
 def _claims_5(months: Months) -> tuple[Claim, ...]:
     scope = months.scope
     claims = []
-    for what, of in (("mean over users of the waiting", _users), ("mean of every user's own", _each_mean)):
+    for what, of in (("users' mean waiting", _users), ("mean of every user's own", _each_mean)):
         medians = {
             (level, delta): median(months.over_seeds(level, delta, of))
             for level in scope.levels
@@ -108,7 +105,7 @@ def _claims_5(months: Months) -> tuple[Claim, ...]:
         claims += [
             Claim(
                 "section VII, Figure 5",
-                f"{what}: less by more than 10 % for 1 - 1e-6 at every load",
+                f"{what}: more than 10 % less for 1 - 1e-6 at every load",
                 "over 10 % everywhere",
                 f"{_range(at_best)} in the median seed; {enough} of {len(every)} months over 10 %",
                 all(value > 0.1 for value in at_best),
@@ -129,7 +126,7 @@ def _claims_5(months: Months) -> tuple[Claim, ...]:
             ),
             Claim(
                 "section VII, Figure 5",
-                f"{what}: as DRF where delta is small, and where it is very close to 1",
+                f"{what}: as DRF for a small delta, and for one very close to 1",
                 "the ends approach DRF",
                 f"{_range([medians[level, scope.deltas[0]] for level in scope.levels])} at "
                 f"{delta_text(scope.deltas[0])}, "
@@ -149,14 +146,14 @@ def _boxes(months: Months, level: float) -> Boxes:
     cells = months.cells(months.seed, level)
     return Boxes(
         f"5-{level * 100:.0f}",
-        f"Waiting beside DRF, {level:.0%} of R, seed {months.seed}",
+        f"Waiting compared with DRF, {level:.0%} of R, seed {months.seed}",
         "reduction of each user",
         {delta_text(delta): {"users": np.maximum(cells[delta].each, -1.0)} for delta in months.scope.deltas},
     )
 
 
 def figure_6(months: Months) -> Figure:
-    """Who completes fewer tasks before the month ends, and who more."""
+    """Return Figure 6: users who complete fewer or more tasks before the month ends."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
     found: list[Compared] = []
@@ -187,13 +184,15 @@ def figure_6(months: Months) -> Figure:
         setting=months.setting(),
         sheets=(
             Sheet(
-                "Users beside DRF",
-                ("seed", "fewer", "more", "as many", "largest loss, %", "completed, DRF", "completed, SDRF"),
+                "Users compared with DRF",
+                ("seed", "fewer", "more", "equal", "largest loss, %", "completed, DRF", "completed, SDRF"),
                 rows,
             ),
         ),
         claims=_claims_6(found, scope.made.users),
-        pictures=(Dots("6", f"Completed of what was submitted, seed {months.seed}", "DRF", "SDRF", points),),
+        pictures=(
+            Dots("6", f"Completed fraction of submitted tasks, seed {months.seed}", "DRF", "SDRF", points),
+        ),
         notes=(*NOTES, "A task is completed when it finishes before the month ends."),
         family=FAMILY,
         source=PAPER,
@@ -209,7 +208,7 @@ def _claims_6(found: list[Compared], users: int) -> tuple[Claim, ...]:
             "section VII, Figure 6",
             "users that complete fewer tasks",
             "9 of 627 (1.4 %)",
-            f"{median(fewer):.1%} in the median seed, {max(fewer):.1%} at the most",
+            f"{median(fewer):.1%} in the median seed, at most {max(fewer):.1%}",
             max(fewer) < 0.02,
         ),
         Claim(
@@ -228,9 +227,9 @@ def _claims_6(found: list[Compared], users: int) -> tuple[Claim, ...]:
         ),
         Claim(
             "section VII, Figure 6",
-            "who completes fewer loses little",
+            "users that complete fewer lose little",
             "low impact",
-            f"at the most {lost:.1%} of what a user completes under DRF",
+            f"at most {lost:.1%} of a user's completions under DRF",
             lost < 0.1,
         ),
     )

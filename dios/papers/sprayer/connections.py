@@ -1,7 +1,4 @@
-"""Connections of a real TCP: Figures 3.6b, 3.7b and 3.9 of the thesis.
-
-For: ``dios repro sprayer``. Not for: frames that we make (``rates.py``).
-"""
+"""Real TCP connections: Figures 3.6b, 3.7b and 3.9 of the thesis."""
 
 from __future__ import annotations
 
@@ -29,15 +26,15 @@ from dios.papers.sprayer.runs import (
 from dios.plotting import Lines
 
 STEERS: Final = (*BOTH, FLOWLET)
-_PRICE: Final = ("sent again %", "out of order %", "answers")
+_PRICE: Final = ("resent %", "out of order %", "answers")
 
 TCP_NOTES: Final = (
     *NOTES,
     (
-        "iperf3 from left to right with the TCP of Linux, untuned. What was sent again is RetransSegs of the "
-        "sender beside all it sent; out of order is what had to wait at the receiver for something earlier "
-        "(TCPOFOQueue); answers are segments that the receiver sent for each that came, and each of them "
-        "takes its cycles too."
+        "iperf3 sends from left to right with the TCP of Linux, untuned. Resent is the sender's RetransSegs "
+        "relative to all segments that it sent. Out of order are segments that waited at the receiver for "
+        "an earlier one (TCPOFOQueue). Answers are the receiver's segments for each arriving one; each of "
+        "them takes its cycles, too."
     ),
 )
 
@@ -55,7 +52,7 @@ def _gbits(found: list[Throughput]) -> list[float]:
 
 
 def _subset(fields: Fields) -> str:
-    """Another way to steer, or why there is none."""
+    """Return another way of steering, or an empty text if there is none."""
     return "subset:2" if fields.cores > 2 else ""
 
 
@@ -66,11 +63,11 @@ def _steers(fields: Fields) -> tuple[str, ...]:
 def _notes(fields: Fields) -> tuple[str, ...]:
     if _subset(fields):
         return TCP_NOTES
-    return (*TCP_NOTES, "subset:2 is not measured: with two cores it is spraying.")
+    return (*TCP_NOTES, "subset:2 is not measured: with two cores it equals spraying.")
 
 
 def figure_6b(fields: Fields) -> Figure:
-    """One connection, by the cycles that each packet takes."""
+    """Return Figure 3.6b: the throughput of one connection, by the cycles per packet."""
     rows: list[tuple[Cell, ...]] = []
     for cycles in fields.scope.cycles:
         for steer in _steers(fields):
@@ -81,7 +78,7 @@ def figure_6b(fields: Fields) -> Figure:
     for steer in _steers(fields):
         found = [fields.tcp(steer, most, 1, seed, first=False) for seed in fields.seeds()]
         turns.append((most, steer, *middle_and_ends(_gbits(found)), *_price(found)))
-    columns = ("cycles", "steer", *PARTS, *_PRICE)
+    columns = ("cycles", "steering", *PARTS, *_PRICE)
     return Figure(
         number="3.6b",
         title="Figure 3.6b: TCP throughput of one connection",
@@ -91,7 +88,7 @@ def figure_6b(fields: Fields) -> Figure:
         sheets=(
             Sheet("Gbit/s", columns, rows),
             Sheet(
-                "The same with the priority that workers have by default: nice, and not before all else",
+                "The same with the workers' default priority: nice, not before everything else",
                 columns,
                 turns,
             ),
@@ -101,7 +98,7 @@ def figure_6b(fields: Fields) -> Figure:
             Lines(
                 "3.6b",
                 "One connection of TCP",
-                "cycles for each packet",
+                "cycles per packet",
                 "Gbit/s",
                 {
                     steer: (
@@ -125,13 +122,13 @@ def _claims_6b(fields: Fields, most: int) -> list[Claim]:
     for steer in _steers(fields)[1:]:
         gain = ratios(*(_gbits(fields.tcps(each, most, 1)) for each in (steer, RSS)))
         published = f"more ({NONE})" if steer == SPRAY else "not measured there"
-        what = f"one connection, {most:,} cycles: {steer} beside RSS"
+        what = f"one connection, {most:,} cycles: {steer} compared with RSS"
         claims.append(Claim(where, what, published, times(gain), mean(gain) > 1.0))
     again, late, _ = _price(fields.tcps(SPRAY, most, 1))
     claims.append(
         Claim(
             "section 3, introduction",
-            "what reordering costs: sent again, of segments of which so many were out of order",
+            "cost of reordering: resent segments, and segments out of order",
             f"not enough to significantly impair TCP ({NONE})",
             f"{again:.2f} %, {late:.0f} %",
             again < 1.0,
@@ -141,7 +138,7 @@ def _claims_6b(fields: Fields, most: int) -> list[Claim]:
 
 
 def figure_7b(fields: Fields) -> Figure:
-    """The most cycles, by the number of connections."""
+    """Return Figure 3.7b: the throughput with the most cycles, by the number of connections."""
     most = max(fields.scope.cycles)
     rows: list[tuple[Cell, ...]] = []
     for flows in fields.scope.flows:
@@ -154,7 +151,7 @@ def figure_7b(fields: Fields) -> Figure:
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
-        sheets=(Sheet("Gbit/s of all together", ("flows", "steer", *PARTS, *_PRICE), rows),),
+        sheets=(Sheet("Gbit/s of all connections", ("flows", "steering", *PARTS, *_PRICE), rows),),
         claims=tuple(_claims_7b(fields, most)),
         pictures=(_by_flows(fields, "3.7b", "Gbit/s", lambda each: each.bits_s / 1e9),),
         notes=_notes(fields),
@@ -177,28 +174,28 @@ def _claims_7b(fields: Fields, most: int) -> list[Claim]:
     return [
         Claim(
             where,
-            "spraying: from the least to the most of all numbers of flows",
+            "spraying: range over all numbers of flows",
             f"consistent ({NONE})",
             f"{steady:.0%} of the mean",
             steady < 0.1,
         ),
         Claim(
             where,
-            f"RSS beside spraying, {few} flow",
+            f"RSS compared with spraying, {few} flow",
             f"considerably worse ({NONE})",
             times(one),
             mean(one) < 0.9,
         ),
         Claim(
             where,
-            f"RSS beside spraying, {many} flows",
+            f"RSS compared with spraying, {many} flows",
             f"slightly better ({NONE})",
             times(other),
             1.0 < mean(other) < 1.2,
         ),
         Claim(
             where,
-            "from the least to the most of seeds",
+            "range over seeds",
             f"more with RSS ({NONE})",
             f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
             ends[RSS] > ends[SPRAY],
@@ -207,7 +204,7 @@ def _claims_7b(fields: Fields, most: int) -> list[Claim]:
 
 
 def figure_9(fields: Fields) -> Figure:
-    """Jain's index of what each connection carried."""
+    """Return Figure 3.9: Jain's index of the connections' throughput."""
     most = max(fields.scope.cycles)
     several = [flows for flows in fields.scope.flows if flows > 1]
     rows: list[tuple[Cell, ...]] = [
@@ -223,7 +220,9 @@ def figure_9(fields: Fields) -> Figure:
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
-        sheets=(Sheet("Jain's index: 1 if all carry the same", ("flows", "steer", *PARTS), rows),),
+        sheets=(
+            Sheet("Jain's index: 1 if all have the same throughput", ("flows", "steering", *PARTS), rows),
+        ),
         claims=(
             Claim(
                 where,
@@ -261,4 +260,4 @@ def _by_flows(fields: Fields, name: str, y: str, of: Callable[[Throughput], floa
         if steer in BOTH:
             series[f"{steer}, least"] = (x, [min(values) for values in found])
             series[f"{steer}, most"] = (x, [max(values) for values in found])
-    return Lines(name, f"{most:,} cycles for each packet", "connections", y, series, log_x=True)
+    return Lines(name, f"{most:,} cycles per packet", "connections", y, series, log_x=True)

@@ -1,8 +1,4 @@
-"""Sprayer's evaluation (thesis section 3.4): which figures there are, and making them.
-
-For: ``dios repro sprayer`` and tests. Not for: what is in a figure (``rates``, ``connections``, ``delays``),
-or measuring (``dios.papers.sprayer.lab``).
-"""
+"""The figures of the Sprayer evaluation (thesis, section 3.4), and the function that makes them."""
 
 from __future__ import annotations
 
@@ -17,10 +13,10 @@ from dios.papers.sprayer.lab.cables import Cables
 from dios.papers.sprayer.lab.spaces import NotHereError
 
 FIGURES: Final = {
-    "3.6a": "frames that are processed of one flow, by cycles for each",
-    "3.6b": "what one connection of TCP carries, by cycles for each packet",
-    "3.7a": "frames that are processed, by number of flows",
-    "3.7b": "what connections of TCP carry, by their number",
+    "3.6a": "processed frames of one flow, by cycles per frame",
+    "3.6b": "throughput of one TCP connection, by cycles per packet",
+    "3.7a": "processed frames, by number of flows",
+    "3.7b": "throughput of TCP connections, by their number",
     "3.8": "99th percentile of round trips at up to 70 % load",
     "3.9": "Jain's index of connections, by their number",
 }
@@ -29,7 +25,7 @@ _IN_MEMORY: Final = ("3.6a", "3.7a")
 
 
 def lacking() -> dict[str, str]:
-    """What this machine cannot do, and why: by figure, or by ``cables`` for all that needs namespaces."""
+    """Return the reasons why this machine cannot make figures, by figure, or ``cables`` for namespaces."""
     try:
         Cables().close()
     except NotHereError as error:
@@ -43,15 +39,15 @@ def lacking() -> dict[str, str]:
 def reproduce(
     numbers: list[str], out: Path, seed: int, told: Told, *, seeds: int | None, quick: bool
 ) -> Iterator[Made]:
-    """Make figures and write them, each as soon as it is there; those that ``lacking`` names are left out.
+    """Make figures except those that ``lacking`` names, and write each as soon as it is finished.
 
-    ``numbers``: from ``dios.papers.figures.chosen``; ``out``: the directory, which is made; ``seed``: the
-    first of
-    ``seeds`` (None: as many as ``fields`` says), of addresses, ports, payload and the hash that steers;
-    ``told`` takes lines about what is being done; ``quick``: small and short, whether it works.
+    ``numbers`` is the result of ``dios.papers.figures.chosen``, ``out`` the directory, which is created, and
+    ``seed`` the first of ``seeds`` seeds (None: the number in ``runs``) of addresses, ports, payload and the
+    hash for steering. ``told`` receives progress lines. ``quick`` makes small and short runs to check that
+    everything works.
 
-    Raises ``InvalidError`` for a seed below 0, ``NotHereError`` if no figure is left, ``OSError`` where the
-    directory cannot be written.
+    Raises ``InvalidError`` for a seed below 0, ``NotHereError`` if no figure can be made, and ``OSError`` if
+    the directory cannot be written.
     """
     lacks = lacking()
     left = [number for number in numbers if number not in lacks]

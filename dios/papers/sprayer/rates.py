@@ -1,7 +1,4 @@
-"""Frames that are processed in a second: Figures 3.6a and 3.7a of the thesis.
-
-For: ``dios repro sprayer``. Not for: connections of a real TCP (``connections.py``).
-"""
+"""Processed frames per second: Figures 3.6a and 3.7a of the thesis."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ _NIC_MPPS: Final = 10.0
 
 
 def figure_6a(fields: Fields) -> Figure:
-    """One flow, by the cycles that each packet takes."""
+    """Return Figure 3.6a: the rate of one flow, by the cycles per packet."""
     rows: list[tuple[Cell, ...]] = []
     for place in fields.places():
         for cycles in fields.scope.cycles:
@@ -51,8 +48,18 @@ def figure_6a(fields: Fields) -> Figure:
                         100 * max(each.lost for each in found),
                     )
                 )
-    columns = ("where", "cycles", "steer", *PARTS, "x RSS", "each CPU second", "workers", "sender", "lost %")
-    sheet = Sheet("Thousand frames of 64 bytes a second; processors of workers and sender", columns, rows)
+    columns = (
+        "place",
+        "cycles",
+        "steering",
+        *PARTS,
+        "x RSS",
+        "per CPU second",
+        "workers",
+        "sender",
+        "lost %",
+    )
+    sheet = Sheet("Thousand frames of 64 bytes per second; processors of workers and sender", columns, rows)
     return Figure(
         number="3.6a",
         title="Figure 3.6a: processing rate of one flow",
@@ -77,7 +84,7 @@ def _claims_6a(fields: Fields) -> list[Claim]:
         claims.append(
             Claim(
                 "section 3.4, Figure 3.6a",
-                f"one flow, {most:,} cycles, {place}: spraying beside RSS",
+                f"one flow, {most:,} cycles, {place}: spraying compared with RSS",
                 f"significantly more, with 8 cores ({NONE})",
                 f"{times(gain)} with {fields.cores} cores",
                 min(gain) > 1.0,
@@ -87,7 +94,7 @@ def _claims_6a(fields: Fields) -> list[Claim]:
         claims.append(
             Claim(
                 "section 3.4",
-                f"spraying at 0 cycles, {place}, million frames a second",
+                f"spraying at 0 cycles, {place}, million frames per second",
                 f"about {_NIC_MPPS:g}, the limit of the card",
                 f"{mean(quickest):.2f}",
                 mean(quickest) >= _NIC_MPPS,
@@ -98,9 +105,9 @@ def _claims_6a(fields: Fields) -> list[Claim]:
         claims.append(
             Claim(
                 "section 3.7",
-                f"one flow uses every core, {place}: the least that a core had",
+                f"one flow uses every core, {place}: the least share of a core",
                 "the entire capacity",
-                f"{least:.1%} of all",
+                f"{least:.1%} of all frames",
                 least > 0.8 / fields.cores,
             )
         )
@@ -108,19 +115,19 @@ def _claims_6a(fields: Fields) -> list[Claim]:
 
 
 def _picture_6a(fields: Fields, place: str) -> Lines:
-    # At 0 cycles memory is so much faster that nothing else would be seen.
+    # At 0 cycles the rate in memory is so high that it would hide the others.
     x = [cycles for cycles in fields.scope.cycles if cycles or place != MEMORY]
     series = {
         steer: (x, [mean(fields.rates(place, steer, cycles, 1)) / 1e3 for cycles in x]) for steer in BOTH
     }
     name = "3.6a-memory" if place == MEMORY else "3.6a"
     return Lines(
-        name, f"One flow of frames of 64 bytes, {place}", "cycles for each", "thousand a second", series
+        name, f"One flow of frames of 64 bytes, {place}", "cycles per frame", "thousand per second", series
     )
 
 
 def figure_7a(fields: Fields) -> Figure:
-    """The most cycles, by the number of flows."""
+    """Return Figure 3.7a: the rate with the most cycles, by the number of flows."""
     most = max(fields.scope.cycles)
     rows: list[tuple[Cell, ...]] = []
     for place in fields.places():
@@ -132,14 +139,14 @@ def figure_7a(fields: Fields) -> Figure:
                 per_cpu = mean([each.per_cpu_s for each in found]) / 1e3
                 idle = sum(1 for rate in found for each in rate.each if each < 0.01 * rate.frames_s)
                 rows.append((place, flows, steer, *cells, per_cpu, idle / len(found)))
-    columns = ("where", "flows", "steer", *PARTS, "each CPU second", "idle cores")
+    columns = ("place", "flows", "steering", *PARTS, "per CPU second", "idle cores")
     return Figure(
         number="3.7a",
         title=f"Figure 3.7a: processing rate by number of flows, {most:,} cycles",
         seed=fields.seed,
         quick=fields.scope.quick,
         setting=fields.setting(),
-        sheets=(Sheet("Thousand frames of 64 bytes a second", columns, rows),),
+        sheets=(Sheet("Thousand frames of 64 bytes per second", columns, rows),),
         claims=tuple(claim for place in fields.places() for claim in _claims_7a(fields, place, most)),
         pictures=(_picture_7a(fields, most),),
         notes=NOTES,
@@ -162,28 +169,28 @@ def _claims_7a(fields: Fields, place: str, most: int) -> list[Claim]:
     return [
         Claim(
             where,
-            f"spraying, {place}: from the least to the most of all numbers of flows",
+            f"spraying, {place}: range over all numbers of flows",
             f"consistent ({NONE})",
             f"{steady:.1%} of the mean",
             steady < 0.1,
         ),
         Claim(
             where,
-            f"RSS beside spraying, {few} flow, {place}",
+            f"RSS compared with spraying, {few} flow, {place}",
             f"considerably worse ({NONE})",
             times(one),
             mean(one) < 0.9,
         ),
         Claim(
             where,
-            f"RSS beside spraying, {many} flows, {place}",
+            f"RSS compared with spraying, {many} flows, {place}",
             f"similar ({NONE})",
             times(other),
             0.9 < mean(other) < 1.1,
         ),
         Claim(
             where,
-            f"from the least to the most of seeds, {place}",
+            f"range over seeds, {place}",
             f"more with RSS ({NONE})",
             f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
             ends[RSS] > ends[SPRAY],
@@ -199,4 +206,4 @@ def _picture_7a(fields: Fields, most: int) -> Lines:
         found = [fields.rates(place, steer, most, flows) for flows in x]
         for name, of in (("mean", mean), ("least", min), ("most", max)):
             series[f"{steer}, {name}"] = (x, [of(rates) / 1e3 for rates in found])
-    return Lines("3.7a", f"{most:,} cycles, {place}", "flows", "thousand a second", series, log_x=True)
+    return Lines("3.7a", f"{most:,} cycles, {place}", "flows", "thousand per second", series, log_x=True)
