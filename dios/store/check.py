@@ -1,7 +1,7 @@
-"""Looks at every byte of a stopped node's store, and changes none.
+"""Reads every byte of a stopped node's store and reports what is wrong, without changing anything.
 
-Not for: a store in use, which refuses its directory to anybody else; for changing anything (``repair``); or
-for what the node keeps beside its store (``dios.node.check``).
+The caller holds the data directory, so that no node uses the store meanwhile. ``repair`` changes the store,
+and ``dios.node.check`` checks the node's other files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FILES_AT_ONCE: Final = 64
 
 
 class Inventory:
-    """What the index says: sound rows with where they stand, and what is wrong with the rest."""
+    """The content of the index: the sound rows, and the findings about everything else."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
@@ -46,37 +46,37 @@ class Inventory:
         self.findings: list[StoreFinding] = []
         self.schema_lost = False
         self.walked = False
-        """Whether the index could be read at all."""
+        """True once the whole index was read."""
         self.orphans: list[int] = []
         self.resized: list[bytes] = []
-        """Keys of rows whose record tells another size than their sound content has."""
+        """Keys of rows whose record has a size that differs from their sound content."""
         self.shared: list[bytes] = []
-        """Keys of rows that name an extent which a row before them names."""
+        """Keys of rows that name an extent which an earlier row names."""
 
     @property
     def content_bytes(self) -> int:
-        """How many bytes all contents have together."""
+        """Return the number of bytes of all contents together."""
         logs = (row for row in self.rows.values() if row.record.type is ObjectType.DURABLE_STREAM)
         return sum(row.payload.size for row in self.rows.values()) + sum(row.record.size for row in logs)
 
     @property
     def extents(self) -> int:
-        """How many rows name an extent."""
+        """Return the number of rows that name an extent."""
         return sum(row.payload.kind is schema.ContentKind.EXTENT for row in self.rows.values())
 
     def add(self, kind: FindingKind, subject: str, detail: str, repair: str = "") -> None:
-        """Note one finding."""
+        """Add a finding."""
         self.findings.append(StoreFinding(kind, subject, detail, repair))
 
 
 @contextmanager
 def hold_directory(path: Path) -> Iterator[None]:
-    """Hold the data directory ``path``, so that no node starts on it meanwhile.
+    """Hold the data directory ``path`` for a ``with`` body, so that no node starts on it.
 
-    Raises InvalidError when there is no store in it, DiosError naming the process when a node runs on it.
+    Raises InvalidError if there is no store in it, DiosError with the process if a node runs on it.
     """
     if not environment.holds_store(path):
-        raise InvalidError(f"{path} holds no node's store; name a node's data directory with --data")
+        raise InvalidError(f"{path} has no node's store. Name the data directory of a node with --data.")
     with translate_errors(path):
         fd = lock_directory(path, for_reading=True)
     try:
@@ -86,10 +86,10 @@ def hold_directory(path: Path) -> Iterator[None]:
 
 
 def read_index(path: Path) -> Inventory:
-    """Read and check every row; contents behind the rows are looked at by ``verify_contents``.
+    """Read and check every row of the index; ``verify_contents`` reads the contents.
 
-    The caller holds the directory. Damage becomes a finding; raises DiosError only where the system
-    refuses to read at all.
+    The caller holds the directory. Damage becomes a finding; DiosError is raised only if the system
+    refuses to read.
     """
     found = Inventory(path)
     problems = environment.structure_problems(path)
@@ -112,9 +112,9 @@ def read_index(path: Path) -> Inventory:
 
 
 def verify_contents(found: Inventory, progress: Callable[[int], None]) -> None:
-    """Compare every content with its digest and the extents with the rows; adds to ``found``.
+    """Compare every content with its digest, and the extents with the rows; add the findings to ``found``.
 
-    ``progress`` is told how many bytes more were looked at.
+    ``progress`` is called with the number of bytes that were read since its last call.
     """
     if not found.walked:
         return
@@ -139,7 +139,7 @@ def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
         meta = env.open_db(environment.META, create=False)
         objects = env.open_db(environment.OBJECTS, create=False)
     except lmdb.NotFoundError:
-        # Its first start was cut short: nothing was ever stored.
+        # The first start of the node was interrupted, and nothing was ever stored.
         found.walked = True
         return
     with env.begin(meta) as txn:
@@ -170,14 +170,14 @@ def _read_row(found: Inventory, key: bytes, stored: bytes) -> None:
         found.add(
             FindingKind.CONTENT,
             schema.describe(row.record),
-            f"{row.payload.size} bytes in the index do not match",
+            f"{row.payload.size} bytes in the index do not match their digest",
         )
     else:
         _compare_size(found, key, row)
 
 
 def _extent_problem(extents: Extents, row: ObjectRow) -> str | None:
-    """What is wrong with the extent of a row; None when it is whole, empty when it is gone."""
+    """Return the fault of the extent of a row; None if it is sound, "" if it does not exist."""
     try:
         fd = extents.open(row.payload.extent)
     except FileNotFoundError:
@@ -214,7 +214,7 @@ def _report_extent(found: Inventory, key: bytes, problem: str | None) -> None:
 
 
 def _read_logs(found: Inventory, progress: Callable[[int], None]) -> None:
-    """Every entry of every log up to the length that its row tells, and files that no row tells of."""
+    """Check every entry of every log up to the length in its row, and report files without a row."""
     logs = LogFiles(found.path / "logs")
     known = set()
     with translate_errors(found.path):
@@ -227,7 +227,7 @@ def _read_logs(found: Inventory, progress: Callable[[int], None]) -> None:
                     found.add(FindingKind.CONTENT, schema.describe(row.record), f"{place} {problem}")
                 elif logs.size(row.record.object) > row.record.size:
                     more = logs.size(row.record.object) - row.record.size
-                    said = f"{more} bytes behind the last entry that was acknowledged"
+                    said = f"{more} bytes after the last acknowledged entry"
                     found.add(FindingKind.ORPHAN, schema.describe(row.record), said)
                 progress(row.record.size)
         for target in logs.stored():
@@ -242,8 +242,8 @@ def _compare_size(found: Inventory, key: bytes, row: ObjectRow) -> None:
         found.add(
             FindingKind.SIZE,
             schema.describe(row.record),
-            f"{row.record.size} bytes are told, {row.payload.size} are stored",
-            "tell the size that is stored",
+            f"the row has a size of {row.record.size} bytes, {row.payload.size} bytes are stored",
+            "set the size to that of the stored bytes",
         )
 
 
@@ -261,7 +261,7 @@ def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None
                 FindingKind.EXTENT_SHARED,
                 schema.describe(row.record),
                 f"extents/{Extents.name(extent)}",
-                "give each object a file of its own",
+                "give each object its own file",
             )
     known = set()
     for extent in extents.stored():
@@ -277,11 +277,11 @@ def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None
     for file in sorted((found.path / "extents").rglob("*")):
         name = str(file.relative_to(found.path / "extents"))
         if not file.is_dir() and name not in known:
-            found.add(FindingKind.STRANGER, f"extents/{name}", "its name is no extent's")
+            found.add(FindingKind.STRANGER, f"extents/{name}", "this is not the name of an extent")
 
 
 def _check_records(found: Inventory) -> None:
-    """What the records say together: groups that are there, and one home for each user."""
+    """Check the records together: groups must exist, and each user has one home."""
     records = [row.record for row in found.rows.values()]
     groups: set[Name] = set()
     homes: dict[str, ObjectRecord] = {}
@@ -294,16 +294,16 @@ def _check_records(found: Inventory) -> None:
             groups.add(logs_group(record.name))
             if record.owner in homes:
                 other = schema.describe(homes[record.owner])
-                found.add(FindingKind.HOME_TWICE, schema.describe(record), f"{record.owner} has {other} too")
+                found.add(FindingKind.HOME_TWICE, schema.describe(record), f"{record.owner} also has {other}")
             homes[record.owner] = record
     for record in records:
         if record.name is None:
             found.add(FindingKind.UNNAMED, schema.describe(record), "the next start of the node removes it")
         elif member:
-            continue  # its groups may be known to other nodes alone
+            continue  # its groups may exist on other nodes only
         elif record.type is not ObjectType.GROUP and not groups.intersection(record.groups):
             found.add(
                 FindingKind.UNREACHABLE,
                 schema.describe(record),
-                f"{record.size} bytes of {record.owner}, in {len(record.groups)} groups that are gone",
+                f"{record.size} bytes of {record.owner}, in {len(record.groups)} groups that do not exist",
             )

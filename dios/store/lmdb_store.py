@@ -1,11 +1,12 @@
-"""The durable store: rows in LMDB, large contents in extent files beside it.
+"""The durable store: rows in LMDB, large contents in extent files.
 
-Not for: grouping changes of many callers into one ``apply``, which the host's writer thread does, or
-opening the database (``environment``). ``docs/store-format.md`` tells what lies where.
+``docs/store-format.md`` describes the files. ``environment`` opens the database; the host's writer thread
+groups the changes of many callers into one ``apply``.
 
-The order that makes it safe: extents are written and synced under names nobody knows; one synced LMDB
-transaction names them and forgets the old ones; then the old files go. A crash before the transaction
-leaves new files without a row, after it old files without a row; the next ``recover`` removes both.
+The order of writes makes it safe. Extents are written and synced under names that no row has; one synced
+LMDB transaction names them and forgets the old ones; then the old files are removed. A crash before the
+transaction leaves new files without a row, a crash after it old files without a row; the next ``recover``
+removes both.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from dios.wire.types import ObjectType
 _NEW: Final = -1
 
 _Prepared: TypeAlias = tuple[schema.Payload, bytes | memoryview] | None
-"""What a change's payload became: its description, and its bytes when they stand behind the row."""
+"""The prepared payload of a change: its description, and its bytes if they are stored in the row."""
 
 
 class _Tally:
-    """What a transaction changes beside the rows; counts only once it is committed."""
+    """The changes of the totals by a transaction; applied when it is committed."""
 
     def __init__(self) -> None:
         self.objects = 0
@@ -74,28 +75,28 @@ class _Tally:
 
 
 class LmdbStore:
-    """A ``Store`` in a directory; see ``dios.store.protocol`` for what each method promises (§3.6).
+    """A ``Store`` in a directory; ``dios.store.protocol`` has the guarantees of each method (§3.6).
 
-    ``path`` is made if it is missing; ``map_bytes`` bounds rows and small contents together, not the
-    extents. Raises DiosError when another process has the directory, NotSupportedError when a newer
-    program wrote it, DamagedError when it is no store. ``recover`` must be called before the rest.
-    One thread at a time may call ``apply``; ``open_content`` and ``usage`` may be called from any. The
-    process must not fork a child that keeps the store open.
+    ``path`` is created if it is missing. ``map_bytes`` bounds rows and small contents together, not the
+    extents. Raises DiosError if another process has the directory, NotSupportedError if a newer program
+    wrote it, DamagedError if it is not a store. ``recover`` must be called first. One thread at a time may
+    call ``apply``; any thread may call ``open_content`` and ``usage``. The process must not fork a child
+    that keeps the store open.
     """
 
     def __init__(self, path: Path, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT) -> None:
         self._path: Final = path
         self.damaged: list[str] = []
-        """What ``recover`` found damaged, one sentence each, by fingerprint."""
+        """The damage that ``recover`` found: one sentence for each object, by fingerprint."""
         self._map_bytes = map_bytes
-        # When each extent that is known to be whole was changed last, _NEW for one that was just written.
+        # The time of the last change of each extent that is known to be sound; _NEW if it was just written.
         self._verified: Final[dict[int, int]] = {}
-        # A read transaction must not be open while the map moves; see _grow.
+        # No read transaction may be open while the map moves; see _grow.
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
         self._extents: Final = Extents(path / "extents")
         self.logs: Final = LogFiles(path / "logs")
-        """The logs beside the database, whose lengths its rows tell."""
+        """The logs of the store; the rows of the database have their lengths."""
         with translate_errors(self._path):
             make_directory(path)
             self._lock_fd = lock_directory(path)
@@ -116,7 +117,7 @@ class LmdbStore:
             raise
 
     def recover(self) -> Iterator[ObjectRecord]:
-        """Every record, in the order of object ids. Extents that no row names are removed.
+        """Yield every record, in the order of object ids, and remove extents that no row names.
 
         A damaged row is reported in ``damaged`` and left out.
         """
@@ -147,8 +148,8 @@ class LmdbStore:
                 tally = self._transact_with_room(changes, prepared)
             except BaseException as error:
                 if environment.has_stopped(self._env):
-                    # Its last page may be on the disk: what became of it is known at the next start only,
-                    # and until then its extents must stay.
+                    # The last page may be on the disk. The next start reads whether it is; until then
+                    # its extents must stay.
                     raise environment.stopped_error(error) from error
                 self._extents.remove(new)
                 raise
@@ -162,7 +163,7 @@ class LmdbStore:
         self.logs.remove(tally.logs)
 
     def open_content(self, object_id: ObjectId) -> Content:
-        """The current content, checked: an extent after each start, and again when its file was changed."""
+        """Return the current content, checked: an extent after each start, and when its file was changed."""
         self._ready()
         key = schema.key_of(object_id)
         lost = 0
@@ -178,13 +179,13 @@ class LmdbStore:
                 try:
                     return self._open_extent(row)
                 except FileNotFoundError:
-                    # Replaced since its row was read? Then there is another row now.
+                    # If the object was replaced since its row was read, it has another row now.
                     if row.payload.extent == lost:
                         raise schema.damaged(row.record, "has lost its extent file") from None
                     lost = row.payload.extent
 
     def usage(self) -> dict[str, int]:
-        """How many objects, bytes of content and extent files the store holds."""
+        """Return the number of objects, bytes of content, and extent files."""
         counts = self._ready()
         return {"objects": counts.objects, "bytes": counts.bytes, "extents": counts.extents}
 
@@ -234,8 +235,8 @@ class LmdbStore:
         return prepared, written
 
     def _transact_with_room(self, changes: Sequence[Change], prepared: list[_Prepared]) -> _Tally:
-        # LMDB copies the pages it changes, so even a deletion needs room: on a full map one could never
-        # remove anything. The map grows for that, and only for that.
+        # LMDB copies the pages that it changes, so even a deletion needs room: nothing could be removed
+        # from a full map. The map grows for that, and only for that.
         while True:
             try:
                 return self._transact(changes, prepared)
@@ -265,7 +266,7 @@ class LmdbStore:
         payload = row.payload
         fd = self._extents.open(payload.extent)
         try:
-            # No writer of ours ever touches it again: a later change is somebody else's, or a restored copy.
+            # This store never writes to it again: a later change is by another program, or a restored copy.
             changed = os.fstat(fd).st_ctime_ns
             known = self._verified.get(payload.extent)
             if known not in {changed, _NEW}:
@@ -317,7 +318,7 @@ def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared,
             tally.went(old.payload)
         tally.came(payload)
     elif stored is not None:
-        # Only the record is new. Over a damaged row this fails: its content would silently be gone.
+        # Only the record is new. For a damaged row this fails, because its content would be lost silently.
         payload = schema.decode_row(record.object, stored).payload
         inline = schema.inline_part(stored)
     else:
@@ -325,14 +326,14 @@ def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared,
     tally.objects += stored is None
     row = schema.encode_row(ObjectRow(record, payload), inline)
     if stored is not None:
-        # A row that this transaction wrote would keep its pages, more than a smaller one needs: the pass
-        # over a database's pages takes those for damage.
+        # A row that this transaction wrote would keep its pages, more than a smaller one needs. The check
+        # of the database's pages takes those for damage.
         txn.delete(key)
     txn.put(key, row)
 
 
 def _readable(object_id: ObjectId, stored: bytes) -> ObjectRow | None:
-    # A damaged row may be replaced or dropped; the next start finds the extent it may have named.
+    # A damaged row may be replaced or dropped; the next start finds the extent that it named.
     try:
         return schema.decode_row(object_id, stored)
     except DamagedError:

@@ -1,7 +1,7 @@
-"""What a store finds out at its start: its records, what is damaged, and which extents are rubbish.
+"""The start of a store: its records, the damage, and the extents to remove.
 
-Not for: serving content. The digests of large contents are checked when they are first opened, so a
-start costs one pass over the rows and one over the names of the extents, whatever these hold.
+A start costs one pass over the rows and one over the names of the extents, because digests of large contents
+are checked when they are first opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RecoveredRows(Struct):
 
 
 def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> RecoveredRows:
-    """Decode every row. A damaged one is reported and left where it is, the others are not affected."""
+    """Decode every row. A damaged row is reported and left in place; other rows are not affected."""
     found = RecoveredRows([], {}, [])
     for key, stored in rows:
         try:
@@ -44,10 +44,10 @@ def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> 
 
 
 def collect(found: RecoveredRows, extents: Extents) -> int:
-    """Remove the extents that no row names and report the rows whose extent is gone or cut.
+    """Remove the extents that no row names, and report the rows whose extent is missing or truncated.
 
-    Returns how many were removed. As long as one row cannot be read nothing is removed: an extent might
-    be that row's, and somebody may be able to rescue it by hand.
+    Returns the number of removed extents. Nothing is removed while a row cannot be read: an extent could
+    belong to that row, and could still be rescued by hand.
     """
     for extent, row in found.named.items():
         size = extents.size(extent)
