@@ -277,8 +277,8 @@ def test_watching_goes_on_until_interrupted(site: Site) -> None:
     [
         ("dios quota set", "Missing argument"),
         ("dios quota set uid:1", "nothing to set"),
-        ("dios quota set nobody-of-this-name cpus=1", "is no principal"),
-        ("dios quota set uid:1 cpus", "is no bound"),
+        ("dios quota set nobody-of-this-name cpus=1", "is not a principal"),
+        ("dios quota set uid:1 cpus", "is not a bound"),
         ("dios quota set uid:1 cpus=many", "cpus is 'many'"),
         ("dios quota set uid:1 memory=1XB", "memory is '1XB'"),
         ("dios quota set uid:1 cpus=-1", "cpus is -1.0"),
