@@ -32,7 +32,7 @@ from dios.papers.sprayer.lab.spaces import NotHereError, mortal
 from dios.papers.sprayer.lab.spaces import run as run_command
 from dios.papers.sprayer.lab.traffic import Sender, made
 from dios.sprayer.functions.synthetic import Synthetic
-from dios.sprayer.linux.offloads import change, wanted
+from dios.sprayer.linux.offloads import change_features, requested_features
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.runtime.workers import Workers
 
@@ -157,11 +157,11 @@ def _plain(cables: Cables) -> None:
     """No offloads on the function's side, as while a function runs."""
     with cables.middle.entered():
         for name in ("in0", "out0"):
-            features = [each for each in wanted(name) if each.startswith(("tx-", "rx-gro"))]
+            features = [each for each in requested_features(name) if each.startswith(("tx-", "rx-gro"))]
             plain = [
                 each for each in features if "segmentation" in each or "checksum" in each or "gro" in each
             ]
-            change(name, dict.fromkeys(plain, False))
+            change_features(name, dict.fromkeys(plain, False))
 
 
 def _framework(section: Section) -> None:

@@ -11,9 +11,15 @@ from sched_samples import batches, chances, noise
 
 from dios import limits
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.samples import BadKnowledgeError, Batch
+from dios.firmament.knowledge.samples import BadKnowledgeError, KnowledgeBatch
 from dios.firmament.knowledge.storage import decode, encode
-from dios.firmament.knowledge.usage_profile import Channel, Course, Recording, fault_of, highest
+from dios.firmament.knowledge.usage_profile import (
+    UsageChannel,
+    UsageProfile,
+    UsageRecording,
+    fault_of,
+    highest,
+)
 
 
 def known(base: KnowledgeBase) -> object:
@@ -38,11 +44,11 @@ def test_an_instant_has_the_most_of_all_spans_that_touch_it(seed: int) -> None:
     """Recorded spans are, instant by instant, those of a model that keeps every millisecond's values."""
     rng = chances(seed)
     scale = rng.choice([1, 1, 40, 700])
-    recording, model = Recording(), defaultdict[Channel, dict[int, int]](dict)
+    recording, model = UsageRecording(), defaultdict[UsageChannel, dict[int, int]](dict)
     at = 0
     for _ in range(rng.randrange(1, 30)):
         begin, at = max(0, at - rng.randrange(300)), at + scale * rng.randrange(1, 2_000)
-        values = {channel: rng.randrange(10**6) for channel in rng.sample(list(Channel), 2)}
+        values = {channel: rng.randrange(10**6) for channel in rng.sample(list(UsageChannel), 2)}
         recording.span(begin, at, values)
         for channel, value in values.items():
             for second in range(begin // 1000, max(begin // 1000 + 1, -(-at // 1000))):
@@ -62,9 +68,9 @@ def test_an_instant_has_the_most_of_all_spans_that_touch_it(seed: int) -> None:
 
 def test_what_was_seen_after_the_end_stands_at_the_end() -> None:
     """Clocks may tell that a look was after the task had ended: nothing of it is lost."""
-    recording = Recording()
-    recording.span(0, 1_000, {Channel.CPU_MILLI: 5})
-    recording.span(1_000, 2_100, {Channel.CPU_MILLI: 9})
+    recording = UsageRecording()
+    recording.span(0, 1_000, {UsageChannel.CPU_MILLI: 5})
+    recording.span(1_000, 2_100, {UsageChannel.CPU_MILLI: 9})
     assert recording.values(1_000) == (1, {1: (9,)})
 
 
@@ -75,7 +81,7 @@ def test_the_highest_of_courses_is_that_of_each_second(seed: int) -> None:
     some = [some_course(rng, number=number) for number in range(rng.randrange(1, 6))]
     found = highest(some)
     assert found.instant_s == max(one.instant_s for one in some), seed
-    model: dict[Channel, dict[int, int]] = defaultdict(dict)
+    model: dict[UsageChannel, dict[int, int]] = defaultdict(dict)
     for one in some:
         for channel, values in one.channels.items():
             for at, value in enumerate(values):
@@ -93,7 +99,7 @@ def test_of_each_task_the_last_runs_count() -> None:
     (member,) = base.courses.members("uid:1", "words")
     assert (member.runs, member.highest.values) == (
         limits.USAGE_PROFILE_RUNS_MAX,
-        {Channel.CPU_MILLI: [1000]},
+        {UsageChannel.CPU_MILLI: [1000]},
     )
 
 
@@ -108,7 +114,7 @@ def test_a_task_begins_so_long_after_its_job() -> None:
     mapper, reducer = base.courses.members("uid:1", "words")
     assert (mapper.start_s, mapper.runs, mapper.completed) == (0, 2, 2)
     assert (reducer.start_s, reducer.runs, reducer.completed, reducer.length_s) == (4.5, 2, 2, 2.0)
-    assert reducer.highest.values == {Channel.CPU_MILLI: [1, 2], Channel.MEMORY: [7]}
+    assert reducer.highest.values == {UsageChannel.CPU_MILLI: [1, 2], UsageChannel.MEMORY: [7]}
     assert base.courses.runs("uid:1", "words") == 2
 
 
@@ -123,7 +129,7 @@ def test_what_went_between_nodes_is_joined_to_a_run() -> None:
     (member,) = base.courses.members("uid:1", "words")
     assert (member.runs, member.completed, member.start_s) == (1, 0, 0)
     assert member.highest.values == {
-        Channel.CPU_MILLI: [5, 5], Channel.SENT: [3, 4], Channel.RECEIVED: [2, 1],
+        UsageChannel.CPU_MILLI: [5, 5], UsageChannel.SENT: [3, 4], UsageChannel.RECEIVED: [2, 1],
     }  # fmt: skip
 
 
@@ -135,7 +141,7 @@ def test_courses_are_of_their_principal() -> None:
     base.add_course(course(principal="uid:2", job="ranks", cpu_milli=[3]))
     assert base.courses.jobs("uid:1") == ["words"]
     assert base.courses.jobs("uid:2") == ["ranks", "words"]
-    assert base.courses.members("uid:1", "words")[0].highest.values == {Channel.CPU_MILLI: [1]}
+    assert base.courses.members("uid:1", "words")[0].highest.values == {UsageChannel.CPU_MILLI: [1]}
     assert base.courses.members("uid:1", "ranks") == []
 
 
@@ -171,7 +177,7 @@ def test_courses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ("channels", replace(course(), values=dict.fromkeys(range(9), (1,)))),
     ],
 )
-def test_a_course_that_cannot_be_meant_is_refused(field: str, bad: Course) -> None:
+def test_a_course_that_cannot_be_meant_is_refused(field: str, bad: UsageProfile) -> None:
     """The error names what is wrong, and nothing is changed."""
     base = KnowledgeBase("n1", 1)
     with pytest.raises(BadKnowledgeError, match=field):
@@ -191,7 +197,7 @@ def test_the_largest_course_fits_a_report() -> None:
     text = "x" * limits.PROFILE_TEXT_BYTES_MAX
     most = (2**63 - 1,) * limits.USAGE_PROFILE_INSTANTS_MAX
     base = KnowledgeBase(text, 2**63 - 1)
-    largest = Course(
+    largest = UsageProfile(
         text, text, text, text, *(2**63 - 1,) * 3, limits.USAGE_PROFILE_INSTANTS_MAX * 1000, 1,
         {2**63 - 1 - number: most for number in range(limits.USAGE_PROFILE_CHANNELS_MAX)},
     )  # fmt: skip
@@ -224,7 +230,7 @@ def test_courses_are_kept() -> None:
     assert list(again.courses.kept) == list(base.courses.kept)
     assert again.courses.bytes == base.courses.bytes > 0
     one = next(iter(base.courses.entries())).what
-    assert isinstance(one, Course)
+    assert isinstance(one, UsageProfile)
     assert again.courses.knows(one.principal, one.job, one.member, one.task)
     assert not again.courses.knows(one.principal, one.job, one.member, 10**6)
 
@@ -251,7 +257,7 @@ def test_a_course_looks_on_the_wire_as_it_did() -> None:
         "8201 92cd01f400 02920708 c301".replace(" ", "")
     )
     assert base.batch().to_bytes().hex() == frozen
-    assert Batch.from_bytes(bytes.fromhex(frozen)).entries == tuple(base.journal)
+    assert KnowledgeBatch.from_bytes(bytes.fromhex(frozen)).entries == tuple(base.journal)
 
 
 @pytest.mark.parametrize("seed", range(3))

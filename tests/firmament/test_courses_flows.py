@@ -7,7 +7,7 @@ from sched_courses import course
 
 from dios.firmament.coordinator.job_traffic import JobTraffic
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel
+from dios.firmament.knowledge.usage_profile import UsageChannel
 from dios.wire.messages import Meter, Occupant, QueueRows, Work
 from dios.wire.types import TaskState, Traffic
 
@@ -36,7 +36,7 @@ def out(task: int, moved: int, traffic: Traffic = Traffic.OUT) -> Meter:
     return Meter("uid:1", traffic, moved, 0, task)
 
 
-def taken(base: KnowledgeBase) -> dict[str, dict[Channel, list[int]]]:
+def taken(base: KnowledgeBase) -> dict[str, dict[UsageChannel, list[int]]]:
     """What is known of tasks whose nodes have told of them, too."""
     for number, member in ((SENDER, "map.0"), (READER, "reduce")):
         base.add_course(course(member, run=5, task=number, began_s=WALL, length_ms=4_000, cpu_milli=[1] * 4))
@@ -66,10 +66,10 @@ def test_what_others_send_for_a_task_is_received_by_it() -> None:
     assert base.courses.jobs("uid:1") == [], "whether it ran is what its node tells"
     found = taken(base)
     assert found["map.0"] == {
-        Channel.CPU_MILLI: [1] * 4, Channel.SENT: [300, 0, 0, 0], Channel.RECEIVED: [0] * 4,
+        UsageChannel.CPU_MILLI: [1] * 4, UsageChannel.SENT: [300, 0, 0, 0], UsageChannel.RECEIVED: [0] * 4,
     }  # fmt: skip
-    assert found["reduce"][Channel.RECEIVED] == [1_050, 4_050, 4, 4]
-    assert found["reduce"][Channel.SENT] == [0, 0, 0, 0]
+    assert found["reduce"][UsageChannel.RECEIVED] == [1_050, 4_050, 4, 4]
+    assert found["reduce"][UsageChannel.SENT] == [0, 0, 0, 0]
 
 
 def test_its_course_begins_when_the_task_did() -> None:
@@ -83,7 +83,7 @@ def test_its_course_begins_when_the_task_did() -> None:
     flows.seen(board("b", replace(row(READER, "reduce"), state=TaskState.ENDED, age_ms=3_000)), 4.0)
     (entry,) = base.courses.entries()
     assert getattr(entry.what, "began_ns", 0) == round((WALL + 0.5) * 10**9)
-    assert getattr(entry.what, "values", {})[Channel.RECEIVED] == (40, 40, 300)
+    assert getattr(entry.what, "values", {})[UsageChannel.RECEIVED] == (40, 40, 300)
 
 
 def test_tasks_on_no_account_have_no_course() -> None:

@@ -291,8 +291,8 @@ def test_an_explanation_is_plain_data_and_sentences() -> None:
     assert json.loads(json.dumps(said.to_json()))["task"] == said.task
     lines = "\n".join(said.lines())
     assert "waits" in lines
-    assert "its way" in lines
-    assert "enough" in lines
+    assert "its path" in lines
+    assert "sufficient" in lines
 
 
 def test_the_examples_of_the_page_are_true(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,7 +132,7 @@ def test_a_model_that_hangs_is_given_up_and_not_asked_for_ever() -> None:
     model.answers["prepare"] = gate.wait
     try:
         for at in range(SCHED_ABANDONED_THREADS_MAX):
-            assert "gave no answer within 0.05 s" in scheduler.round(float(at)).faults[0].what
+            assert "did not answer within 0.05 s" in scheduler.round(float(at)).faults[0].what
         assert "still hang" in scheduler.round(9.0).faults[0].what
     finally:
         gate.set()

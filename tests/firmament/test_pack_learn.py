@@ -15,12 +15,17 @@ from dios.cli.main import app
 from dios.cli.packing import learn
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel
+from dios.firmament.knowledge.usage_profile import UsageChannel
 from dios.packer import TiMra
 from dios.wire.messages import Asked
 
 MIB = 2**20
-UNITS = {Channel.CPU_MILLI: 1000, Channel.MEMORY: MIB, Channel.DISK_WRITE: 1e6, Channel.DISK_READ: 1e6}
+UNITS = {
+    UsageChannel.CPU_MILLI: 1000,
+    UsageChannel.MEMORY: MIB,
+    UsageChannel.DISK_WRITE: 1e6,
+    UsageChannel.DISK_READ: 1e6,
+}
 JOB = """
 name = "words"
 [tasks.map]

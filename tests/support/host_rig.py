@@ -156,7 +156,7 @@ class Rig:
     async def settled(self) -> None:
         """Wait until everything was carried out."""
         with trio.fail_after(WAIT_S):
-            await self.host.driver.wait_settled()
+            await self.host.driver.wait_idle()
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.models.spread import SpreadModel
-from dios.firmament.policies.principal_accounts import PrincipalAccount, FairnessRule, PrincipalAccounts
+from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccount, PrincipalAccounts
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings

@@ -1,22 +1,26 @@
 """The process that compiles the scheduler's kernels in the background: ``main()``.
 
 It prints a line with two numbers, those of the compiled and of all kernels, whenever the first one grows.
+``dios.firmament.compile_kernels`` is the same for a user, without the low priority.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
-from dios.firmament.coordinator import kernel_compilation, warm_up
+from dios.firmament import compile_kernels as background
+from dios.firmament.coordinator import warm_up
 
 _REPORT_S: Final = 0.5
 _LOWEST_PRIORITY: Final = 19
 _UNUSED: Final = (
+    "dios.firmament.solvers.potentials",
+    "dios.firmament.solvers.relaxation",
     "dios.fairness.dc_drf",
     "dios.fairness.drf",
     "dios.fairness.simulate",
@@ -55,17 +59,21 @@ def compile_all(report: Callable[[int, int], None]) -> None:
 
 
 def main() -> None:
-    """Compile at the lowest priority, unless another process does it at this time or has done it."""
+    """Compile at the lowest priority, unless another process does it at this time or has done it.
+
+    While another process compiles into the same folder, its numbers are printed.
+    """
     os.nice(_LOWEST_PRIORITY)
-    folder = kernel_compilation.cache_folder()
-    if folder is None:
-        sys.exit("no folder for compiled kernels can be written; set NUMBA_CACHE_DIR or HOME to one")
-    with (folder / "dios-kernels.lock").open("w") as lock:
-        # Several coordinators of one machine share the cache: the second one waits and finds it complete.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kernel_compilation.is_complete():
-            compile_all(lambda compiled, total: print(compiled, total, flush=True))  # noqa: T201 - the coordinator reads it
-            kernel_compilation.mark_complete(folder)
+    while (state := background.status()).startswith("compiling"):
+        # The state is "compiling", or "compiling 37 of 120".
+        numbers = [word for word in state.split() if word.isdigit()]
+        if len(numbers) == 2:
+            print(*numbers, flush=True)  # noqa: T201 - the coordinator reads it
+        time.sleep(_REPORT_S)
+    try:
+        background.compile_all(lambda compiled, total, _: print(compiled, total, flush=True))  # noqa: T201 - likewise
+    except OSError as error:
+        sys.exit(f"cannot compile the scheduler's kernels: {error}")
 
 
 def _report(report: Callable[[int, int], None], done: threading.Event) -> None:

@@ -55,7 +55,7 @@ class FirstFitPlacement(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Machine:
+class _FirstFitMachine:
     described: MachineDescriptor
     labels: dict[str, str]
     tasks: set[int] = field(default_factory=set)
@@ -72,7 +72,7 @@ class _Machine:
 
 
 @dataclass(slots=True)
-class _Job:
+class _FirstFitJob:
     described: JobDescriptor
     tasks: set[int] = field(default_factory=set)
     completed: int = 0
@@ -82,7 +82,7 @@ class _Job:
 @dataclass(slots=True)
 class _WaitingOrRunning:
     described: TaskDescriptor
-    job: _Job
+    job: _FirstFitJob
     machine: int | None = None
     avoided: dict[int, float] = field(default_factory=dict)
     """Machines that refused it, and the time until which it avoids them."""
@@ -96,8 +96,8 @@ class FirstFitScheduler:
     """
 
     def __init__(self) -> None:
-        self._machines: dict[int, _Machine] = {}
-        self._jobs: dict[int, _Job] = {}
+        self._machines: dict[int, _FirstFitMachine] = {}
+        self._jobs: dict[int, _FirstFitJob] = {}
         self._tasks: dict[int, _WaitingOrRunning] = {}
         """In the order of their submission."""
         self._held: dict[str, list[float]] = {}
@@ -113,7 +113,7 @@ class FirstFitScheduler:
         del now
         if machine.machine in self._machines:
             raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) is there already")
-        self._machines[machine.machine] = _Machine(machine, dict(machine.labels))
+        self._machines[machine.machine] = _FirstFitMachine(machine, dict(machine.labels))
 
     def remove_machine(self, machine: int, now: float) -> list[int]:
         """Remove a machine; return the tasks that ran there, which wait again."""
@@ -147,7 +147,7 @@ class FirstFitScheduler:
                 f"job {job.job}: a gang of {job.gang}, but the cluster has {slots} slots"
             )
         if known is None:
-            known = self._jobs[job.job] = _Job(job)
+            known = self._jobs[job.job] = _FirstFitJob(job)
         for task in tasks:
             self._tasks[task.task] = _WaitingOrRunning(task, known)
             known.tasks.add(task.task)
@@ -240,7 +240,7 @@ class FirstFitScheduler:
                 placed += self._place_gang(job, members, now)
         return placed
 
-    def _place_gang(self, job: _Job, members: list[int], now: float) -> list[FirstFitPlacement]:
+    def _place_gang(self, job: _FirstFitJob, members: list[int], now: float) -> list[FirstFitPlacement]:
         """Place enough of a gang's tasks for it to run, or none."""
         started = job.completed + sum(self.is_running(task) for task in job.tasks)
         needed = job.described.gang - started
@@ -256,7 +256,7 @@ class FirstFitScheduler:
         return []
 
     def _place(
-        self, tasks: Iterable[int], now: float, first: _Machine | None = None
+        self, tasks: Iterable[int], now: float, first: _FirstFitMachine | None = None
     ) -> list[FirstFitPlacement]:
         """Place those of the tasks that fit; with ``first`` the first of them goes to that machine."""
         placed: list[FirstFitPlacement] = []
@@ -270,7 +270,7 @@ class FirstFitScheduler:
                     break
         return placed
 
-    def _in_order(self, tracked: _WaitingOrRunning) -> list[_Machine]:
+    def _in_order(self, tracked: _WaitingOrRunning) -> list[_FirstFitMachine]:
         """Return all machines, the best for a task first.
 
         Fewer missed soft constraints count first, then more bytes of input on the machine, then a lower load.
@@ -281,14 +281,14 @@ class FirstFitScheduler:
             for machine in block.machines:
                 local[machine] += block.size
 
-        def rank(machine: _Machine) -> tuple[int, int, float, int]:
+        def rank(machine: _FirstFitMachine) -> tuple[int, int, float, int]:
             missed = sum(not _satisfies(machine.labels, constraint) for constraint in soft)
             number = machine.described.machine
             return missed, -local[number], machine.load, number
 
         return sorted(self._machines.values(), key=rank)
 
-    def _obstacle(self, tracked: _WaitingOrRunning, machine: _Machine, now: float) -> str:
+    def _obstacle(self, tracked: _WaitingOrRunning, machine: _FirstFitMachine, now: float) -> str:
         """Return why a machine cannot take a task now, as the end of a sentence; empty if it can."""
         described, has = tracked.described, machine.described
         if described.pinned is not None and described.pinned != has.machine:
@@ -343,7 +343,7 @@ class FirstFitScheduler:
 
     # Tables -------------------------------------------------------------------------------------------
 
-    def _machine(self, machine: int) -> _Machine:
+    def _machine(self, machine: int) -> _FirstFitMachine:
         found = self._machines.get(machine)
         if found is None:
             raise BadDescriptorError(f"machine {machine} does not exist")
@@ -370,7 +370,7 @@ class FirstFitScheduler:
         place.tasks.discard(task)
         self._account(tracked, place)
 
-    def _account(self, tracked: _WaitingOrRunning, place: _Machine) -> None:
+    def _account(self, tracked: _WaitingOrRunning, place: _FirstFitMachine) -> None:
         """Sum up the machine and the principal anew: repeated additions would gather rounding errors."""
         demands = [self._tasks[task].described.demand for task in sorted(place.tasks)]
         place.reserved = [math.fsum(column) for column in zip(*demands, strict=True)] or list(_NOTHING)

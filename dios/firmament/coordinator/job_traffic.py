@@ -17,7 +17,7 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.coordinator.task_tracer import is_followed, job_of
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
+from dios.firmament.knowledge.usage_profile import UsageChannel, UsageProfile, UsageRecording
 from dios.wire.messages import Meter, Occupant, QueueRows
 from dios.wire.types import TaskState, Traffic
 
@@ -32,7 +32,7 @@ class _JobTask:
         self.row = row
         self.host = host
         self.began = began
-        self.recording = Recording()
+        self.recording = UsageRecording()
         self.named = False
         self.rates: dict[str, int] = {}
 
@@ -41,7 +41,7 @@ class _JobTask:
         self.named = True
         self.rates[host] = rate
         received = sum(value for name, value in self.rates.items() if name != self.host)
-        values = {Channel.SENT: self.rates.get(self.host, 0), Channel.RECEIVED: received}
+        values = {UsageChannel.SENT: self.rates.get(self.host, 0), UsageChannel.RECEIVED: received}
         first, last = (max(0, round((at - self.began) * _MS)) for at in (begin, end))
         if last > first:
             self.recording.span(first, last, values)
@@ -98,7 +98,7 @@ class JobTraffic:
         if row is None or not task.named:
             return
         instant_s, values = task.recording.values(row.age_ms)
-        course = Course(
+        course = UsageProfile(
             row.principal,
             job_of(row),
             row.work.member,

@@ -1,8 +1,9 @@
 """Whether the scheduler's numeric kernels are compiled, and their compilation in a process of its own.
 
 A cold compilation takes minutes. It runs at the lowest priority, so that the coordinator and the tasks of the
-machine go on. Numba keeps the compiled code on disk. A file named ``dios-kernels.ready`` next to it says for which
-versions and which processor the code is complete. This module does not load Numba; ``compile_kernels`` does.
+machine go on. Numba keeps the compiled code on disk. Next to it a file named ``dios-kernels.ready`` holds a
+fingerprint of the sources, the versions and the processor for which the code is complete. This module does
+not load Numba; ``compile_kernels`` does.
 """
 
 from __future__ import annotations

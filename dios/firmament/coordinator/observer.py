@@ -19,9 +19,9 @@ from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import (
     BATCH_HEAD_BYTES,
-    Batch,
-    Entry,
-    Mark,
+    BatchMark,
+    KnowledgeBatch,
+    KnowledgeEntry,
     Sample,
     derived,
     encoded_bytes,
@@ -72,7 +72,7 @@ class Observer:
             self.problem = str(error)
         self.unmeasured = unmeasured({counter: why for counter, why in survey().items() if why})
         """What of Table 6.4 this machine cannot measure, and why."""
-        self._mark: Mark | None = None
+        self._mark: BatchMark | None = None
         self._followed: dict[int, _ObservedTask] = {}
         self._ended: set[int] = set()
         self._reports = 0
@@ -122,7 +122,7 @@ class Observer:
         self._mark = batch.upto
         return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, batch.to_bytes()))
 
-    def _again(self) -> Batch | None:
+    def _again(self) -> KnowledgeBatch | None:
         """Some of the courses that this node measured, each in its turn; None where there are none."""
         own = [entry for entry in self.knowledge.courses.entries() if entry.node == self.knowledge.node]
         if not own:
@@ -130,7 +130,7 @@ class Observer:
         self._turn %= len(own)
         # What was measured last is asked for first.
         waiting = [*own[::-1][self._turn :], *own[::-1][: self._turn]]
-        entries: list[Entry] = []
+        entries: list[KnowledgeEntry] = []
         room = _BATCH_BYTES_MAX - BATCH_HEAD_BYTES
         for entry in waiting[: limits.KNOWLEDGE_BATCH_MAX]:
             room -= encoded_bytes(entry)
@@ -138,7 +138,7 @@ class Observer:
                 break
             entries.append(entry)
         self._turn += len(entries)
-        return Batch(Mark(), 0, more=False, entries=tuple(entries))
+        return KnowledgeBatch(BatchMark(), 0, more=False, entries=tuple(entries))
 
     def _sample(self, followed: _ObservedTask, beside: tuple[str, ...]) -> None:
         row = followed.row

@@ -25,7 +25,7 @@ import trio
 from dios import limits
 from dios.errors import DiosError, InvalidError
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
+from dios.firmament.knowledge.usage_profile import UsageChannel, UsageProfile, UsageRecording
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading
 from dios.wire.messages import Meter, Occupant, QueueRows
 from dios.wire.types import TaskState, Traffic
@@ -90,8 +90,8 @@ class _TracedTask:
         self.began_ns = began_ns
         """By the clock of looks; what is known of it until it is known to run."""
         self.runs = False
-        self.recording = Recording()
-        self.alone: Recording | None = Recording()
+        self.recording = UsageRecording()
+        self.alone: UsageRecording | None = UsageRecording()
         """What it moved if its principal's account is its own; None once another task may be behind that."""
         self.probe = TaskProbe()
         self.looked_ms = 0
@@ -167,7 +167,7 @@ class TaskTracer:
             async with lock:
                 self.take_in(courses)
 
-    def take_in(self, courses: Iterable[Course]) -> None:
+    def take_in(self, courses: Iterable[UsageProfile]) -> None:
         """Add courses to the knowledge; one that makes no sense is left out, and told."""
         for course in courses:
             try:
@@ -205,7 +205,7 @@ class TaskTracer:
             if task is not None and not task.runs and row.state is not TaskState.STARTING:
                 task.runs, task.began_ns = True, now_ns - row.age_ms * _MS
 
-    def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[Course]:
+    def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[UsageProfile]:
         """Look at each task that runs; the courses of those that have ended.
 
         Args:
@@ -214,7 +214,7 @@ class TaskTracer:
             wall_ns: the same moment in nanoseconds since 1970.
         """
         moved = None if meters is None else _Meters(meters)
-        found: list[Course] = []
+        found: list[UsageProfile] = []
         for number, row in self._rows.items():
             if number in self._done:
                 continue
@@ -245,18 +245,18 @@ class TaskTracer:
         before, task.reading = task.reading, reading
         memory = reading.resident if before is None else max(reading.resident, before.resident)
         values = {
-            Channel.CPU_MILLI: self._cpu(_wanted_ns(reading) - _wanted_ns(before), span),
+            UsageChannel.CPU_MILLI: self._cpu(_wanted_ns(reading) - _wanted_ns(before), span),
             # Between two looks it may have had more than at any of them: the kernel keeps the most.
-            Channel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
+            UsageChannel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
         }
         task.peak = max(task.peak, reading.peak)
         written = 0
         if not any(why.startswith(_UNREAD) for why in reading.missing):
-            values[Channel.DISK_READ] = _rate(reading.read - (before.read if before else 0), span)
+            values[UsageChannel.DISK_READ] = _rate(reading.read - (before.read if before else 0), span)
             written = max(0, reading.written - (before.written if before else 0))
         self._record(task, row, moved, written, (begin, task.looked_ms, span), values)
 
-    def _end(self, row: Occupant, task: _TracedTask, moved: _Meters | None, began_ns: int) -> Course:
+    def _end(self, row: Occupant, task: _TracedTask, moved: _Meters | None, began_ns: int) -> UsageProfile:
         if not task.followed:
             # Nobody looked: what its principal moved meanwhile is not known.
             task.alone = None
@@ -264,14 +264,14 @@ class TaskTracer:
         cpu_ns = task.reading.cpu_ns if task.reading else 0
         memory = task.reading.resident if task.reading else 0
         values = {
-            Channel.CPU_MILLI: self._cpu(row.cpu_ms * _MS - cpu_ns, span),
-            Channel.MEMORY: max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0),
+            UsageChannel.CPU_MILLI: self._cpu(row.cpu_ms * _MS - cpu_ns, span),
+            UsageChannel.MEMORY: max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0),
         }
         self._record(task, row, moved, 0, (min(begin, row.age_ms), row.age_ms, span), values)
         instant_s, told = task.recording.values(row.age_ms)
         if task.alone is not None:
             told |= task.alone.values(row.age_ms)[1]
-        return Course(
+        return UsageProfile(
             row.principal,
             job_of(row),
             row.work.member,
@@ -292,7 +292,7 @@ class TaskTracer:
         moved: _Meters | None,
         written: int,
         span: tuple[int, int, int],
-        values: dict[Channel, int],
+        values: dict[UsageChannel, int],
     ) -> None:
         """Take in a span: begin, end, and how long it counts; ``written`` by the task's processes."""
         begin, end, length = span
@@ -302,16 +302,16 @@ class TaskTracer:
         mine, others = task.moved(own, moved.others.get(row.principal, {}) if moved else {})
         stored, received = mine.get(Traffic.STORE, 0), mine.get(Traffic.IN, 0)
         if own:
-            values[Channel.SENT] = _rate(mine.get(Traffic.OUT, 0), length)
-            values[Channel.RECEIVED] = _rate(received, length)
+            values[UsageChannel.SENT] = _rate(mine.get(Traffic.OUT, 0), length)
+            values[UsageChannel.RECEIVED] = _rate(received, length)
         # That nothing was written by a pure task itself says nothing: its node writes for it.
         if written or Traffic.STORE in own:
-            values[Channel.DISK_WRITE] = _rate(written + stored, length)
+            values[UsageChannel.DISK_WRITE] = _rate(written + stored, length)
         task.recording.span(begin, end, values)
         if task.alone is not None:
             alone = {
-                Channel.DISK_WRITE: _rate(written + stored + others.get(Traffic.STORE, 0), length),
-                Channel.RECEIVED: _rate(received + others.get(Traffic.IN, 0), length),
+                UsageChannel.DISK_WRITE: _rate(written + stored + others.get(Traffic.STORE, 0), length),
+                UsageChannel.RECEIVED: _rate(received + others.get(Traffic.IN, 0), length),
             }
             task.alone.span(begin, end, alone)
 

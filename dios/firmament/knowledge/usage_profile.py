@@ -23,7 +23,7 @@ from dios.firmament.knowledge.aggregates import VALUE_MAX
 _MS: Final = 1000
 
 
-class Channel(IntEnum):
+class UsageChannel(IntEnum):
     """What a course may hold. Numbers never change; one that is not there was not measured."""
 
     CPU_MILLI = 1
@@ -40,11 +40,11 @@ class Channel(IntEnum):
     """Bytes per second that the task moved from other nodes to its own."""
 
 
-CHANNELS: Final = frozenset(int(channel) for channel in Channel)
+CHANNELS: Final = frozenset(int(channel) for channel in UsageChannel)
 """The numbers that this version knows; a newer coordinator may send others, which are handed on."""
 
 
-class Course(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class UsageProfile(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """What one task took from its start to its end, instant by instant."""
 
     principal: str
@@ -63,17 +63,17 @@ class Course(msgspec.Struct, frozen=True, array_like=True, tag=2):
     instant_s: int
     """A power of two."""
     values: dict[int, tuple[int, ...]]
-    """By ``Channel``, of each instant."""
+    """By ``UsageChannel``, of each instant."""
     completed: bool = True
     """False when it failed or was stopped: then it is the course of a part."""
 
     @property
-    def channels(self) -> dict[Channel, tuple[int, ...]]:
+    def channels(self) -> dict[UsageChannel, tuple[int, ...]]:
         """The values that this version knows."""
-        return {Channel(number): values for number, values in self.values.items() if number in CHANNELS}
+        return {UsageChannel(number): values for number, values in self.values.items() if number in CHANNELS}
 
 
-def fault_of(course: Course) -> str:
+def fault_of(course: UsageProfile) -> str:
     """Why a course cannot be meant; empty where it can."""
     for name in ("principal", "job", "member", "machine"):
         text: str = getattr(course, name)
@@ -92,7 +92,7 @@ def fault_of(course: Course) -> str:
     if instants > limits.USAGE_PROFILE_INSTANTS_MAX:
         return f"a course of {instants} instants, over {limits.USAGE_PROFILE_INSTANTS_MAX}"
     for channel, values in course.values.items():
-        name = Channel(channel).name if channel in CHANNELS else str(channel)
+        name = UsageChannel(channel).name if channel in CHANNELS else str(channel)
         if len(values) != instants:
             return f"{name} has {len(values)} values; {instants} instants are needed"
         if not all(0 <= value <= VALUE_MAX for value in values):
@@ -111,24 +111,24 @@ def coarsened(values: Sequence[int], factor: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Highest:
+class HighestUsage:
     """The most that any of some courses took at each instant since its start."""
 
     instant_s: int
-    values: dict[Channel, list[int]]
+    values: dict[UsageChannel, list[int]]
     """What was measured in any of them."""
 
 
-def highest(courses: Iterable[Course]) -> Highest:
+def highest(courses: Iterable[UsageProfile]) -> HighestUsage:
     """The highest of each instant; in instants as long as the longest of any of the courses."""
     all_of = list(courses)
     instant_s = max((course.instant_s for course in all_of), default=1)
-    found: dict[Channel, list[int]] = {}
+    found: dict[UsageChannel, list[int]] = {}
     for course in all_of:
         for channel, values in course.channels.items():
             told = coarsened(values, instant_s // course.instant_s)
             _raise_to(found.setdefault(channel, []), told)
-    return Highest(instant_s, found)
+    return HighestUsage(instant_s, found)
 
 
 def _raise_to(kept: list[int], told: Sequence[int]) -> None:
@@ -137,14 +137,14 @@ def _raise_to(kept: list[int], told: Sequence[int]) -> None:
         kept[at] = max(kept[at], value)
 
 
-class Recording:
+class UsageRecording:
     """A course in the making: values of spans of time, each of them as soon as it is over."""
 
     def __init__(self) -> None:
         self._instant_s = 1
-        self._values: dict[Channel, list[int]] = {}
+        self._values: dict[UsageChannel, list[int]] = {}
 
-    def span(self, begin_ms: int, end_ms: int, values: Mapping[Channel, int]) -> None:
+    def span(self, begin_ms: int, end_ms: int, values: Mapping[UsageChannel, int]) -> None:
         """From ``begin_ms`` to ``end_ms`` after its start the task took so much; spans may overlap.
 
         Each instant that the span touches has at least these values afterwards. What was never heard of is
