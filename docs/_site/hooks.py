@@ -66,7 +66,7 @@ def listing(folder: Path) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add everything that the documents link to, and what those pages link to in turn."""
     todo = [ROOT / name for name in ROOT_PAGES]
-    todo += [path for path in (ROOT / RESULTS).rglob("*.md")]
+    todo += (ROOT / RESULTS).rglob("*.md")
     todo += [target for page in DOCS.rglob("*.md") for target in linked(page.read_text(), page.parent)]
     seen: set[Path] = set()
     while todo:
@@ -115,5 +115,6 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     del config
     loaded = LOADED.search(output)
     if loaded:
-        raise PluginError(f"{page.file.src_uri} would load {loaded[0]} from a network; put a copy into docs/assets")
+        place = page.file.src_uri
+        raise PluginError(f"{place} would load {loaded[0]} from a network; put a copy into docs/assets")
     return output
