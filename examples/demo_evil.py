@@ -204,7 +204,7 @@ def run_job(scene: Scene) -> Evidence:
                 said.setdefault(name, Counter())[verdict, answer] += number
             else:
                 count[word] = number
-        mappers = [task.status.fingerprint for task in result.tasks if task.role is mapreduce.JobTaskRole.MAPPER]
+        mappers = [task.status.fingerprint for task in result.tasks if task.role is mapreduce.Role.MAPPER]
     return Evidence(count, leaked, said, mappers)
 
 

@@ -83,8 +83,9 @@ def compile_handlers(
 ) -> CompiledHandlers:
     """Compile the handlers of a prepared network function into one function for one core.
 
-    ``connection`` and ``regular`` are the arrays in which a worker places batches, ``now`` (1,) has its time in
-    seconds and replaces the time of ``flows``. Raises :class:`HandlerError` if handlers cannot be compiled.
+    ``connection`` and ``regular`` are the arrays in which a worker places batches, ``now`` (1,) has its time
+    in seconds and replaces the time of ``flows``. Raises :class:`HandlerError` if handlers cannot be
+    compiled.
     """
     if type(function).regular_packets is NetworkFunction.regular_packets:
         raise HandlerError(
@@ -270,7 +271,7 @@ def _no_field(kind: type[NetworkFunction], own: dict[str, Function], name: str) 
 def _sentence(where: str, reason: str) -> str:
     return (
         f"{where}: cannot compile this handler: {reason[:300]}\n"
-        "Handlers can use packets, flows, numbers, and arrays and numbers of self; they cannot create objects."
+        "Handlers use packets, flows, numbers, and arrays and numbers of self; they cannot create objects."
     )
 
 

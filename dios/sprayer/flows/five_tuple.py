@@ -1,9 +1,9 @@
-"""Five-tuples: reading them from packets, reversing them, and a hash that is equal for both directions; compiled.
+"""Five-tuples: reading and reversing them, and a hash that is equal for both directions; compiled.
 
 A hash has two parts. The upper 16 bits choose the core. The programs that steer frames in the kernel compute
-the same bits (``linux/fanout.py``), so frames that are steered by flow arrive on the core that stores the flow.
-These programs can use only a few operations on 32 bits. The other 48 bits choose places in tables and are
-mixed better.
+the same bits (``linux/fanout.py``), so frames that are steered by flow arrive on the core that stores the
+flow. These programs can use only a few operations on 32 bits. The other 48 bits choose places in tables and
+are mixed better.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _hash_for_core(flow: Flow, seed: int) -> int:
 
 @no_refcount_kernel
 def hash_flow(flow: Flow, seed: int) -> int:
-    """Return 64 bits of a five-tuple, equal for both directions (thesis section 3.2.2); ``seed`` is uint64."""
+    """Return a 64-bit hash of a flow, equal for both directions (thesis section 3.2.2); ``seed`` is uint64."""
     one = _mix_endpoint(flow.source_high, flow.source_low, flow.source_port, seed)
     other = _mix_endpoint(flow.target_high, flow.target_low, flow.target_port, seed)
     mixed = (one + other + flow.protocol) * _TWO

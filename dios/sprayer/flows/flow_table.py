@@ -5,8 +5,8 @@ Handlers receive it as ``flows`` (thesis section 3.2.4, Table 3.2).
 A table uses open addressing and has a fixed size. Each place has a word: 32 bits of the hash (or EMPTY, or
 REMOVED) above a version that is odd while the owner writes the place. A reader copies the entry between two
 reads of the word, and so never uses half of a change; changing the copy has no effect on the table. An owner
-changes a copy, too; the change becomes visible to the other cores at the owner's next call here, or at the end
-of its batch.
+changes a copy, too; the change becomes visible to the other cores at the owner's next call here, or at the
+end of its batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""How a worker waits for frames, and goes to its processor: for engines of sockets; compiled.
+"""Waiting for frames and pinning to a processor, for engines on sockets; compiled.
 
-Not for: taking frames (``ring_kernels.py``, ``xdp_kernels.py``).
-
-A core's context is an array of words, of which the first are what is named here. A worker that has nothing to
-do looks a few times, since another core may hand something over, and then lets its processor go: for a
-millisecond at most at once, so that nothing that another core hands over waits for longer.
+A core's context is an array of words that begins with the fields listed here. A worker without work polls a
+few times, because another core may hand something over, and then sleeps: for at most a millisecond at a time,
+so that packets that another core hands over do not wait longer.
 """
 
 from __future__ import annotations
@@ -24,19 +22,19 @@ if TYPE_CHECKING:
     Context = npt.NDArray[np.int64]
 
 PORTS: Final = 0
-"""So many sockets."""
+"""The number of sockets."""
 POLLED: Final = 1
 SHORT: Final = 2
 LONG: Final = 3
-"""Addresses of what ``ppoll`` reads: sockets, and two times."""
+"""Addresses of the arguments of ``ppoll``: sockets, and two times."""
 SET: Final = 4
 SET_BYTES: Final = 5
-"""The processors that the thread may run on, or 0; it is told once."""
+"""The processors on which the thread may run, or 0; applied once."""
 EMPTY: Final = 6
-"""Receptions of nothing in a row."""
+"""The number of receptions of nothing in a row."""
 WAITS: Final = 7
 WOKEN: Final = 8
-"""At which reception of nothing the last wait ended early."""
+"""The reception of nothing at which the last wait ended early."""
 WAIT_WORDS: Final = 9
 
 _int, _long = types.int32, types.int64
@@ -60,9 +58,9 @@ _setpriority: Final = cast(
 
 @no_refcount_kernel
 def pin_thread(words: Context) -> None:
-    """At a thread's first reception: where it was told to run, and before others if it may.
+    """Pin the thread at its first reception, and raise its priority if permitted.
 
-    Packets that wait behind another process are overtaken by those that other workers have.
+    Packets that wait behind another process would be overtaken by those of other workers.
     """
     if words[SET]:
         _sched_setaffinity(np.int32(0), words[SET_BYTES], words[SET])
@@ -72,7 +70,7 @@ def pin_thread(words: Context) -> None:
 
 @no_refcount_kernel
 def wait_if_idle(words: Context, received: int) -> None:
-    """Let the processor go when nothing comes: shortly at first, since others may hand something over."""
+    """Sleep if nothing arrives: shortly at first, because others may hand something over."""
     if received:
         words[EMPTY] = words[WOKEN] = 0
         return
@@ -83,6 +81,6 @@ def wait_if_idle(words: Context, received: int) -> None:
     long = words[LONG] if words[EMPTY] > SPRAYER_LONG_WAIT_SPINS else words[SHORT]
     if _ppoll(words[POLLED], words[PORTS], long, 0) > 0:
         if words[WOKEN] == words[EMPTY] - 1:
-            # So says an interface that is down, and a ring whose last frame another core has.
+            # An interface that is down reports this, and a ring whose last frame another core uses.
             _nanosleep(long, 0)
         words[WOKEN] = words[EMPTY]

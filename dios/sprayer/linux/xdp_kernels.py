@@ -1,16 +1,15 @@
-"""The engine's three functions on rings of AF_XDP sockets (``dios.sprayer.engine``); compiled.
+"""The three engine functions for rings of AF_XDP sockets (``dios.sprayer.engine``); compiled.
 
-Not for: making sockets and rings (``xdp_socket.py``, ``af_xdp.py``).
+A core's context is an array of words: the fields for waiting, the fields listed here, then ``PORT_WORDS`` for
+each port, which is one queue of one interface. Each core has its own rings for receiving and sending. The
+rings with the places that the kernel may fill, and with those that it has sent, belong to all cores of a
+port: a core takes a lock to use one, and if the lock is taken, tries again with its next batch. So no core
+ever waits for a core that is not running.
 
-A core's context is an array of words: what waiting needs, what is named here first, and then ``PORT_WORDS``
-for each port, which is one queue of one interface. Each core has rings of its own for what it receives and
-sends. Those with the places that the kernel may fill, and that it sent, belong to all cores of a port: who
-wants one takes its lock, and who does not get it goes on and comes again with the next batch. So nobody
-ever waits for a core that the kernel does not run just now.
-
-In copy mode the kernel copies a frame when it is told to send it, mostly: some drivers get the place itself,
-and what a driver has no room for waits. So a place goes back once it is released and done with by the kernel;
-``STATES`` says which of both comes first.
+In copy mode the kernel mostly copies a frame during the call that sends it, but some drivers use the place
+itself, and frames without room in a driver wait. So a place goes back when it is released and the kernel is
+done with it; ``STATES`` records which of both happened first. Sockets and rings are created in
+``xdp_socket.py``.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _ROW: Final = np.dtype([("address", "u8"), ("length", "u4"), ("options", "u4")])
 
 MEMORY: Final = WAIT_WORDS
 SHIFT: Final = WAIT_WORDS + 1
-"""The memory of all frames, and how many bits the size of a place has."""
+"""The memory of all frames, and the binary logarithm of the size of a place."""
 EACH: Final = WAIT_WORDS + 2
-"""So many places has a port, one port after the other."""
+"""The number of places of a port, one port after the other."""
 STATES: Final = WAIT_WORDS + 3
-"""What is known of each place: below."""
+"""The state of each place, see below."""
 TURN: Final = WAIT_WORDS + 4
 REFUSED: Final = WAIT_WORDS + 5
 """Frames that a driver dropped, or had no room for."""
@@ -64,19 +63,19 @@ FIRST_PORT: Final = 16
 PORT_WORDS: Final = 32
 SOCKET: Final = 0
 TO: Final = 1
-"""The port by which goes out what came in here."""
+"""The port by which frames from this port leave."""
 SIDE: Final = 2
 STASH: Final = 3
 STASHED: Final = 4
-"""Places of this port that go back as soon as the ring is free: where, and how many."""
+"""Places of this port that go back when the ring is free: their array and their number."""
 PENDING: Final = 5
-"""How many were put into the ring for sending, and not told yet."""
+"""The number of frames in the ring for sending of which the kernel was not notified yet."""
 RECEIVED: Final = 8
 SENDING: Final = 13
 FILL: Final = 18
 DONE: Final = 24
-# Of each ring: addresses of its indices and rows, and how many there are. Then how far this core is, or the
-# address of the lock.
+# For each ring: the addresses of its indices and rows, the number of rows, then the position of this core, or
+# the address of the lock.
 _PRODUCER: Final = 0
 _CONSUMER: Final = 1
 _ROWS: Final = 2
@@ -87,7 +86,7 @@ WORDS: Final = FIRST_PORT + SPRAYER_INTERFACES_MAX * SPRAYER_QUEUES_MAX * PORT_W
 
 # States of a place.
 _OURS: Final = 0
-"""Or for the kernel to fill."""
+"""With us, or for the kernel to fill."""
 _SENT: Final = 1
 """With the kernel, and not released."""
 _RELEASED: Final = 2
@@ -129,7 +128,7 @@ def _receive(context: int, packets: int, room: int) -> int:
 
 @no_refcount_kernel
 def _index(address: int) -> int:
-    """An index that the kernel or another core writes."""
+    """Return an index that the kernel or another core writes."""
     return int64(_load(array_at(address, (1,), _INDEX), 0))
 
 
@@ -140,7 +139,7 @@ def _set_index(address: int, value: int) -> None:
 
 @no_refcount_kernel
 def _from_ring(words: _Words, base: int, batch: Packets, count: int, room: int) -> int:
-    """Take what is there on one port; how many there are in the batch then."""
+    """Receive the frames of one port; return the number of packets in the batch."""
     ring = base + RECEIVED
     at = words[ring + NEXT]
     there = min((_index(words[ring + _PRODUCER]) - at) & _MASK, room - count)
@@ -165,7 +164,7 @@ def _from_ring(words: _Words, base: int, batch: Packets, count: int, room: int) 
 
 @no_refcount_kernel
 def _collect_sent(words: _Words, base: int) -> None:
-    """Take the places that the kernel is done with sending; those that were released meanwhile go back."""
+    """Collect the places that the kernel has sent; those that were released before go back."""
     ring = base + DONE
     if _index(words[ring + _PRODUCER]) == _index(words[ring + _CONSUMER]):
         return
@@ -187,7 +186,7 @@ def _collect_sent(words: _Words, base: int) -> None:
 
 @no_refcount_kernel
 def _stash_place(words: _Words, place: int) -> None:
-    """A place of any port is to go back to the kernel."""
+    """Store a place of any port that must go back to the kernel."""
     base = FIRST_PORT + place // words[EACH] * PORT_WORDS
     stash = array_at(words[base + STASH], (words[EACH],), _WORD)
     stash[words[base + STASHED]] = place
@@ -196,7 +195,7 @@ def _stash_place(words: _Words, place: int) -> None:
 
 @no_refcount_kernel
 def _give_back(words: _Words, base: int) -> None:
-    """Let the kernel have the places that are kept for one port; its ring has room for all that there are."""
+    """Return the stored places of one port to the kernel; the ring has room for all places."""
     count = words[base + STASHED]
     if count == 0:
         return
@@ -248,7 +247,7 @@ def _transmit(context: int, packets: int, count: int) -> int:
 
 @no_refcount_kernel
 def _start_sending(words: _Words, base: int) -> int:
-    """Let the kernel send what is in one ring; how many a driver dropped. What finds no room stays there."""
+    """Let the kernel send the frames of one ring; return the number that a driver dropped."""
     ring = base + SENDING
     _set_index(words[ring + _PRODUCER], words[ring + NEXT])
     words[base + PENDING] = 0
@@ -284,5 +283,5 @@ def _release(context: int, frames: int, count: int) -> int:
 
 @cache
 def functions() -> tuple[int, int, int]:
-    """The addresses of receive, transmit and release."""
+    """Return the addresses of receive, transmit and release."""
     return function_address(_receive), function_address(_transmit), function_address(_release)

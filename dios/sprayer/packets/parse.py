@@ -1,8 +1,8 @@
 """Parsing of a frame into its descriptor: Ethernet, VLAN tags, IPv4, IPv6, TCP, UDP, ICMP; compiled.
 
 Each function here returns a cause; ``packet.py`` has the table of what happens to such frames. Nothing beyond
-``length`` bytes is read. Checksums are not verified: a later change keeps a wrong checksum wrong (RFC 1624), so
-the receiver detects it.
+``length`` bytes is read. Checksums are not verified: a later change keeps a wrong checksum wrong (RFC 1624),
+so the receiver detects it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What engines of Linux have in common: what they are asked for, and what they tell of a core.
+"""The common options and statistics of the engines for Linux.
 
-Not for: sockets (``af_packet.py``, ``af_xdp.py``).
+The sockets are in ``af_packet.py`` and ``af_xdp.py``.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from dios.sprayer.linux.fanout import Steering, steering
 
 @dataclass(frozen=True)
 class CoreStatistics:
-    """What the sockets of one core did, over all interfaces."""
+    """The statistics of the sockets of one core, over all interfaces."""
 
     arrived: int
     """Frames that the kernel gave to this core."""
     no_place: int
-    """Among them those that found its ring full."""
+    """Those among them that found its ring full."""
     cut: int
-    """Longer than a place: the sender's segmentation offload is on. AF_XDP never sees such."""
+    """Frames longer than a place: the sender's segmentation offload is on. AF_XDP never sees such frames."""
     tagged: int
-    """VLAN tags put back into their frames, where the kernel takes them out."""
+    """VLAN tags put back into their frames, if the kernel had removed them."""
     finished: int
-    """Checksums made that the sender had left to its hardware, where the kernel says so."""
+    """Checksums computed because the sender had left them to its hardware, as reported by the kernel."""
     refused: int
-    """Frames that the kernel did not take for sending."""
+    """Frames that the kernel did not accept for sending."""
     waits: int
 
 
-def check(pairs: Sequence[tuple[str, str]], cores: int, places: int, pin: Sequence[int]) -> None:
-    """InvalidError for what no engine can be made with."""
+def check_options(pairs: Sequence[tuple[str, str]], cores: int, places: int, pin: Sequence[int]) -> None:
+    """Raise InvalidError for options that no engine supports."""
     names = [name for pair in pairs for name in pair]
     if not 0 < len(names) <= SPRAYER_INTERFACES_MAX or len(set(names)) < len(names):
         raise InvalidError(
-            f"interfaces {', '.join(names)}: give pairs of different ones, up to {SPRAYER_INTERFACES_MAX}"
+            f"interfaces {', '.join(names)}: give pairs of different ones, at most {SPRAYER_INTERFACES_MAX}"
         )
     if not 0 < cores <= SPRAYER_CORES_MAX:
         raise InvalidError(f"{cores} cores: choose from 1 to {SPRAYER_CORES_MAX}")
@@ -56,11 +56,11 @@ def check(pairs: Sequence[tuple[str, str]], cores: int, places: int, pin: Sequen
             f"{places} places in a ring: choose a power of two from 32 to {SPRAYER_PLACES_MAX}"
         )
     if pin and len(pin) != cores:
-        raise InvalidError(f"{len(pin)} processors for {cores} cores: give one for each, or none")
+        raise InvalidError(f"{len(pin)} processors for {cores} cores: give one for each core, or none")
 
 
-def steered(text: str) -> Steering:
-    """What a person chose. InvalidError for something else."""
+def parse_steering(text: str) -> Steering:
+    """Parse a kind of steering; raise InvalidError if it is unknown."""
     try:
         return steering(text)
     except ValueError as error:
@@ -70,7 +70,7 @@ def steered(text: str) -> Steering:
 def fill_waiting(
     words: npt.NDArray[np.int64], files: Sequence[int], processor: int | None
 ) -> list[npt.NDArray[np.int64]]:
-    """A core's words for waiting on sockets; what they point to, which is to be kept."""
+    """Fill in a core's words for waiting on sockets; return the arrays that they point to."""
     polled = np.array([file | 1 << 32 for file in files], np.int64)  # POLLIN
     short, long = (np.array([0, us * 1000], np.int64) for us in (SPRAYER_WAIT_US, SPRAYER_WAIT_LONG_US))
     mask = np.zeros(1024 // 64, np.uint64)
