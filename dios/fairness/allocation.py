@@ -34,13 +34,13 @@ class Allocation:
     completed: bool = True
 
 
-def numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> Floats:
+def checked_numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> Floats:
     """Return ``given`` as a contiguous array of doubles that are finite, not negative and of ``shape``.
 
     A length of None in ``shape`` allows any length. The result is the caller's own array where possible, so
     do not write to it. Raise ``ValueError`` with the first index at fault, as in ``demands[3, 1] is nan``.
     """
-    found = as_compiled(array_of(name, given), np.float64)
+    found = as_kernel_array(as_number_array(name, given), np.float64)
     wanted = ", ".join("any" if length is None else str(length) for length in shape)
     if found.ndim != len(shape) or any(
         length not in (None, actual) for length, actual in zip(shape, found.shape, strict=True)
@@ -48,11 +48,11 @@ def numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> F
         raise ValueError(f"{name} has the shape {found.shape}; it must be ({wanted})")
     good = np.isfinite(found) & (found >= 0.0)
     if not good.all():
-        refuse(name, found, good, "it must be finite and at least 0")
+        raise_first_invalid(name, found, good, "it must be finite and at least 0")
     return found
 
 
-def array_of(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32 | np.float64 | np.int64]:
+def as_number_array(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32 | np.float64 | np.int64]:
     """Return ``given`` as an array of real numbers, unchecked; ``ValueError`` names the argument."""
     try:
         found = np.asarray(given)
@@ -66,7 +66,7 @@ def array_of(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32 | np.flo
     return found
 
 
-def as_compiled(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
+def as_kernel_array(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
     """Return the same array, or a copy if it is read-only, strided or of another type.
 
     Numba would compile a kernel again, for seconds, for every other kind of array.
@@ -74,16 +74,16 @@ def as_compiled(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Numbe
     return np.require(given, dtype=kind, requirements=["C", "W"])
 
 
-def positive(name: str, found: Floats, where: npt.NDArray[np.bool_] | None = None) -> None:
+def check_positive(name: str, found: Floats, where: npt.NDArray[np.bool_] | None = None) -> None:
     """Raise ``ValueError`` for the first number that is not above 0, among those marked by ``where``."""
     good = found > 0.0
     if where is not None:
         good |= ~where
     if not good.all():
-        refuse(name, found, good, "it must be more than 0")
+        raise_first_invalid(name, found, good, "it must be more than 0")
 
 
-def refuse(name: str, found: Floats, good: npt.NDArray[np.bool_], need: str) -> None:
+def raise_first_invalid(name: str, found: Floats, good: npt.NDArray[np.bool_], need: str) -> None:
     """Raise ``ValueError`` for the first place at which ``good`` is False."""
     place = np.unravel_index(int(np.argmin(good)), found.shape)
     index = ", ".join(str(int(at)) for at in place)

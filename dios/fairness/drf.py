@@ -16,11 +16,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.fairness.allocation import Allocation, Floats, Ints, numbers
+from dios.fairness.allocation import Allocation, Floats, Ints, checked_numbers
 from dios.fairness.edrf import edrf
 from dios.kernels import inlined_kernel, kernel
 
-Tanks: TypeAlias = tuple[Floats, Floats, Floats]
+WaterTanks: TypeAlias = tuple[Floats, Floats, Floats]
 """Demands (n, m), each user's largest demand (n,), and each user's commitment (n,)."""
 
 
@@ -35,9 +35,9 @@ def drf(demands: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> Allo
     Raises ``ValueError`` with the index at fault for numbers that are negative or not finite, for wrong
     shapes and for weights of zero.
     """
-    asked = numbers("demands", demands, (None, None))
+    asked = checked_numbers("demands", demands, (None, None))
     if weights is not None:
-        weights = numbers("weights", weights, (len(asked),))
+        weights = checked_numbers("weights", weights, (len(asked),))
     found = edrf(asked, weights=weights, cap=True)
     return Allocation(found.amounts, found.amounts.max(axis=1, initial=0.0), found.bottleneck, found.rounds)
 
@@ -51,8 +51,8 @@ def smmf(demand: npt.ArrayLike, commitment: npt.ArrayLike) -> Allocation:
     Raises ``ValueError`` with the index at fault for numbers that are negative or not finite and for wrong
     shapes.
     """
-    asked = numbers("demand", demand, (None,))
-    found = sdrf(asked[:, None], numbers("commitment", commitment, asked.shape))
+    asked = checked_numbers("demand", demand, (None,))
+    found = sdrf(asked[:, None], checked_numbers("commitment", commitment, asked.shape))
     return Allocation(found.amounts[:, 0].copy(), found.share, found.bottleneck, found.rounds)
 
 
@@ -69,11 +69,11 @@ def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:
     Raises ``ValueError`` with the index at fault for numbers that are negative or not finite and for wrong
     shapes.
     """
-    asked = numbers("demands", demands, (None, None))
+    asked = checked_numbers("demands", demands, (None, None))
     if np.ndim(commitments) == 1:
-        owed = numbers("commitments", commitments, (len(asked),))
+        owed = checked_numbers("commitments", commitments, (len(asked),))
     else:
-        owed = numbers("commitments", commitments, asked.shape).max(axis=1, initial=0.0)
+        owed = checked_numbers("commitments", commitments, asked.shape).max(axis=1, initial=0.0)
     largest = asked.max(axis=1, initial=0.0)
     busy = np.flatnonzero(largest > 0.0)
     begin = busy[np.argsort(owed[busy], kind="stable")]
@@ -87,7 +87,7 @@ def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:
 
 
 @inlined_kernel
-def _count(tanks: Tanks, i: int, sign: float, use: Floats) -> None:
+def _change_slopes(tanks: WaterTanks, i: int, sign: float, use: Floats) -> None:
     """Add (sign 1) or remove (sign -1) user i among those that rise, in the slopes of its resources."""
     demands, largest, _owed = tanks
     for r in range(demands.shape[1]):
@@ -104,7 +104,7 @@ def _count(tanks: Tanks, i: int, sign: float, use: Floats) -> None:
 
 
 @inlined_kernel
-def _next_dry(use: Floats, level: float) -> tuple[int, float]:
+def _next_exhausted(use: Floats, level: float) -> tuple[int, float]:
     """Return (resource, level) of the first exhaustion if no user starts or ends before it, or (-1, inf)."""
     which, at = -1, np.inf
     for r in range(len(use)):
@@ -117,7 +117,7 @@ def _next_dry(use: Floats, level: float) -> tuple[int, float]:
 
 
 @kernel
-def _fill(tanks: Tanks, begin: Ints, end: Ints, ends: Floats, share: Floats, stopped: Ints) -> int:
+def _fill(tanks: WaterTanks, begin: Ints, end: Ints, ends: Floats, share: Floats, stopped: Ints) -> int:
     """Raise the level from event to event; fill the dominant shares and the resource that stopped each user.
 
     ``begin`` and ``end`` are the users in the order in which they start to rise and have enough; ``ends``
@@ -137,7 +137,7 @@ def _fill(tanks: Tanks, begin: Ints, end: Ints, ends: Floats, share: Floats, sto
             return rounds
         follows = a < len(begin) and owed[begin[a]] < ends[b]
         event = owed[begin[a]] if follows else ends[b]
-        which, dry = _next_dry(use, level)
+        which, dry = _next_exhausted(use, level)
         until = min(event, dry)
         for r in range(len(use)):
             use[r, 2] += (use[r, 0] + use[r, 1]) * (until - level)
@@ -147,15 +147,15 @@ def _fill(tanks: Tanks, begin: Ints, end: Ints, ends: Floats, share: Floats, sto
             for i in range(len(demands)):
                 if state[i] != done and demands[i, which] > 0.0:
                     if state[i] == rising:
-                        _count(tanks, i, -1.0, use)
+                        _change_slopes(tanks, i, -1.0, use)
                         share[i] = min(largest[i], level - owed[i])
                     state[i], stopped[i] = done, which
             use[which, 2] = 1.0
         elif follows:
             state[begin[a]] = rising
-            _count(tanks, begin[a], 1.0, use)
+            _change_slopes(tanks, begin[a], 1.0, use)
         else:
             i = end[b]
             if state[i] == rising:
-                _count(tanks, i, -1.0, use)
+                _change_slopes(tanks, i, -1.0, use)
             state[i], share[i] = done, largest[i]

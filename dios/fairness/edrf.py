@@ -16,21 +16,21 @@ import numpy.typing as npt
 
 from dios.fairness import edrf_kernels
 from dios.fairness.allocation import Allocation, Floats
-from dios.fairness.edrf_kernels import KEPT, MU, Columns, Dry, Scaled
+from dios.fairness.edrf_kernels import KEPT, MU, ExhaustionHeap, ResourceIndex, ScaledRows
 from dios.fairness.sparse_demands import (
+    PREFETCH_ROWS,
     SCALE_MAX,
     SCALE_MIN,
     SUMS,
-    TOUCHED,
+    DemandRows,
     Demands,
     Reals,
-    Rows,
-    add_up,
+    as_rows,
     check_entries,
-    place_columns,
-    rows_of,
-    scales,
-    weights_of,
+    checked_weights,
+    compute_scales,
+    fill_columns,
+    sum_demands,
 )
 
 
@@ -49,33 +49,35 @@ def edrf(demands: Demands, *, weights: npt.ArrayLike | None = None, cap: bool = 
     Raises ``ValueError`` with the index at fault for numbers that are negative or not finite, for wrong
     shapes and for weights of zero.
     """
-    rows = rows_of(demands, single=True)
+    rows = as_rows(demands, single=True)
     least = rows.values.min(initial=np.inf)
     if not (least >= 0.0 and rows.values.max(initial=0.0) < np.inf):
         check_entries(rows, 0, rows.shape[0])
-    shares, per_entry = weights_of(weights, rows, np.float64)
-    values, scale, unit = _scaled(rows, shares, per_entry=per_entry)
+    shares, per_entry = checked_weights(weights, rows, np.float64)
+    values, scale, unit = _scale_demands(rows, shares, per_entry=per_entry)
     tenants, scaled = rows.shape[0], (rows.offsets, rows.resources, values, scale)
-    index, dry = _columns(rows, scaled, zeros=bool(least == 0.0))
+    index, dry = _index_resources(rows, scaled, zeros=bool(least == 0.0))
     with np.errstate(divide="ignore", over="ignore"):
         # A quotient that overflows to infinity belongs to a tenant that never reaches its whole demand.
         until = unit / scale if cap else np.empty(0)
     caps = (until, np.argsort(until, kind="stable"))
     rising, z, stopped = scale > 0.0, np.zeros(tenants), np.full(tenants, -1, np.int64)
     most = int(np.diff(index[0]).max(initial=0)) + 1
-    room = (np.empty(most, np.int32), np.empty(2 * TOUCHED, np.int64))
+    room = (np.empty(most, np.int32), np.empty(2 * PREFETCH_ROWS, np.int64))
     still = int(np.count_nonzero(rising))
-    rounds = edrf_kernels.rise(scaled, index, dry, caps, (rising, z, stopped), room, still)
+    rounds = edrf_kernels.raise_level(scaled, index, dry, caps, (rising, z, stopped), room, still)
     given = np.empty(values.size)
     edrf_kernels.amounts(scaled, rows.values, z, stopped, cap, given)
-    return Allocation(rows.spread(given), z, stopped, rounds)
+    return Allocation(rows.in_input_shape(given), z, stopped, rounds)
 
 
-def _columns(rows: Rows, scaled: Scaled, *, zeros: bool) -> tuple[Columns, Dry]:
+def _index_resources(
+    rows: DemandRows, scaled: ScaledRows, *, zeros: bool
+) -> tuple[ResourceIndex, ExhaustionHeap]:
     """Return the tenants of each resource and the heap of exhaustion levels; ``zeros``: some values are 0."""
     sums = np.zeros(rows.shape[1], SUMS)
     sums["seen"] = -1
-    if add_up(*scaled, sums) >= 0:
+    if sum_demands(*scaled, sums) >= 0:
         check_entries(rows, 0, rows.shape[0])
     busy = np.flatnonzero(sums["count"])
     with np.errstate(divide="ignore", over="ignore"):
@@ -84,17 +86,17 @@ def _columns(rows: Rows, scaled: Scaled, *, zeros: bool) -> tuple[Columns, Dry]:
     starts = np.zeros(rows.shape[1] + 1, np.int64)
     np.cumsum(sums["count"], out=starts[1:])
     members = np.empty(int(starts[-1]), np.int32)
-    place_columns(*scaled[:3], zeros, 0, rows.shape[0], starts[:-1].copy(), members)
+    fill_columns(*scaled[:3], zeros, 0, rows.shape[0], starts[:-1].copy(), members)
     state = np.zeros((rows.shape[1], 2))
     state[:, MU], state[:, KEPT] = sums["mu"], 0.0
     first = np.argsort(dry_at, kind="stable")
     return (starts, members), (dry_at[first], busy[first].astype(np.int32), sums["mu"].copy(), state)
 
 
-def _scaled(rows: Rows, weights: Floats, *, per_entry: bool) -> tuple[Reals, Floats, Floats]:
+def _scale_demands(rows: DemandRows, weights: Floats, *, per_entry: bool) -> tuple[Reals, Floats, Floats]:
     """Return the values, the factor (n,) that turns a tenant's values into v, and the unit of the values."""
     scale = np.zeros(rows.shape[0])
-    scales(rows.offsets, rows.values, weights, per_entry, scale)
+    compute_scales(rows.offsets, rows.values, weights, per_entry, scale)
     if ((scale == 0.0) | ((scale > SCALE_MIN) & (scale < SCALE_MAX))).all():
         return rows.values, scale, np.ones(1)
     tenants = rows.tenants()
@@ -103,5 +105,5 @@ def _scaled(rows: Rows, weights: Floats, *, per_entry: bool) -> tuple[Reals, Flo
     asked = rows.values > 0.0
     values = np.zeros(rows.values.size)
     values[asked] = rows.values[asked] / peaks[tenants[asked]]
-    scales(rows.offsets, values, weights, per_entry, scale)
+    compute_scales(rows.offsets, values, weights, per_entry, scale)
     return values, scale, peaks

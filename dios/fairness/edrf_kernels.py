@@ -13,28 +13,28 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sparse_demands import Places, Reals, touch_rows
+from dios.fairness.sparse_demands import Int32s, Reals, prefetch_rows
 from dios.kernels import inlined_kernel, kernel, no_refcount_kernel
 
-Scaled: TypeAlias = tuple[Ints, Places, Reals, Floats]
+ScaledRows: TypeAlias = tuple[Ints, Int32s, Reals, Floats]
 """Offsets, resources, values, and the factor that turns a tenant's values into its v."""
 
-Columns: TypeAlias = tuple[Ints, Places]
+ResourceIndex: TypeAlias = tuple[Ints, Int32s]
 """The start of each resource's tenants (m + 1,), and the tenants."""
 
-Dry: TypeAlias = tuple[Floats, Places, Floats, Floats]
+ExhaustionHeap: TypeAlias = tuple[Floats, Int32s, Floats, Floats]
 """A heap of levels with their resources, each resource's mu when it was last computed, and ``sums``."""
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 MU, KEPT = 0, 1
 
-WORN: Final = 1e-3
+RECOMPUTE_BELOW: Final = 1e-3
 """A mu below this fraction of its last computed value has lost precision and is computed again."""
 
 
 @inlined_kernel
-def _sunk(keys: Floats, heap: Places, size: int) -> None:
+def _sift_down(keys: Floats, heap: Int32s, size: int) -> None:
     """Move the top of the heap down to its place."""
     key, name, at = keys[0], heap[0], 0
     while True:
@@ -51,7 +51,7 @@ def _sunk(keys: Floats, heap: Places, size: int) -> None:
 
 
 @no_refcount_kernel
-def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
+def _recompute_mu(demands: ScaledRows, living: Int32s, found: int, r: int) -> float:
     """Return mu of resource r, summed over those of its tenants that still rise."""
     offsets, resources, values, scale = demands
     total = 0.0
@@ -64,7 +64,7 @@ def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
 
 
 @inlined_kernel
-def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
+def _collect_rising(index: ResourceIndex, r: int, rising: Bools, living: Int32s) -> int:
     """Write the tenants of resource r that still rise into ``living``; return their number."""
     starts, members = index
     found = 0
@@ -75,21 +75,21 @@ def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
 
 
 @no_refcount_kernel
-def _top(
-    demands: Scaled,
-    index: Columns,
-    dry: Dry,
+def _correct_top(
+    demands: ScaledRows,
+    index: ResourceIndex,
+    dry: ExhaustionHeap,
     size: int,
     level: float,
     rising: Bools,
-    living: Places,
+    living: Int32s,
 ) -> int:
     """Bring the resource that is exhausted next to the top, with its true level; return the heap's size."""
     keys, heap, before, sums = dry
     while size > 0:
         r = heap[0]
-        if sums[r, MU] < WORN * before[r]:
-            sums[r, MU] = _mended(demands, living, _collected(index, r, rising, living), r)
+        if sums[r, MU] < RECOMPUTE_BELOW * before[r]:
+            sums[r, MU] = _recompute_mu(demands, living, _collect_rising(index, r, rising, living), r)
             before[r] = sums[r, MU]
         if sums[r, MU] > 0.0:
             # Rounding may give a resource a level below the current one; the level itself never falls.
@@ -100,12 +100,12 @@ def _top(
         else:
             size -= 1
             keys[0], heap[0] = keys[size], heap[size]
-        _sunk(keys, heap, size)
+        _sift_down(keys, heap, size)
     return size
 
 
 @inlined_kernel
-def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Floats) -> None:
+def _stop_tenant(demands: ScaledRows, i: int, first: int, last: int, level: float, sums: Floats) -> None:
     """Stop tenant i, whose row is ``first`` to ``last``: it keeps its amounts at ``level``."""
     _offsets, resources, values, scale = demands
     factor = scale[i]
@@ -116,13 +116,13 @@ def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Fl
 
 
 @no_refcount_kernel
-def rise(
-    demands: Scaled,
-    index: Columns,
-    dry: Dry,
+def raise_level(
+    demands: ScaledRows,
+    index: ResourceIndex,
+    dry: ExhaustionHeap,
     caps: tuple[Floats, Ints],
     out: tuple[Bools, Floats, Ints],
-    room: tuple[Places, Ints],
+    room: tuple[Int32s, Ints],
     still: int,
 ) -> int:
     """Raise the level from event to event; fill z and the resource that stopped each tenant.
@@ -138,7 +138,7 @@ def rise(
     offsets, resources, values, _scale = demands
     size, rounds, following, level = len(heap), 0, 0, 0.0
     while still > 0:
-        size = _top(demands, index, dry, size, level, rising, living)
+        size = _correct_top(demands, index, dry, size, level, rising, living)
         next_dry = keys[0] if size > 0 else np.inf
         while following < len(order) and not rising[order[following]]:
             following += 1
@@ -149,19 +149,19 @@ def rise(
             level = max(level, until[i])
             rising[i], z[i] = False, until[i]
             still -= 1
-            _left(demands, i, offsets[i], offsets[i + 1], level, sums)
+            _stop_tenant(demands, i, offsets[i], offsets[i + 1], level, sums)
             continue
         if size == 0:
             break
         r, level = heap[0], next_dry
-        found = _collected(index, r, rising, living)
+        found = _collect_rising(index, r, rising, living)
         first = 0
         while first < found:
-            some = touch_rows(offsets, resources, values, living, first, found, bounds)
+            some = prefetch_rows(offsets, resources, values, living, first, found, bounds)
             for k in range(some):
                 i = living[first + k]
                 rising[i], z[i], stopped[i] = False, level, r
-                _left(demands, i, bounds[2 * k], bounds[2 * k + 1], level, sums)
+                _stop_tenant(demands, i, bounds[2 * k], bounds[2 * k + 1], level, sums)
             first += some
         rounds += found > 0
         still -= found
@@ -171,7 +171,7 @@ def rise(
 
 @kernel
 def amounts(
-    demands: Scaled,
+    demands: ScaledRows,
     asked: Reals,
     z: Floats,
     stopped: Ints,

@@ -23,7 +23,7 @@ CAPACITY_MIN, CAPACITY_MAX = 100.0, 10_000.0
 PODS: Final = 100
 """The number of pods. The paper gives no size for its clusters; here each is a hundredth of the resources."""
 
-TRIES_MAX: Final = 16
+POD_DRAWS_MAX: Final = 16
 """The number of draws of a resource within a pod before drawing from the whole datacenter."""
 
 
@@ -87,13 +87,13 @@ def choose_resources(
     state = start
     for tenant in range(offsets.size - 1):
         state += np.uint64(1)
-        home = np.int64(mixed(state) * pods)
+        home = np.int64(random_unit(state) * pods)
         state += np.uint64(1)
         # The second pod differs from the first if there are two.
-        other = (home + 1 + np.int64(mixed(state) * max(1, pods - 1))) % pods
+        other = (home + 1 + np.int64(random_unit(state) * max(1, pods - 1))) % pods
         for k in range(offsets[tenant], offsets[tenant + 1]):
             state += np.uint64(1)
-            place = mixed(state)
+            place = random_unit(state)
             base, width = np.int64(0), np.int64(resources)
             if place < first:
                 base, width = home * pod, np.int64(pod)
@@ -102,17 +102,17 @@ def choose_resources(
             tries = 0
             resource = np.int64(-1)
             while resource < 0 or seen[resource] == tenant:
-                if tries == TRIES_MAX:
+                if tries == POD_DRAWS_MAX:
                     base, width = np.int64(0), np.int64(resources)
                 tries += 1
                 state += np.uint64(1)
-                resource = base + np.int64(mixed(state) * width)
+                resource = base + np.int64(random_unit(state) * width)
             seen[resource] = tenant
             chosen[k] = resource
 
 
 @kernel
-def mixed(state: np.uint64) -> float:
+def random_unit(state: np.uint64) -> float:
     """Return a number in [0, 1) from a counter; multiplications and shifts mix all of its bits."""
     bits = state * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

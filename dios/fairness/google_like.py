@@ -32,7 +32,7 @@ UNITS: Final = 1024
 WORK_HOURS: Final = (9.0, 19.0)
 
 
-class Group(NamedTuple):
+class UserKind(NamedTuple):
     """One kind of user."""
 
     name: str
@@ -42,7 +42,11 @@ class Group(NamedTuple):
     """Its fraction of all tasks."""
 
 
-GROUPS: Final = (Group("constant", 0.012, 0.60), Group("daily", 0.12, 0.25), Group("bursty", 0.868, 0.15))
+GROUPS: Final = (
+    UserKind("constant", 0.012, 0.60),
+    UserKind("daily", 0.12, 0.25),
+    UserKind("bursty", 0.868, 0.15),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +91,31 @@ class GoogleLike:
             raise ValueError(f"seed is {self.seed}; it must be 0 or more")
 
 
-def generate_trace(made: GoogleLike) -> FairTrace:
+def generate_trace(parameters: GoogleLike) -> FairTrace:
     """Return the tasks of all users, in order of submission; the same parameters give the same tasks.
 
     Demands are (T, 2) whole numbers of 1/1024 of a machine's CPU and memory.
     """
-    rng = np.random.default_rng(made.seed)
-    horizon_us = int(made.days * DAY_US)
-    sizes = _parts(made.users, [group.users for group in GROUPS], [1] * len(GROUPS))
-    amounts = _parts(made.tasks, [group.tasks for group in GROUPS], sizes)
+    rng = np.random.default_rng(parameters.seed)
+    horizon_us = int(parameters.days * DAY_US)
+    sizes = _divide(parameters.users, [group.users for group in GROUPS], [1] * len(GROUPS))
+    amounts = _divide(parameters.tasks, [group.tasks for group in GROUPS], sizes)
     jobs: list[tuple[Ints, Ints, Floats]] = []
     first = 0
     for group, users, tasks in zip(GROUPS, sizes, amounts, strict=True):
-        counts = _job_sizes(made, tasks, users, rng)
-        owners = _owners(made, counts.size, users, rng)
-        times = _times(group.name, made, owners, users, rng)
+        counts = _job_sizes(parameters, tasks, users, rng)
+        owners = _owners(parameters, counts.size, users, rng)
+        times = _times(group.name, parameters, owners, users, rng)
         jobs.append((counts, owners + first, times))
         first += users
     counts, owners, times = (np.concatenate(column) for column in zip(*jobs, strict=True))
     order = np.argsort(times, kind="stable")
     counts, owners, times = counts[order], owners[order], times[order]
-    mean_s = made.running * horizon_us / MICRO / made.tasks
-    median = math.log(mean_s) - (made.runtime_spread**2 + made.runtime_jitter**2) / 2
-    lengths = rng.normal(median, made.runtime_spread, counts.size)
-    demands = _demands(made, counts.size, rng)
-    jitter = rng.normal(0.0, made.runtime_jitter, int(counts.sum()))
+    mean_s = parameters.running * horizon_us / MICRO / parameters.tasks
+    median = math.log(mean_s) - (parameters.runtime_spread**2 + parameters.runtime_jitter**2) / 2
+    lengths = rng.normal(median, parameters.runtime_spread, counts.size)
+    demands = _demands(parameters, counts.size, rng)
+    jitter = rng.normal(0.0, parameters.runtime_jitter, int(counts.sum()))
     seconds = np.exp(np.repeat(lengths, counts) + jitter)
     return FairTrace(
         submit_us=np.repeat((times * MICRO).astype(np.int64), counts),
@@ -119,11 +123,11 @@ def generate_trace(made: GoogleLike) -> FairTrace:
         user=np.repeat(owners, counts),
         demands=np.repeat(demands, counts, axis=0),
         horizon_us=horizon_us,
-        users=made.users,
+        users=parameters.users,
     )
 
 
-def _parts(total: int, shares: list[float], least: list[int]) -> list[int]:
+def _divide(total: int, shares: list[float], least: list[int]) -> list[int]:
     """Divide a total by shares, with a least value for each part; the last part absorbs rounding."""
     parts = [max(floor, round(total * share)) for share, floor in zip(shares, least, strict=True)]
     parts[-1] = max(least[-1], total - sum(parts[:-1]))
@@ -133,13 +137,13 @@ def _parts(total: int, shares: list[float], least: list[int]) -> list[int]:
     return parts
 
 
-def _job_sizes(made: GoogleLike, tasks: int, users: int, rng: np.random.Generator) -> Ints:
+def _job_sizes(parameters: GoogleLike, tasks: int, users: int, rng: np.random.Generator) -> Ints:
     """Return the number of tasks in each job: Pareto, at least one job for each user, ``tasks`` in total."""
-    most = max(1, int(made.job_share * made.tasks))
+    most = max(1, int(parameters.job_share * parameters.tasks))
     found: list[Ints] = [np.ones(users, np.int64)]
     left = tasks - users
     while left > 0:
-        drawn = np.minimum(rng.pareto(made.pareto, max(64, left // 8)) + 1.0, most).astype(np.int64)
+        drawn = np.minimum(rng.pareto(parameters.pareto, max(64, left // 8)) + 1.0, most).astype(np.int64)
         ends = np.cumsum(drawn)
         drawn = drawn[: int(np.searchsorted(ends, left)) + 1]
         if drawn.sum() > left:
@@ -149,34 +153,36 @@ def _job_sizes(made: GoogleLike, tasks: int, users: int, rng: np.random.Generato
     return np.concatenate(found)
 
 
-def _owners(made: GoogleLike, jobs: int, users: int, rng: np.random.Generator) -> Ints:
+def _owners(parameters: GoogleLike, jobs: int, users: int, rng: np.random.Generator) -> Ints:
     """Return the user of each job: one job for each user, the others in proportion to activity."""
-    active = np.exp(rng.normal(0.0, made.activity, users))
+    active = np.exp(rng.normal(0.0, parameters.activity, users))
     drawn = rng.choice(users, jobs - users, p=active / active.sum())
     return np.concatenate([np.arange(users), drawn]).astype(np.int64)
 
 
-def _times(kind: str, made: GoogleLike, owners: Ints, users: int, rng: np.random.Generator) -> Floats:
+def _times(kind: str, parameters: GoogleLike, owners: Ints, users: int, rng: np.random.Generator) -> Floats:
     """Return the submission time of each job in seconds."""
-    span = made.days * DAY_US / MICRO
+    span = parameters.days * DAY_US / MICRO
     if kind == "constant":
         return rng.uniform(0.0, span, owners.size)
     if kind == "daily":
         begin, end = WORK_HOURS
-        days = rng.integers(0, max(1, round(made.days)), owners.size)
+        days = rng.integers(0, max(1, round(parameters.days)), owners.size)
         hours = rng.uniform(begin, end, owners.size)
         # A trace shorter than a day compresses the day: working hours keep their fraction.
-        return np.minimum((days * 24.0 + hours) * 3600.0, span) if made.days >= 1 else hours / 24.0 * span
-    bursts = 1 + rng.poisson(max(0.0, made.bursts - 1.0), users)
+        return (
+            np.minimum((days * 24.0 + hours) * 3600.0, span) if parameters.days >= 1 else hours / 24.0 * span
+        )
+    bursts = 1 + rng.poisson(max(0.0, parameters.bursts - 1.0), users)
     starts = rng.uniform(0.0, span, int(bursts.sum()))
     offsets = np.concatenate([[0], np.cumsum(bursts)[:-1]])
     which = offsets[owners] + (rng.random(owners.size) * bursts[owners]).astype(np.int64)
-    times: Floats = np.minimum(starts[which] + rng.exponential(made.burst_s, owners.size), span)
+    times: Floats = np.minimum(starts[which] + rng.exponential(parameters.burst_s, owners.size), span)
     return times
 
 
-def _demands(made: GoogleLike, jobs: int, rng: np.random.Generator) -> Floats:
+def _demands(parameters: GoogleLike, jobs: int, rng: np.random.Generator) -> Floats:
     """Return (jobs, 2) whole numbers of a machine's parts, from one part to half a machine."""
-    drawn = np.log(np.array(made.demand)) + rng.normal(0.0, made.demand_spread, (jobs, 2))
+    drawn = np.log(np.array(parameters.demand)) + rng.normal(0.0, parameters.demand_spread, (jobs, 2))
     parts: Floats = np.clip(np.rint(np.exp(drawn) * UNITS), 1.0, UNITS / 2)
     return parts

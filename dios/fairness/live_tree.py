@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 _Id = TypeVar("_Id", bound=Hashable)
 _Attribute = TypeVar("_Attribute")
 
-NEAR = 1e-12
+RELATIVE_TOLERANCE = 1e-12
 """Relative to 1 plus their size, priorities nearer than this are ordered by their values shortly afterwards.
 
 Too large a value only costs time.
@@ -94,18 +94,18 @@ class LiveTree(Generic[_Id, _Attribute]):
         return ident in self._nodes
 
     def __iter__(self) -> Iterator[_Id]:
-        node = self._edge(lowest=True) if self._root else None
+        node = self._end_node(lowest=True) if self._root else None
         while node:
             yield node.id
             node = node.after
 
     def minimum(self) -> _Id:
         """Return the element with the lowest priority; ``ValueError`` if the tree is empty."""
-        return self._edge(lowest=True).id
+        return self._end_node(lowest=True).id
 
     def maximum(self) -> _Id:
         """Return the element with the highest priority; ``ValueError`` if the tree is empty."""
-        return self._edge(lowest=False).id
+        return self._end_node(lowest=False).id
 
     def insert(self, id: _Id, attribute: _Attribute) -> None:  # noqa: A002 - a fixed signature
         """INSERT: add an element at the current time.
@@ -117,7 +117,7 @@ class LiveTree(Generic[_Id, _Attribute]):
             message = f"element {id!r} is already in the tree; delete it first"
             raise ValueError(message)
         node = _Node(id, attribute, self._serial, self._ranks.random())
-        self._place(node)
+        self._insert_node(node)
         self._serial += 1
         self._nodes[id] = node
 
@@ -130,7 +130,7 @@ class LiveTree(Generic[_Id, _Attribute]):
         if node is None:
             message = f"no element {id!r} is in the tree"
             raise MissingElementError(message)
-        self._remove(node)
+        self._remove_node(node)
         del self._nodes[id]
 
     def update(self, t: float) -> None:
@@ -150,18 +150,18 @@ class LiveTree(Generic[_Id, _Attribute]):
                 continue
             self.events += 1
             after = node.after
-            self._remove(node)
+            self._remove_node(node)
             loose.append(node)
             if after:
-                self._remove(after)
+                self._remove_node(after)
                 loose.append(after)
         self.now = t
         for node in loose:
-            self._place(node)
+            self._insert_node(node)
 
     # --- treap
 
-    def _edge(self, *, lowest: bool) -> _Node[_Id, _Attribute]:
+    def _end_node(self, *, lowest: bool) -> _Node[_Id, _Attribute]:
         node = self._root
         if node is None:
             message = "the tree is empty"
@@ -170,7 +170,7 @@ class LiveTree(Generic[_Id, _Attribute]):
             node = following
         return node
 
-    def _place(self, node: _Node[_Id, _Attribute]) -> None:
+    def _insert_node(self, node: _Node[_Id, _Attribute]) -> None:
         """Insert a node at its priority now, with the events of its two new pairs.
 
         The two functions may raise, so they are called before anything changes.
@@ -181,7 +181,7 @@ class LiveTree(Generic[_Id, _Attribute]):
             raise ValueError(message)
         above, first = None, True
         below, now, priority = self._root, self.now, self._priority
-        near = NEAR * (1.0 + abs(value))
+        near = RELATIVE_TOLERANCE * (1.0 + abs(value))
         while below:
             gap = value - priority(now, below.attribute)
             above, first = below, gap < 0.0 if abs(gap) > near else self._precedes(node, gap, below)
@@ -197,15 +197,15 @@ class LiveTree(Generic[_Id, _Attribute]):
         else:
             above.right = node
         while node.above and node.above.rank > node.rank:
-            self._lift(node, node.above)
-        self._watch(node, met_after)
+            self._rotate_up(node, node.above)
+        self._set_event(node, met_after)
         if after:
             after.before = node
         if before:
             before.after = node
-            self._watch(before, met_before)
+            self._set_event(before, met_before)
 
-    def _remove(self, node: _Node[_Id, _Attribute]) -> None:
+    def _remove_node(self, node: _Node[_Id, _Attribute]) -> None:
         """Remove a node and its event; its two neighbours get the event of their own crossing."""
         before, after = node.before, node.after
         met = self._crossing(before, after) if before and after else None
@@ -216,17 +216,17 @@ class LiveTree(Generic[_Id, _Attribute]):
                 else node.right
             )
             if lower:
-                self._lift(lower, node)
-        self._hang(node.above, node, None)
+                self._rotate_up(lower, node)
+        self._replace_child(node.above, node, None)
         node.event = -1
         node.clear()
         if after:
             after.before = before
         if before:
             before.after = after
-            self._watch(before, met)
+            self._set_event(before, met)
 
-    def _lift(self, node: _Node[_Id, _Attribute], above: _Node[_Id, _Attribute]) -> None:
+    def _rotate_up(self, node: _Node[_Id, _Attribute], above: _Node[_Id, _Attribute]) -> None:
         """Rotate a node above its parent."""
         if above.left is node:
             above.left, inner, node.right = node.right, node.right, above
@@ -234,10 +234,10 @@ class LiveTree(Generic[_Id, _Attribute]):
             above.right, inner, node.left = node.left, node.left, above
         if inner:
             inner.above = above
-        self._hang(above.above, above, node)
+        self._replace_child(above.above, above, node)
         above.above = node
 
-    def _hang(
+    def _replace_child(
         self,
         above: _Node[_Id, _Attribute] | None,
         old: _Node[_Id, _Attribute],
@@ -266,7 +266,7 @@ class LiveTree(Generic[_Id, _Attribute]):
         for instant in instants:
             value = self._priority(instant, node.attribute)
             later = value - self._priority(instant, other.attribute)
-            if abs(later) > NEAR * (1.0 + abs(value)):
+            if abs(later) > RELATIVE_TOLERANCE * (1.0 + abs(value)):
                 return later < 0.0
             gap = later or gap
         return gap < 0.0 if gap else node.serial < other.serial
@@ -284,7 +284,7 @@ class LiveTree(Generic[_Id, _Attribute]):
         instants = [instant for instant in (self.now + found, found) if instant > self.now]
         return min(instants, default=None)
 
-    def _watch(self, node: _Node[_Id, _Attribute], crossing: float | None) -> None:
+    def _set_event(self, node: _Node[_Id, _Attribute], crossing: float | None) -> None:
         """UPDATEEVENT: set a node's event with its successor to ``crossing``; any older one is stale."""
         node.event = -1
         if crossing is None:

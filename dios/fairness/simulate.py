@@ -12,28 +12,28 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dios.fairness.allocation import Floats, Ints, array_of, numbers, refuse
+from dios.fairness.allocation import Floats, Ints, as_number_array, checked_numbers, raise_first_invalid
 from dios.fairness.stateful.input_checks import checked_capacity, checked_population, checked_rule
 from dios.fairness.stateful.kernels import (
     PLAIN,
-    Books,
-    bring_forward,
-    decay,
-    empty_books,
-    give_back,
-    join,
-    leave,
-    settle_everybody,
+    UserTable,
+    activate,
+    advance_clock,
+    deactivate,
+    empty_user_table,
+    finish_task,
+    set_first_task,
     start_next,
+    update_all_lines,
 )
 from dios.kernels import inlined_kernel, no_refcount_kernel
 
-SPAN_US: Final = 2**53
+TIME_US_MAX: Final = 2**53
 """All times stay below this (about 285 years), so that floats hold them exactly."""
 MICRO: Final = 1e6
 
 
-class Trace(NamedTuple):
+class TaskTable(NamedTuple):
     """The tasks (T) by row; ``arrival`` holds the rows in order of submission."""
 
     arrival: Ints
@@ -43,7 +43,7 @@ class Trace(NamedTuple):
     demand: Floats
 
 
-class Flight(NamedTuple):
+class SimulationState(NamedTuple):
     """The state of the tasks: start times, the heap of running rows and the queues of waiting ones."""
 
     start: Ints
@@ -52,7 +52,7 @@ class Flight(NamedTuple):
     """(T,) rows as they started."""
     finish: Ints
     """(T,) microseconds."""
-    turn: Ints
+    start_index: Ints
     """(T,) the index of a row in ``order``."""
     heap: Ints
     """(T,) running rows as a heap; the first to finish is on top."""
@@ -62,16 +62,16 @@ class Flight(NamedTuple):
     """(U,) the first row in a user's queue, or -1."""
     last: Ints
     """(U,) the last row in a user's queue."""
-    tally: Ints
+    counts: Ints
     """Numbers of rows that have arrived, have started and are running, and of users seen and active."""
 
 
-class Play(NamedTuple):
-    """The arguments of ``fly``, in order."""
+class SimulationArguments(NamedTuple):
+    """The arguments of ``run_simulation``, in order."""
 
-    trace: Trace
-    flight: Flight
-    books: Books
+    trace: TaskTable
+    state: SimulationState
+    table: UserTable
     clock: Floats
     population: int
     tau: float
@@ -82,117 +82,125 @@ ARRIVED, STARTED, RUNNING, SEEN, ACTIVE = range(5)
 
 
 @inlined_kernel
-def sooner(flight: Flight, a: int, b: int) -> bool:
+def finishes_before(state: SimulationState, a: int, b: int) -> bool:
     """Return True if row ``a`` finishes before ``b``; at the same time, the one that started first."""
-    if flight.finish[a] != flight.finish[b]:
-        return bool(flight.finish[a] < flight.finish[b])
-    return bool(flight.turn[a] < flight.turn[b])
+    if state.finish[a] != state.finish[b]:
+        return bool(state.finish[a] < state.finish[b])
+    return bool(state.start_index[a] < state.start_index[b])
 
 
 @inlined_kernel
-def push(flight: Flight, row: int) -> None:
+def push(state: SimulationState, row: int) -> None:
     """Add a running row to the heap."""
-    place = flight.tally[RUNNING]
-    flight.tally[RUNNING] += 1
+    place = state.counts[RUNNING]
+    state.counts[RUNNING] += 1
     while place > 0:
         above = (place - 1) >> 1
-        if not sooner(flight, row, flight.heap[above]):
+        if not finishes_before(state, row, state.heap[above]):
             break
-        flight.heap[place] = flight.heap[above]
+        state.heap[place] = state.heap[above]
         place = above
-    flight.heap[place] = row
+    state.heap[place] = row
 
 
 @inlined_kernel
-def pop(flight: Flight) -> int:
+def pop(state: SimulationState) -> int:
     """Remove and return the row that finishes first."""
-    top = flight.heap[0]
-    flight.tally[RUNNING] -= 1
-    size = flight.tally[RUNNING]
-    row = flight.heap[size]
+    top = state.heap[0]
+    state.counts[RUNNING] -= 1
+    size = state.counts[RUNNING]
+    row = state.heap[size]
     place = 0
     while 2 * place + 1 < size:
         below = 2 * place + 1
-        if below + 1 < size and sooner(flight, flight.heap[below + 1], flight.heap[below]):
+        if below + 1 < size and finishes_before(state, state.heap[below + 1], state.heap[below]):
             below += 1
-        if not sooner(flight, flight.heap[below], row):
+        if not finishes_before(state, state.heap[below], row):
             break
-        flight.heap[place] = flight.heap[below]
+        state.heap[place] = state.heap[below]
         place = below
-    flight.heap[place] = row
+    state.heap[place] = row
     return int(top)
 
 
 @inlined_kernel
 def arrive(
-    trace: Trace, flight: Flight, books: Books, row: int, population: int, g: float, mode: int
+    trace: TaskTable, state: SimulationState, table: UserTable, row: int, population: int, g: float, mode: int
 ) -> None:
     """Add a row to its user's queue; the user may be new."""
     user = trace.user[row]
-    if user == flight.tally[SEEN]:
-        flight.tally[SEEN] += 1
+    if user == state.counts[SEEN]:
+        state.counts[SEEN] += 1
         if population == 0:
-            settle_everybody(books, user, 1.0 / flight.tally[SEEN], g, mode)
-    if flight.first[user] < 0:
-        flight.first[user] = row
-        flight.tally[ACTIVE] = join(books, flight.tally[ACTIVE], user, trace.demand[row], g)
+            update_all_lines(table, user, 1.0 / state.counts[SEEN], g, mode)
+    if state.first[user] < 0:
+        state.first[user] = row
+        state.counts[ACTIVE] = activate(table, state.counts[ACTIVE], user, trace.demand[row], g)
     else:
-        flight.following[flight.last[user]] = row
-    flight.last[user] = row
+        state.following[state.last[user]] = row
+    state.last[user] = row
 
 
 @inlined_kernel
-def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: float) -> None:
+def start_first_task(
+    trace: TaskTable, state: SimulationState, table: UserTable, t: int, user: int, g: float
+) -> None:
     """Start the first row in a user's queue; the user table already includes it."""
-    row = flight.first[user]
-    flight.start[row] = t
-    flight.finish[row] = t + trace.duration[row]
-    flight.turn[row] = flight.tally[STARTED]
-    flight.order[flight.tally[STARTED]] = row
-    flight.tally[STARTED] += 1
-    push(flight, row)
-    behind = flight.following[row]
-    flight.first[user] = behind
+    row = state.first[user]
+    state.start[row] = t
+    state.finish[row] = t + trace.duration[row]
+    state.start_index[row] = state.counts[STARTED]
+    state.order[state.counts[STARTED]] = row
+    state.counts[STARTED] += 1
+    push(state, row)
+    behind = state.following[row]
+    state.first[user] = behind
     if behind < 0:
-        flight.tally[ACTIVE] = leave(books, flight.tally[ACTIVE], user, g)
+        state.counts[ACTIVE] = deactivate(table, state.counts[ACTIVE], user, g)
     else:
-        bring_forward(books, user, trace.demand[behind])
+        set_first_task(table, user, trace.demand[behind])
 
 
 @inlined_kernel
-def next_instant(trace: Trace, flight: Flight) -> int:
+def next_instant(trace: TaskTable, state: SimulationState) -> int:
     """Return the time of the next finish or arrival; there must be one."""
-    count = flight.tally
+    count = state.counts
     if count[ARRIVED] == trace.arrival.size:
-        return int(flight.finish[flight.heap[0]])
+        return int(state.finish[state.heap[0]])
     t = trace.submit[trace.arrival[count[ARRIVED]]]
-    return int(min(t, flight.finish[flight.heap[0]]) if count[RUNNING] else t)
+    return int(min(t, state.finish[state.heap[0]]) if count[RUNNING] else t)
 
 
 @no_refcount_kernel
-def fly(
-    trace: Trace, flight: Flight, books: Books, clock: Floats, population: int, tau: float, mode: int
+def run_simulation(
+    trace: TaskTable,
+    state: SimulationState,
+    table: UserTable,
+    clock: Floats,
+    population: int,
+    tau: float,
+    mode: int,
 ) -> None:
     """Step from one time to the next: first all finishes, then all arrivals, then scheduling."""
-    count = flight.tally
+    count = state.counts
     rows = trace.arrival.size
     while count[ARRIVED] < rows or count[RUNNING]:
-        t = next_instant(trace, flight)
+        t = next_instant(trace, state)
         if mode != PLAIN:
-            decay(books, count[SEEN], clock, t / MICRO, tau)
+            advance_clock(table, count[SEEN], clock, t / MICRO, tau)
         fair = 1.0 / max(population or count[SEEN], 1)
-        while count[RUNNING] and flight.finish[flight.heap[0]] <= t:
-            row = pop(flight)
-            give_back(books, trace.user[row], trace.demand[row], fair, clock[1], mode)
+        while count[RUNNING] and state.finish[state.heap[0]] <= t:
+            row = pop(state)
+            finish_task(table, trace.user[row], trace.demand[row], fair, clock[1], mode)
         while count[ARRIVED] < rows and trace.submit[trace.arrival[count[ARRIVED]]] <= t:
-            arrive(trace, flight, books, trace.arrival[count[ARRIVED]], population, clock[1], mode)
+            arrive(trace, state, table, trace.arrival[count[ARRIVED]], population, clock[1], mode)
             count[ARRIVED] += 1
         fair = 1.0 / max(population or count[SEEN], 1)
         while count[ACTIVE]:
-            user = start_next(books, count[ACTIVE], fair, clock[1], mode)
+            user = start_next(table, count[ACTIVE], fair, clock[1], mode)
             if user < 0:
                 break
-            launch(trace, flight, books, t, user, clock[1])
+            start_first_task(trace, state, table, t, user, clock[1])
 
 
 def simulate(
@@ -218,17 +226,17 @@ def simulate(
     Each user's tasks start in order; if the next user's first task does not fit, all users wait.
     Raises ``ValueError`` with the row at fault.
     """
-    play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
-    fly(*play)
-    return started(play.flight)
+    arguments = prepare_simulation(submit_us, duration_us, user, demands, capacity, users, delta, priority)
+    run_simulation(*arguments)
+    return simulation_result(arguments.state)
 
 
-def started(flight: Flight) -> tuple[Ints, Ints]:
+def simulation_result(state: SimulationState) -> tuple[Ints, Ints]:
     """Return the result of :func:`simulate` from the state at the end."""
-    return flight.start, flight.order[: flight.tally[STARTED]].copy()
+    return state.start, state.order[: state.counts[STARTED]].copy()
 
 
-def prepared(
+def prepare_simulation(
     submit_us: ArrayLike,
     duration_us: ArrayLike,
     user: ArrayLike,
@@ -237,46 +245,46 @@ def prepared(
     users: int | Collection[Hashable] | None,
     delta: float | None,
     priority: str,
-) -> Play:
+) -> SimulationArguments:
     """Return the checked arguments and the initial state; ``ValueError`` names the argument at fault."""
     pool = checked_capacity(capacity)
     mode, tau = checked_rule(delta, 1.0, priority)
     population, named = checked_population(users)
     submit, duration = _times(submit_us, "submit_us"), _times(duration_us, "duration_us")
     _check_length(duration.shape, submit.size, "duration_us")
-    asked = array_of("demands", demands)
+    asked = as_number_array("demands", demands)
     if not submit.size and not asked.size:
         # An empty list does not have the number of resources.
         asked = asked.reshape(0, pool.size)
-    demand = numbers("demands", asked, (submit.size, pool.size))
-    if submit.size and int(submit.max()) + float(duration.sum(dtype=np.float64)) >= SPAN_US:
+    demand = checked_numbers("demands", asked, (submit.size, pool.size))
+    if submit.size and int(submit.max()) + float(duration.sum(dtype=np.float64)) >= TIME_US_MAX:
         message = "submit_us and the sum of duration_us exceed 285 years"
         raise ValueError(message)
     arrival = np.argsort(submit, kind="stable").astype(np.int64)
-    index, seen = _indexed(user, arrival, population, named)
+    index, seen = _index_users(user, arrival, population, named)
     rows = submit.size
-    trace = Trace(arrival, submit, duration, index, demand)
-    flight = Flight(
+    trace = TaskTable(arrival, submit, duration, index, demand)
+    state = SimulationState(
         start=np.full(rows, -1, np.int64),
         order=np.zeros(rows, np.int64),
         finish=np.zeros(rows, np.int64),
-        turn=np.zeros(rows, np.int64),
+        start_index=np.zeros(rows, np.int64),
         heap=np.zeros(rows, np.int64),
         following=np.full(rows, -1, np.int64),
         first=np.full(seen, -1, np.int64),
         last=np.zeros(seen, np.int64),
-        tally=np.zeros(5, np.int64),
+        counts=np.zeros(5, np.int64),
     )
     clock = np.array([submit[arrival[0]] / MICRO if rows else 0.0, 1.0])
-    return Play(trace, flight, empty_books(pool, seen), clock, population, tau, mode)
+    return SimulationArguments(trace, state, empty_user_table(pool, seen), clock, population, tau, mode)
 
 
 def _times(given: ArrayLike, name: str) -> Ints:
     """Return whole microseconds (T,) as a copy."""
-    found = numbers(name, given, (None,))
-    good = (found < SPAN_US) & (np.floor(found) == found)
+    found = checked_numbers(name, given, (None,))
+    good = (found < TIME_US_MAX) & (np.floor(found) == found)
     if not good.all():
-        refuse(name, found, good, "it must be whole microseconds from 0 to 2^53")
+        raise_first_invalid(name, found, good, "it must be whole microseconds from 0 to 2^53")
     return found.astype(np.int64)
 
 
@@ -286,7 +294,7 @@ def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
         raise ValueError(message)
 
 
-def _indexed(
+def _index_users(
     given: ArrayLike, arrival: Ints, population: int, named: frozenset[Hashable] | None
 ) -> tuple[Ints, int]:
     """Return (each row's user, numbered by first submission; the number of users)."""

@@ -8,10 +8,17 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.fairness.allocation import Floats, Ints, array_of, as_compiled, numbers, refuse
+from dios.fairness.allocation import (
+    Floats,
+    Ints,
+    as_kernel_array,
+    as_number_array,
+    checked_numbers,
+    raise_first_invalid,
+)
 from dios.kernels import inlined_kernel, kernel
 
-Places: TypeAlias = npt.NDArray[np.int32]
+Int32s: TypeAlias = npt.NDArray[np.int32]
 Reals: TypeAlias = npt.NDArray[np.float32 | np.float64]
 
 Demands: TypeAlias = npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, int]
@@ -22,10 +29,10 @@ _CSR_PARTS = 4
 SCALE_MIN, SCALE_MAX = 1e-290, 1e290
 """Outside of this range, v as demand times a factor would lose precision or overflow."""
 
-TOUCHED: Final = 64
+PREFETCH_ROWS: Final = 64
 """The number of rows that are prefetched at once."""
 
-LINE: Final = 16
+CACHE_LINE_ENTRIES: Final = 16
 """At most the number of a row's entries in a cache line."""
 
 SCALE_TINY: Final = float(np.finfo(np.float64).tiny)
@@ -36,29 +43,29 @@ SUMS: Final = np.dtype([("mu", np.float64), ("count", np.int32), ("seen", np.int
 
 
 @dataclass(frozen=True)
-class Rows:
+class DemandRows:
     """Demands of n tenants for m resources: ``offsets`` (n + 1,), ``resources`` and ``values`` (z,)."""
 
     shape: tuple[int, int]
     dense: bool
     offsets: Ints
-    resources: Places
+    resources: Int32s
     values: Reals
 
-    def spread(self, amounts: Floats) -> Floats:
+    def in_input_shape(self, amounts: Floats) -> Floats:
         """Return amounts (z,) in the shape in which the demands were given."""
         if not self.dense:
             return amounts
-        spread = np.zeros(self.shape)
-        spread[self.tenants(), self.resources] = amounts
-        return spread
+        amounts_2d = np.zeros(self.shape)
+        amounts_2d[self.tenants(), self.resources] = amounts
+        return amounts_2d
 
     def tenants(self) -> Ints:
         """Return the tenant of each entry, (z,)."""
         return np.repeat(np.arange(self.shape[0]), np.diff(self.offsets))
 
 
-def rows_of(demands: Demands, *, single: bool = False) -> Rows:
+def as_rows(demands: Demands, *, single: bool = False) -> DemandRows:
     """Return demands as rows; dense ones are checked, sparse ones except for their entries.
 
     Call :func:`check_entries` to check the entries of sparse demands. The arrays may be the caller's memory,
@@ -69,12 +76,12 @@ def rows_of(demands: Demands, *, single: bool = False) -> Rows:
     if isinstance(demands, tuple) and len(demands) == _CSR_PARTS and isinstance(demands[3], int | np.integer):
         indptr, indices, values, columns = demands
         return _sparse(indptr, indices, values, int(columns), single=single)
-    found = numbers("demands", demands, (None, None))  # type: ignore[arg-type] # the sparse form is behind us
+    found = checked_numbers("demands", demands, (None, None))  # type: ignore[arg-type] # the sparse form is behind us
     tenants, resources = np.nonzero(found)
     offsets = np.zeros(len(found) + 1, np.int64)
     np.cumsum(np.count_nonzero(found, axis=1), out=offsets[1:])
     shape = (found.shape[0], found.shape[1])
-    return Rows(
+    return DemandRows(
         shape,
         dense=True,
         offsets=offsets,
@@ -90,8 +97,12 @@ def _sparse(
     columns: int,
     *,
     single: bool,
-) -> Rows:
-    ends, places, values = array_of("indptr", indptr), array_of("indices", indices), array_of("values", given)
+) -> DemandRows:
+    ends, places, values = (
+        as_number_array("indptr", indptr),
+        as_number_array("indices", indices),
+        as_number_array("values", given),
+    )
     for name, part in (("indptr", ends), ("indices", places)):
         if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
             raise ValueError(
@@ -102,7 +113,7 @@ def _sparse(
         raise ValueError(f"values has the shape {values.shape}; it must be {places.shape}, as indices")
     if not 0 <= columns < 2**31:
         raise ValueError(f"demands[3] is {columns}; the number of resources must be from 0 to 2**31 - 1")
-    offsets = as_compiled(ends, np.int64)
+    offsets = as_kernel_array(ends, np.int64)
     if not offsets.size or offsets[0] != 0:
         raise ValueError("indptr[0] is not 0; indptr must begin with 0 and have one entry more than tenants")
     falls = np.flatnonzero(np.diff(offsets) < 0)
@@ -115,18 +126,18 @@ def _sparse(
     if places.size and (places.min() < 0 or places.max() >= columns):
         at = int(np.argmax((places < 0) | (places >= columns)))
         raise ValueError(f"indices[{at}] is {places[at]}; it must be from 0 to {columns - 1}")
-    resources = as_compiled(places, np.int32)
+    resources = as_kernel_array(places, np.int32)
     kept = single and values.dtype == np.float32
-    return Rows(
+    return DemandRows(
         (offsets.size - 1, columns),
         dense=False,
         offsets=offsets,
         resources=resources,
-        values=as_compiled(values, np.float32) if kept else as_compiled(values, np.float64),
+        values=as_kernel_array(values, np.float32) if kept else as_kernel_array(values, np.float64),
     )
 
 
-def check_entries(rows: Rows, first: int, last: int) -> None:
+def check_entries(rows: DemandRows, first: int, last: int) -> None:
     """Raise ``ValueError`` if tenants ``first`` to ``last`` have an invalid value or repeat a resource."""
     fault = first_fault(rows.offsets, rows.resources, rows.values, rows.shape[1], first, last)
     if fault < 0:
@@ -140,8 +151,8 @@ def check_entries(rows: Rows, first: int, last: int) -> None:
     )
 
 
-def weights_of(
-    weights: npt.ArrayLike | None, rows: Rows, dtype: type[np.float32 | np.float64]
+def checked_weights(
+    weights: npt.ArrayLike | None, rows: DemandRows, dtype: type[np.float32 | np.float64]
 ) -> tuple[Floats, bool]:
     """Return the weights and False if they are per tenant (n,), or True if per entry of the rows (z,).
 
@@ -152,8 +163,8 @@ def weights_of(
     tenants = rows.shape[0]
     if weights is None:
         return np.ones(tenants), False
-    given = array_of("weights", weights)
-    found = numbers("weights", given, (tenants,) if given.ndim == 1 else rows.shape)
+    given = as_number_array("weights", weights)
+    found = checked_numbers("weights", given, (tenants,) if given.ndim == 1 else rows.shape)
     least = float(np.finfo(dtype).tiny)
     # Their sum must be finite, too.
     most = min(float(np.finfo(dtype).max), float(np.finfo(np.float64).max) / max(1, tenants))
@@ -165,12 +176,12 @@ def weights_of(
         unused[tenant[asked], rows.resources[asked]] = False
         good |= unused
     if not good.all():
-        refuse("weights", found, good, f"it must be from {least:.2g} to {most:.2g}")
+        raise_first_invalid("weights", found, good, f"it must be from {least:.2g} to {most:.2g}")
     return (found, False) if tenant is None else (found[tenant, rows.resources], True)
 
 
 @kernel
-def first_fault(offsets: Ints, resources: Places, values: Reals, count: int, first: int, last: int) -> int:
+def first_fault(offsets: Ints, resources: Int32s, values: Reals, count: int, first: int, last: int) -> int:
     """Return the first entry that is negative or not finite, or that repeats a resource of its row; or -1."""
     seen = np.full(count, -1, np.int64)
     for tenant in range(first, last):
@@ -203,7 +214,7 @@ def rho_of(
 
 
 @kernel
-def scales(
+def compute_scales(
     offsets: Ints,
     values: Reals,
     weights: Floats,
@@ -221,7 +232,9 @@ def scales(
 
 
 @kernel
-def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums: npt.NDArray[np.void]) -> int:
+def sum_demands(
+    offsets: Ints, resources: Int32s, values: Reals, scale: Floats, sums: npt.NDArray[np.void]
+) -> int:
     """Add the use of all tenants to ``sums``; return the first entry that repeats a resource, or -1."""
     for tenant in range(len(scale)):
         factor = scale[tenant]
@@ -236,36 +249,36 @@ def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums:
 
 
 @inlined_kernel
-def touch_rows(
-    offsets: Ints, resources: Places, values: Reals, tenants: Places, first: int, last: int, bounds: Ints
+def prefetch_rows(
+    offsets: Ints, resources: Int32s, values: Reals, tenants: Int32s, first: int, last: int, bounds: Ints
 ) -> int:
     """Prefetch the rows of some of ``tenants``, from ``first`` on, so that memory loads them in parallel.
 
-    Write the rows' bounds into ``bounds``, which has room for ``TOUCHED`` pairs. Return the number of rows.
+    Write the rows' bounds into ``bounds``, which has room for ``PREFETCH_ROWS`` pairs. Return the number of rows.
     """
-    some = min(TOUCHED, last - first)
+    some = min(PREFETCH_ROWS, last - first)
     # Load all row lengths before looping over any row, or the processor waits for each of them.
     for k in range(some):
         tenant = tenants[first + k]
         bounds[2 * k], bounds[2 * k + 1] = offsets[tenant], offsets[tenant + 1]
     total = 0
     for k in range(some):
-        for at in range(bounds[2 * k], bounds[2 * k + 1], LINE):
+        for at in range(bounds[2 * k], bounds[2 * k + 1], CACHE_LINE_ENTRIES):
             total += resources[at] + (values[at] > 0.0)
     # The sum is never negative, but the compiler cannot know that and must keep the loads.
     return some if total >= 0 else 0
 
 
 @kernel
-def place_columns(
+def fill_columns(
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     values: Reals,
     zeros: bool,  # noqa: FBT001 - a kernel is called by position
     first: int,
     last: int,
     places: Ints,
-    tenants: Places,
+    tenants: Int32s,
 ) -> None:
     """Write tenants ``first`` to ``last`` into the columns of the resources that they demand.
 

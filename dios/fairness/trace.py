@@ -42,7 +42,7 @@ class FairTrace(NamedTuple):
         amounts: Floats = (self.demands * self.duration_us[:, None]).sum(axis=0)
         return amounts / self.horizon_us
 
-    def taking(self, kept: npt.NDArray[np.bool_]) -> FairTrace:
+    def select(self, kept: npt.NDArray[np.bool_]) -> FairTrace:
         """Return the trace with the marked tasks only; the users stay the same."""
         return self._replace(
             submit_us=self.submit_us[kept],
@@ -91,7 +91,7 @@ UNITS: Final = 2**20
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenTask:
     """A task that was submitted and has not ended yet."""
 
     submitted: int
@@ -102,7 +102,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Columns:
+class _TraceColumns:
     """Columns of the tasks that ended, kept compact: months of the trace have tens of millions."""
 
     submit: array[int] = field(default_factory=lambda: array("q"))
@@ -111,7 +111,7 @@ class _Columns:
     cpus: array[float] = field(default_factory=lambda: array("d"))
     memory: array[float] = field(default_factory=lambda: array("d"))
 
-    def add(self, task: _Open, until: int) -> None:
+    def add(self, task: _OpenTask, until: int) -> None:
         if len(self.submit) >= limits.FAIR_TRACE_TASKS_MAX:
             raise InvalidError(
                 f"the trace has more than {limits.FAIR_TRACE_TASKS_MAX} tasks; use fewer --days of it"
@@ -137,10 +137,10 @@ def trace_of_rows(
 
     Raises ``InvalidError`` if no task is left, or if there are more than ``limits.FAIR_TRACE_TASKS_MAX``.
     """
-    tasks: dict[tuple[int, int], _Open] = {}
+    tasks: dict[tuple[int, int], _OpenTask] = {}
     users: dict[str, int] = {}
-    left_out: Counter[str] = Counter()
-    columns = _Columns()
+    skipped: Counter[str] = Counter()
+    columns = _TraceColumns()
     latest = 0
     for row in rows:
         key, event = (row.job, row.number), row.event
@@ -148,38 +148,38 @@ def trace_of_rows(
         latest = max(latest, at)
         if event == SUBMIT:
             if key in tasks:
-                left_out["submitted again before an end"] += 1
+                skipped["submitted again before an end"] += 1
             user = users.setdefault(row.user, len(users))
-            tasks[key] = _Open(at, user, row.cpus or 0.0, row.memory or 0.0)
+            tasks[key] = _OpenTask(at, user, row.cpus or 0.0, row.memory or 0.0)
             continue
         task = tasks.get(key)
         if task is None:
             if event not in {UPDATE_PENDING, UPDATE_RUNNING}:
-                left_out["event of a task that was not submitted"] += 1
+                skipped["event of a task that was not submitted"] += 1
         elif event == SCHEDULE:
             task.scheduled = at
         elif event in {EVICT, FAIL, FINISH, KILL, LOST}:
             del tasks[key]
-            _end(task, event, at, columns, left_out)
+            _record_end(task, event, at, columns, skipped)
     end = latest if until_us is None else until_us - begin_us
     for task in tasks.values():
-        _end(task, FINISH, end, columns, left_out)
-    return _sorted(columns, max(1, end)), left_out
+        _record_end(task, FINISH, end, columns, skipped)
+    return _sorted_trace(columns, max(1, end)), skipped
 
 
-def _end(task: _Open, event: int, at: int, columns: _Columns, left_out: Counter[str]) -> None:
+def _record_end(task: _OpenTask, event: int, at: int, columns: _TraceColumns, skipped: Counter[str]) -> None:
     """Add a task to the columns, or count the reason why not."""
     if event in {EVICT, LOST}:
-        left_out["evicted or lost"] += 1
+        skipped["evicted or lost"] += 1
     elif task.scheduled < 0 or at < task.scheduled:
-        left_out["never ran"] += 1
+        skipped["never ran"] += 1
     elif not (task.cpus > 0 and task.memory > 0):
-        left_out["demands nothing of a resource"] += 1
+        skipped["demands nothing of a resource"] += 1
     else:
         columns.add(task, at)
 
 
-def _sorted(columns: _Columns, horizon_us: int) -> FairTrace:
+def _sorted_trace(columns: _TraceColumns, horizon_us: int) -> FairTrace:
     """Return the columns in order of submission, with users numbered by their first task."""
     if not columns.submit:
         raise InvalidError("no task of the trace can be simulated: no task ran and demanded CPU and memory")

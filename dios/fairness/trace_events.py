@@ -21,20 +21,20 @@ from dios.fairness.allocation import Floats, Ints
 from dios.fairness.live_tree import LiveTree
 from dios.fairness.stateful.priority import Commitment, intersection, priority
 from dios.fairness.trace import MICRO, FairTrace
-from dios.fairness.trace_report import Played
+from dios.fairness.trace_report import MechanismResult
 
 NEAR: Final = 1e-9
 """Priorities nearer than this may be in either order, because sums are rounded differently here."""
-TOLD_EVERY: Final = 20_000
+PROGRESS_EVERY: Final = 20_000
 """The number of decisions between two progress reports."""
 _CHUNK: Final = 100_000
 """The number of events that are converted to Python numbers at a time."""
 
-Told = Callable[[int], None]
+DecisionCallback = Callable[[int], None]
 """Receives the number of decisions so far."""
 
 
-class Replay(NamedTuple):
+class TreeReplay(NamedTuple):
     """The work of the live tree in a replay."""
 
     decisions: int
@@ -53,7 +53,7 @@ class Replay(NamedTuple):
         return 1000.0 * self.events / max(self.decisions, 1)
 
 
-class _Mirror:
+class _TreeMirror:
     """The paper's kappa of all users, and the tree of those who wait."""
 
     def __init__(self, trace: FairTrace, capacity: Floats, tau: float, rule: str) -> None:
@@ -113,12 +113,12 @@ class _Mirror:
 def replay(
     trace: FairTrace,
     capacity: ArrayLike,
-    played: Played,
+    played: MechanismResult,
     rule: str = "dominant",
-    told: Told | None = None,
+    progress: DecisionCallback | None = None,
     *,
     resort_every: int = 0,
-) -> Replay:
+) -> TreeReplay:
     """Replay the decisions of SDRF through a live tree, with the ``capacity`` and ``rule`` of the simulation.
 
     Tasks must last at least a microsecond. ``resort_every`` times a new heap of all waiting users at every
@@ -128,14 +128,14 @@ def replay(
         raise ValueError(
             "the result is of plain DRF, which has no events: priorities do not change with time"
         )
-    mirror = _Mirror(trace, np.asarray(capacity, np.float64), -1.0 / math.log(played.delta), rule)
+    mirror = _TreeMirror(trace, np.asarray(capacity, np.float64), -1.0 / math.log(played.delta), rule)
     decisions = waited = timed = 0
     apart = sorted_s = 0.0
     began = time.process_time()
-    for micros, kind, user, demand in _happenings(trace, played.start_us, played.order):
+    for micros, kind, user, demand in _events_of(trace, played.start_us, played.order):
         now = micros / MICRO
         mirror.tree.update(now)
-        if kind == _COME:
+        if kind == _ARRIVE:
             mirror.arrive(user)
             continue
         if kind == _END:
@@ -151,17 +151,19 @@ def replay(
             timed += 1
         mirror.change(user, demand, 1.0, now)
         decisions += 1
-        if told and decisions % TOLD_EVERY == 0:
-            told(decisions)
+        if progress and decisions % PROGRESS_EVERY == 0:
+            progress(decisions)
     total = time.process_time() - began - apart
-    return Replay(decisions, mirror.tree.events, waited / max(decisions, 1), total, sorted_s / max(timed, 1))
+    return TreeReplay(
+        decisions, mirror.tree.events, waited / max(decisions, 1), total, sorted_s / max(timed, 1)
+    )
 
 
-_END, _COME, _START = range(3)
+_END, _ARRIVE, _START = range(3)
 """At the same time, tasks end first, then others arrive, then some start."""
 
 
-def _happenings(trace: FairTrace, start: Ints, order: Ints) -> Iterator[tuple[int, int, int, list[float]]]:
+def _events_of(trace: FairTrace, start: Ints, order: Ints) -> Iterator[tuple[int, int, int, list[float]]]:
     """Yield (microseconds, kind, user, demand) up to the last start, in the order of ``simulate``."""
     count = start.size
     turn = np.empty(count, np.int64)

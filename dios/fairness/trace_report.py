@@ -27,7 +27,7 @@ NEVER_WAITED_S: Final = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class MechanismResult:
     """The result of a trace under one mechanism."""
 
     delta: float | None
@@ -52,7 +52,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """One mechanism compared with plain DRF; changes are fractions of DRF's value, negative for less."""
 
     wait_users_s: float
@@ -81,13 +81,15 @@ def delta_text(delta: float) -> str:
     return f"1 - {float(mantissa):g}e{int(exponent)}"
 
 
-def fitting(trace: FairTrace, capacity: Floats) -> tuple[FairTrace, int]:
+def without_oversized(trace: FairTrace, capacity: Floats) -> tuple[FairTrace, int]:
     """Return the trace without tasks that exceed the capacity (everybody would wait), and their number."""
     fits = np.asarray((trace.demands <= capacity).all(axis=1))
-    return (trace if fits.all() else trace.taking(fits)), int((~fits).sum())
+    return (trace if fits.all() else trace.select(fits)), int((~fits).sum())
 
 
-def play(trace: FairTrace, capacity: Floats, delta: float | None, priority: str = "dominant") -> Played:
+def run_mechanism(
+    trace: FairTrace, capacity: Floats, delta: float | None, priority: str = "dominant"
+) -> MechanismResult:
     """Simulate a trace under a mechanism; ``capacity`` (m,) has the units of the demands."""
     start, order = simulate(
         trace.submit_us,
@@ -107,7 +109,7 @@ def play(trace: FairTrace, capacity: Floats, delta: float | None, priority: str 
     # A task that is submitted in the last moments waits at least 0.
     seen = np.maximum(np.minimum(start, trace.horizon_us) - trace.submit_us, 0) / MICRO
     finished = start + trace.duration_us <= trace.horizon_us
-    return Played(
+    return MechanismResult(
         delta=delta,
         start_us=start,
         order=order,
@@ -127,29 +129,29 @@ def low_half(trace: FairTrace) -> Ints:
     return ranked[: max(1, ranked.size // 2)]
 
 
-def reductions(plain: Played, other: Played) -> Floats:
+def reductions(plain: MechanismResult, other: MechanismResult) -> Floats:
     """Return the relative reduction of waiting for each user who waits under DRF."""
     waits = plain.wait_s > NEVER_WAITED_S
     return 1.0 - other.wait_s[waits] / plain.wait_s[waits]
 
 
-def compare(trace: FairTrace, plain: Played, other: Played) -> Compared:
+def compare(trace: FairTrace, plain: MechanismResult, other: MechanismResult) -> Comparison:
     """Return the comparison of one mechanism with plain DRF."""
     low = low_half(trace)
     each = reductions(plain, other)
     before, after = plain.completed, other.completed
     users = float(np.nanmean(other.wait_s))
     low_s = float(other.wait_s[low].mean())
-    return Compared(
+    return Comparison(
         wait_users_s=users,
-        wait_users=_change(users, float(np.nanmean(plain.wait_s))),
-        wait_until_end=_change(
+        wait_users=_relative_change(users, float(np.nanmean(plain.wait_s))),
+        wait_until_end=_relative_change(
             float(np.nanmean(other.wait_until_end_s)), float(np.nanmean(plain.wait_until_end_s))
         ),
         wait_tasks_s=other.task_wait_s,
-        wait_tasks=_change(other.task_wait_s, plain.task_wait_s),
+        wait_tasks=_relative_change(other.task_wait_s, plain.task_wait_s),
         wait_low_s=low_s,
-        wait_low=_change(low_s, float(plain.wait_s[low].mean())),
+        wait_low=_relative_change(low_s, float(plain.wait_s[low].mean())),
         each_mean=float(np.mean(-each)) if each.size else 0.0,
         each_median=float(np.median(-each)) if each.size else 0.0,
         fewer=int((after < before).sum()),
@@ -166,5 +168,5 @@ def _by_user(trace: FairTrace, values: Floats) -> Floats:
     return means
 
 
-def _change(now: float, before: float) -> float:
+def _relative_change(now: float, before: float) -> float:
     return now / before - 1.0 if before > 0 else 0.0

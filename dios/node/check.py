@@ -98,7 +98,9 @@ def _look_at_audit(folder: Path, found: Inventory) -> tuple[int, str]:
             f"record {verdict.index} at byte {verdict.offset}: {verdict.problem}",
         )
     elif verdict.torn_bytes:
-        found.add(FindingKind.AUDIT_TORN, "audit", f"{verdict.torn_bytes} bytes; the next start sets them aside")
+        found.add(
+            FindingKind.AUDIT_TORN, "audit", f"{verdict.torn_bytes} bytes; the next start sets them aside"
+        )
     return verdict.records, verdict.head
 
 

@@ -17,9 +17,9 @@ from dios.core.events import Event, LoadMeasured
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
 from dios.host.loop.clock import Clock
-from dios.host.peers.connection_protocols import Line, Myself, Network
-from dios.host.peers.links import Links
-from dios.host.peers.receiving import Guard
+from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
+from dios.host.peers.links import PeerLinks
+from dios.host.peers.receiving import RevocationList
 from dios.ids import NodeId, Principal
 from dios.node import coordinator_supervisor, discovery, machine, seeds
 from dios.node.settings import Settings
@@ -40,7 +40,7 @@ class Dialer:
         self._me: Final = me
         self._nursery: Final = nursery
 
-    async def dial(self, address: str, *, expect: NodeId | None = None) -> Line:
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
         """As ``dios.transport.tcp.tls.dial``."""
         return await dial(address, self._me, self._nursery, expect=expect)
 
@@ -48,11 +48,11 @@ class Dialer:
 class Membership(NamedTuple):
     """What makes a node one of a cluster. ``secret`` never leaves it."""
 
-    me: Myself
+    me: NodeDescription
     secret: bytes
     forgotten: tuple[NodeId, ...]
-    network: Network
-    guard: Guard
+    network: PeerNetwork
+    guard: RevocationList
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
     coordinator: bool = False
@@ -108,7 +108,7 @@ async def open_port(
     )
     epoch = identity.next_epoch(settings.data)
     address = settings.advertise or listener.address
-    me = Myself(found.node, epoch, found.name, settings.rack, address)
+    me = NodeDescription(found.node, epoch, found.name, settings.rack, address)
     forgotten = tuple(sorted(found.revoked))
     network = Dialer(found, nursery)
     membership = Membership(
@@ -124,7 +124,7 @@ async def open_port(
     return Port(membership, found, listener, denied)
 
 
-async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio.Nursery) -> None:
+async def serve_port(port: Port, links: PeerLinks, settings: Settings, nursery: trio.Nursery) -> None:
     """Serve other nodes, and look for those of the last time; until cancelled."""
     for address in seeds.read(settings.data):
         if address != port.membership.me.address:
@@ -149,10 +149,10 @@ async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio
 
 
 async def _admit(
-    me: Identity, secured: Secured, links: Links, denied: Callable[[Principal, str], None]
+    me: Identity, secured: Secured, links: PeerLinks, denied: Callable[[Principal, str], None]
 ) -> None:
     try:
-        known = await joining.admit(me, secured, taken=links.is_taken)
+        known = await joining.admit(me, secured, taken=links.knows_name)
     except (DiosError, OSError) as error:
         _log.warning("a node was not admitted", extra={"why": str(error)})
         denied(Principal("join"), str(error))
@@ -167,10 +167,10 @@ async def measure_load(clock: Clock, feed: Callable[[Event], None]) -> None:
         await trio.sleep(limits.LOAD_PERIOD_MS / 1000)
 
 
-async def keep_seeds(settings: Settings, links: Links) -> None:
+async def keep_seeds(settings: Settings, links: PeerLinks) -> None:
     """Write down where the other nodes are whenever one is met, for the next start; until cancelled."""
     while True:
-        await links.wait_met()
+        await links.wait_connected()
         addresses = links.addresses
         try:
             await trio.to_thread.run_sync(seeds.write, settings.data, addresses)

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from dios import limits
-from dios.host.peers.links import Links
+from dios.host.peers.links import PeerLinks
 from dios.transport.tcp import announce
 from dios.transport.tcp.announce import MulticastNetwork, ReceivedAnnouncement, Voice
 from dios.transport.tcp.tls import split_address
@@ -32,7 +32,7 @@ def place_of(listen: str) -> MulticastNetwork:
         return MulticastNetwork()
 
 
-async def find_others(voice: Voice, links: Links, place: MulticastNetwork) -> None:
+async def find_others(voice: Voice, links: PeerLinks, place: MulticastNetwork) -> None:
     """Announce this node, and dial the others that do; until cancelled.
 
     A machine without multicast is told once and works without.

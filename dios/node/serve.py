@@ -21,8 +21,8 @@ from dios.core.events import Recovered, ShutdownBegan
 from dios.errors import DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.loop.node_log import close_log, open_log
-from dios.host.process.people_server import PeopleServer
-from dios.host.process.zygote_pool import Zygote, open_zygote
+from dios.host.process.session_server import SessionServer
+from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.ids import Principal
 from dios.node import coordinator_supervisor
@@ -75,7 +75,7 @@ async def _serve(
     settings: Settings,
     store: LmdbStore,
     audit: AuditLog,
-    zygote: Zygote,
+    zygote: ZygotePool,
     mechanisms: Mapping[str, Mechanism],
     started: Callable[[], None],
 ) -> None:
@@ -136,7 +136,7 @@ def _join_others(host: NodeHost, port: Port | None, settings: Settings, nursery:
 async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) -> AsyncIterator[None]:
     listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
     try:
-        server = PeopleServer(
+        server = SessionServer(
             listener,
             host.tasks,
             denied=host.denied_connection,

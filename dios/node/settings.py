@@ -58,7 +58,7 @@ class Scheduling(enum.StrEnum):
 
 
 class Fairness(enum.StrEnum):
-    """Whose tasks go first while not all have room (``dios.firmament.policies.ledger``)."""
+    """Whose tasks go first while not all have room (``dios.firmament.policies.principal_accounts``)."""
 
     SDRF = "sdrf"
     DRF = "drf"

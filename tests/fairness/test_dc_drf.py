@@ -165,7 +165,7 @@ def test_the_search_settles_just_within_the_deadline() -> None:
         trail = []
         for _ in range(80):
             used = best / search.epsilon if search.epsilon else 100.0
-            search.ended(late=used > 1, used=used)
+            search.record_interval(late=used > 1, used=used)
             trail.append(search.epsilon)
         assert all(best / 1.2 < epsilon < best * 1.2 for epsilon in trail[50:]), (best, trail)
 
@@ -174,7 +174,7 @@ def test_epsilon_has_a_greatest_value() -> None:
     """However often the search comes too late, epsilon stays at its bound."""
     search = EpsilonSearch()
     for _ in range(60):
-        search.ended(late=True, used=2.0)
+        search.record_interval(late=True, used=2.0)
     assert search.epsilon == EPSILON_MAX
 
 

@@ -101,14 +101,14 @@ def test_what_makes_no_sense_is_refused_by_name(words: tuple[str, ...], said: st
 
 def test_an_interrupt_ends_it_with_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the second mechanism plays: status 130, and the first one's name."""
-    real = trace_report.play
+    real = trace_report.run_mechanism
 
-    def play(*given: object) -> object:
+    def run_mechanism(*given: object) -> object:
         if given[2] is not None:
             signal.raise_signal(signal.SIGINT)
         return real(*given)  # type: ignore[arg-type] # passed on
 
-    monkeypatch.setattr(trace_report, "play", play)
+    monkeypatch.setattr(trace_report, "run_mechanism", play)
     status, _, said = invoke(*SMALL)
     assert status == 130
     assert "interrupted; finished: DRF" in said

@@ -25,9 +25,9 @@ from dios.firmament.knowledge.usage_profile import (
 def known(base: KnowledgeBase) -> object:
     """All that a base answers of courses, whatever came first."""
     return {
-        (principal, job): (base.courses.runs(principal, job), base.courses.members(principal, job))
+        (principal, job): (base.usage_profiles.runs(principal, job), base.usage_profiles.members(principal, job))
         for principal in ("uid:0", "uid:1")
-        for job in sorted(base.courses.jobs(principal))
+        for job in sorted(base.usage_profiles.jobs(principal))
     }
 
 
@@ -35,7 +35,7 @@ def filled(seed: int, count: int, node: str = "n1") -> KnowledgeBase:
     """A base with random courses, few enough that nothing falls out but old runs."""
     rng, base = chances(seed), KnowledgeBase(node, 1)
     for number in range(count):
-        base.add_course(some_course(rng, number=number))
+        base.add_usage_profile(some_course(rng, number=number))
     return base
 
 
@@ -95,8 +95,8 @@ def test_of_each_task_the_last_runs_count() -> None:
     base = KnowledgeBase("n1", 1)
     count = limits.USAGE_PROFILE_RUNS_MAX + 1
     for run in [*range(1, count), 0]:
-        base.add_course(course(run=run, began_s=run, cpu_milli=[1000 + (100 if run == 0 else 0)]))
-    (member,) = base.courses.members("uid:1", "words")
+        base.add_usage_profile(course(run=run, began_s=run, cpu_milli=[1000 + (100 if run == 0 else 0)]))
+    (member,) = base.usage_profiles.members("uid:1", "words")
     assert (member.runs, member.highest.values) == (
         limits.USAGE_PROFILE_RUNS_MAX,
         {UsageChannel.CPU_MILLI: [1000]},
@@ -107,26 +107,26 @@ def test_a_task_begins_so_long_after_its_job() -> None:
     """A member starts as late as in the run in which it began latest after the run's first task."""
     base = KnowledgeBase("n1", 1)
     for run, late in ((1, 3.0), (2, 4.5)):
-        base.add_course(course("map.0", run=run, began_s=100 * run, cpu_milli=[1]))
-        base.add_course(course("reduce", run=run, task=2, began_s=100 * run + late, cpu_milli=[1, 2]))
+        base.add_usage_profile(course("map.0", run=run, began_s=100 * run, cpu_milli=[1]))
+        base.add_usage_profile(course("reduce", run=run, task=2, began_s=100 * run + late, cpu_milli=[1, 2]))
     # It failed and was started again in the second run.
-    base.add_course(course("reduce", run=2, task=3, began_s=290, completed=False, memory=[7]))
-    mapper, reducer = base.courses.members("uid:1", "words")
+    base.add_usage_profile(course("reduce", run=2, task=3, began_s=290, completed=False, memory=[7]))
+    mapper, reducer = base.usage_profiles.members("uid:1", "words")
     assert (mapper.start_s, mapper.runs, mapper.completed) == (0, 2, 2)
     assert (reducer.start_s, reducer.runs, reducer.completed, reducer.length_s) == (4.5, 2, 2, 2.0)
     assert reducer.highest.values == {UsageChannel.CPU_MILLI: [1, 2], UsageChannel.MEMORY: [7]}
-    assert base.courses.runs("uid:1", "words") == 2
+    assert base.usage_profiles.runs("uid:1", "words") == 2
 
 
 def test_what_went_between_nodes_is_joined_to_a_run() -> None:
     """A course of flows alone, of another coordinator's clock, adds them and is no run of its own."""
     base = KnowledgeBase("n1", 1)
-    base.add_course(course(run=1, began_s=9, sent=[3, 4], received=[0, 1]))
-    assert not base.courses.jobs("uid:1")
-    assert not base.courses.members("uid:1", "words")
-    assert not base.courses.knows("uid:1", "words", "map.0", 1)
-    base.add_course(course(run=1, began_s=100, cpu_milli=[5, 5], received=[2, 0], completed=False))
-    (member,) = base.courses.members("uid:1", "words")
+    base.add_usage_profile(course(run=1, began_s=9, sent=[3, 4], received=[0, 1]))
+    assert not base.usage_profiles.jobs("uid:1")
+    assert not base.usage_profiles.members("uid:1", "words")
+    assert not base.usage_profiles.knows("uid:1", "words", "map.0", 1)
+    base.add_usage_profile(course(run=1, began_s=100, cpu_milli=[5, 5], received=[2, 0], completed=False))
+    (member,) = base.usage_profiles.members("uid:1", "words")
     assert (member.runs, member.completed, member.start_s) == (1, 0, 0)
     assert member.highest.values == {
         UsageChannel.CPU_MILLI: [5, 5], UsageChannel.SENT: [3, 4], UsageChannel.RECEIVED: [2, 1],
@@ -136,13 +136,13 @@ def test_what_went_between_nodes_is_joined_to_a_run() -> None:
 def test_courses_are_of_their_principal() -> None:
     """Two users' jobs of one name are two jobs."""
     base = KnowledgeBase("n1", 1)
-    base.add_course(course(principal="uid:1", cpu_milli=[1]))
-    base.add_course(course(principal="uid:2", cpu_milli=[2]))
-    base.add_course(course(principal="uid:2", job="ranks", cpu_milli=[3]))
-    assert base.courses.jobs("uid:1") == ["words"]
-    assert base.courses.jobs("uid:2") == ["ranks", "words"]
-    assert base.courses.members("uid:1", "words")[0].highest.values == {UsageChannel.CPU_MILLI: [1]}
-    assert base.courses.members("uid:1", "ranks") == []
+    base.add_usage_profile(course(principal="uid:1", cpu_milli=[1]))
+    base.add_usage_profile(course(principal="uid:2", cpu_milli=[2]))
+    base.add_usage_profile(course(principal="uid:2", job="ranks", cpu_milli=[3]))
+    assert base.usage_profiles.jobs("uid:1") == ["words"]
+    assert base.usage_profiles.jobs("uid:2") == ["ranks", "words"]
+    assert base.usage_profiles.members("uid:1", "words")[0].highest.values == {UsageChannel.CPU_MILLI: [1]}
+    assert base.usage_profiles.members("uid:1", "ranks") == []
 
 
 def test_courses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,13 +151,13 @@ def test_courses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "USAGE_PROFILES_BYTES_MAX", 1_000)
     base = KnowledgeBase("n1", 1)
     for name in ("a", "b", "c", "a", "d"):
-        base.add_course(course(name, cpu_milli=[1]))
-    assert [key.member for key in base.courses.kept] == ["c", "a", "d"]
-    base.add_course(course("large", cpu_milli=[10**9] * 188))
-    assert [key.member for key in base.courses.kept] == ["large"]
-    assert 900 < base.courses.bytes < 1_000
-    base.add_course(course("huge", cpu_milli=[10**9] * 256))
-    assert (len(base.courses.kept), base.courses.bytes) == (0, 0)
+        base.add_usage_profile(course(name, cpu_milli=[1]))
+    assert [key.member for key in base.usage_profiles.kept] == ["c", "a", "d"]
+    base.add_usage_profile(course("large", cpu_milli=[10**9] * 188))
+    assert [key.member for key in base.usage_profiles.kept] == ["large"]
+    assert 900 < base.usage_profiles.bytes < 1_000
+    base.add_usage_profile(course("huge", cpu_milli=[10**9] * 256))
+    assert (len(base.usage_profiles.kept), base.usage_profiles.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_a_course_that_cannot_be_meant_is_refused(field: str, bad: UsageProfile)
     """The error names what is wrong, and nothing is changed."""
     base = KnowledgeBase("n1", 1)
     with pytest.raises(BadKnowledgeError, match=field):
-        base.add_course(bad)
-    assert (base.position, len(base.courses.kept)) == (0, 0)
+        base.add_usage_profile(bad)
+    assert (base.position, len(base.usage_profiles.kept)) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -201,7 +201,7 @@ def test_the_largest_course_fits_a_report() -> None:
         text, text, text, text, *(2**63 - 1,) * 3, limits.USAGE_PROFILE_INSTANTS_MAX * 1000, 1,
         {2**63 - 1 - number: most for number in range(limits.USAGE_PROFILE_CHANNELS_MAX)},
     )  # fmt: skip
-    base.add_course(largest)
+    base.add_usage_profile(largest)
     assert len(base.batch().to_bytes()) < limits.INLINE_BYTES_MAX - 1024
 
 
@@ -227,12 +227,12 @@ def test_courses_are_kept() -> None:
     base = filled(7, 60)
     again = KnowledgeBase.from_bytes(base.to_bytes(), "n1", 2)
     assert known(again) == known(base)
-    assert list(again.courses.kept) == list(base.courses.kept)
-    assert again.courses.bytes == base.courses.bytes > 0
-    one = next(iter(base.courses.entries())).what
+    assert list(again.usage_profiles.kept) == list(base.usage_profiles.kept)
+    assert again.usage_profiles.bytes == base.usage_profiles.bytes > 0
+    one = next(iter(base.usage_profiles.entries())).what
     assert isinstance(one, UsageProfile)
-    assert again.courses.knows(one.principal, one.job, one.member, one.task)
-    assert not again.courses.knows(one.principal, one.job, one.member, 10**6)
+    assert again.usage_profiles.knows(one.principal, one.job, one.member, one.task)
+    assert not again.usage_profiles.knows(one.principal, one.job, one.member, 10**6)
 
 
 def test_knowledge_without_courses_is_still_read() -> None:
@@ -243,15 +243,15 @@ def test_knowledge_without_courses_is_still_read() -> None:
     assert encode(stored)[-1:] == b"\x90", "no courses"
     again = KnowledgeBase.from_bytes(older, "n1", 2)
     assert again.classes() == noise(3, 20).classes()
-    assert again.courses.kept == {}
-    again.add_course(course(cpu_milli=[1]))
+    assert again.usage_profiles.kept == {}
+    again.add_usage_profile(course(cpu_milli=[1]))
     assert KnowledgeBase.from_bytes(again.to_bytes(), "n1", 3).courses.jobs("uid:1") == ["words"]
 
 
 def test_a_course_looks_on_the_wire_as_it_did() -> None:
     """A frozen vector: one course."""
     base = KnowledgeBase("n", 2)
-    base.add_course(course("m", run=3, task=4, began_s=1, cpu_milli=[500, 0], memory=[7, 8]))
+    base.add_usage_profile(course("m", run=3, task=4, began_s=1, cpu_milli=[500, 0], memory=[7, 8]))
     frozen = (
         "9592020100c29194a16e02009c02a57569643a31a5776f726473a16da26e310304ce3b9aca00cd07d001"
         "8201 92cd01f400 02920708 c301".replace(" ", "")

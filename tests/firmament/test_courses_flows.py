@@ -39,8 +39,8 @@ def out(task: int, moved: int, traffic: Traffic = Traffic.OUT) -> Meter:
 def taken(base: KnowledgeBase) -> dict[str, dict[UsageChannel, list[int]]]:
     """What is known of tasks whose nodes have told of them, too."""
     for number, member in ((SENDER, "map.0"), (READER, "reduce")):
-        base.add_course(course(member, run=5, task=number, began_s=WALL, length_ms=4_000, cpu_milli=[1] * 4))
-    return {one.name: one.highest.values for one in base.courses.members("uid:1", "words")}
+        base.add_usage_profile(course(member, run=5, task=number, began_s=WALL, length_ms=4_000, cpu_milli=[1] * 4))
+    return {one.name: one.highest.values for one in base.usage_profiles.members("uid:1", "words")}
 
 
 def test_what_others_send_for_a_task_is_received_by_it() -> None:
@@ -63,7 +63,7 @@ def test_what_others_send_for_a_task_is_received_by_it() -> None:
     flows.metered("a", (), 4.0)
     flows.seen(board("a", replace(sender, state=TaskState.ENDED, age_ms=4_000)), 4.1)
     flows.seen(board("b", replace(reader, state=TaskState.ENDED, age_ms=4_000)), 4.1)
-    assert base.courses.jobs("uid:1") == [], "whether it ran is what its node tells"
+    assert base.usage_profiles.jobs("uid:1") == [], "whether it ran is what its node tells"
     found = taken(base)
     assert found["map.0"] == {
         UsageChannel.CPU_MILLI: [1] * 4, UsageChannel.SENT: [300, 0, 0, 0], UsageChannel.RECEIVED: [0] * 4,
@@ -81,7 +81,7 @@ def test_its_course_begins_when_the_task_did() -> None:
     flows.metered("a", (out(READER, 100),), 2.5)
     flows.metered("a", (out(READER, 400),), 3.5)
     flows.seen(board("b", replace(row(READER, "reduce"), state=TaskState.ENDED, age_ms=3_000)), 4.0)
-    (entry,) = base.courses.entries()
+    (entry,) = base.usage_profiles.entries()
     assert getattr(entry.what, "began_ns", 0) == round((WALL + 0.5) * 10**9)
     assert getattr(entry.what, "values", {})[UsageChannel.RECEIVED] == (40, 40, 300)
 
@@ -97,7 +97,7 @@ def test_tasks_on_no_account_have_no_course() -> None:
     flows.forget("b")
     flows.seen(board("b", replace(row(READER, "reduce"), state=TaskState.ENDED)), 3.0)
     flows.seen(board("a", replace(row(SENDER, "map.0"), state=TaskState.ENDED)), 3.0)
-    assert base.courses.entries() == []
+    assert base.usage_profiles.entries() == []
 
 
 def test_a_task_that_its_board_shows_no_more_is_forgotten() -> None:
@@ -109,4 +109,4 @@ def test_a_task_that_its_board_shows_no_more_is_forgotten() -> None:
     flows.metered("a", (out(READER, 5),), 1.0)
     flows.seen(board("b"), 1.0)
     flows.metered("a", (out(READER, 9),), 2.0)
-    assert base.courses.entries() == []
+    assert base.usage_profiles.entries() == []

@@ -64,7 +64,7 @@ class Site:
 
     def members(self) -> list[ProfiledTask]:
         """What is known of the job."""
-        return self.knowledge.courses.members("uid:1", "words")
+        return self.knowledge.usage_profiles.members("uid:1", "words")
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_its_start_is_that_of_its_node_s_clock() -> None:
     site.at(400, one)
     site.at(5_000, ended(one, 1_500))
     site.at(9_000, ended(row(2, member="reduce"), 1_000))
-    began = {key.member: entries[0].what for key, entries in site.knowledge.courses.kept.items()}
+    began = {key.member: entries[0].what for key, entries in site.knowledge.usage_profiles.kept.items()}
     assert getattr(began["map.0"], "began_ns", 0) == WALL
     assert getattr(began["reduce"], "began_ns", 0) == WALL + 8_000 * MS
     assert [member.start_s for member in site.members()] == [0, 8]
@@ -213,7 +213,7 @@ def test_a_task_that_was_over_before_it_was_seen_to_run(idle: int) -> None:
     values = site.members()[0].highest.values
     assert values[UsageChannel.DISK_WRITE] == [6_000], "in half a second"
     assert values[UsageChannel.RECEIVED] == [100]
-    began = next(iter(site.knowledge.courses.entries())).what
+    began = next(iter(site.knowledge.usage_profiles.entries())).what
     assert getattr(began, "began_ns", 0) == WALL
 
 
@@ -223,7 +223,7 @@ def test_a_task_begins_when_it_runs(idle: int) -> None:
     site.at(0, replace(one, state=TaskState.STARTING, pid=0))
     site.at(1_500, replace(one, age_ms=200))
     site.at(3_000, ended(one, 1_200))
-    began = next(iter(site.knowledge.courses.entries())).what
+    began = next(iter(site.knowledge.usage_profiles.entries())).what
     assert getattr(began, "began_ns", 0) == WALL + 1_300 * MS
     assert site.members()[0].length_s == 1.2
 
@@ -274,7 +274,7 @@ def test_the_job_s_name_comes_from_the_task_s(equivalence: str, label: str, job:
     site = Site()
     one = replace(row(), label=label, work=replace(row().work, equivalence=equivalence))
     site.at(0, ended(one, 10))
-    assert site.knowledge.courses.jobs("uid:1") == [job]
+    assert site.knowledge.usage_profiles.jobs("uid:1") == [job]
 
 
 @pytest.mark.parametrize("length", range(50, 75))
@@ -290,7 +290,7 @@ def test_a_long_job_s_name_is_found_in_what_is_left_of_it(length: int, letter: s
         )
         one = replace(row(number, member=member), label=label)
         site.at(0, ended(replace(one, work=replace(one.work, equivalence=label)), 10))
-    (known,) = site.knowledge.courses.jobs("uid:1")
+    (known,) = site.knowledge.usage_profiles.jobs("uid:1")
     found = learned(site.knowledge, Asked(1, "uid:1", ruler=False, question=b""), {"job": job})
     assert found["job"] == job
     assert job.startswith(known)

@@ -30,7 +30,7 @@ from dios.errors import (
 from dios.host.audit.log import AuditLog, segments
 from dios.host.audit.reader import read, verify
 from dios.host.content.consoles import TaskConsole
-from dios.host.process.last_exception import exception_told
+from dios.host.process.last_exception import exception_line
 from dios.ids import ObjectId
 from dios.lib import catalogue
 from dios.lib.jobs import orders
@@ -156,7 +156,7 @@ def test_a_mistyped_name_is_never_another(name: bytes, place: int, typed: str) -
 def test_any_last_words_tell_one_line_or_none(parts: list[str]) -> None:
     """What a program prints, however it imitates a traceback, gives one line of its own text or nothing."""
     text = "\n".join(parts)
-    told = exception_told(text)
+    told = exception_line(text)
     assert told in text
     assert len(told.splitlines()) <= 1
 

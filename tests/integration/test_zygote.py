@@ -17,7 +17,7 @@ import trio
 from dios import limits
 from dios.errors import InvalidError, NotSupportedError
 from dios.host.process.task_process import TaskProcess
-from dios.host.process.zygote_pool import Zygote, open_zygote
+from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
@@ -42,7 +42,7 @@ def mechanisms() -> dict[str, Mechanism]:
 @asynccontextmanager
 async def zygote_of(
     mechanisms: dict[str, Mechanism], *, entry: str = ENTRY, pool_size: int = 1, accept_weaker: bool = False
-) -> AsyncIterator[Zygote]:
+) -> AsyncIterator[ZygotePool]:
     """A zygote whose tasks make attempts, with a deadline over all."""
     with trio.fail_after(WAIT_S_MAX):
         async with open_zygote(

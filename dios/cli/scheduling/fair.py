@@ -21,7 +21,7 @@ from dios.errors import InvalidError
 
 if TYPE_CHECKING:
     from dios.fairness.trace import FairTrace
-    from dios.fairness.trace_report import Compared, Played
+    from dios.fairness.trace_report import Comparison, MechanismResult
 
 app: Final = typer.Typer(
     help="Try fair shares of several resources on traces. Needs no node.",
@@ -81,8 +81,8 @@ OutOption = Annotated[
 class Result(NamedTuple):
     """The results of one mechanism."""
 
-    played: Played
-    compared: Compared
+    played: MechanismResult
+    compared: Comparison
     events: int | None
     """Events of the live tree; None if they were not counted."""
 
@@ -132,15 +132,15 @@ def simulate(
             with progress(DOING) as show_progress:
                 tried = _trace(trace, users, tasks, days, seed, show_progress, synthetic=synthetic)
                 pool = tried.usage() * capacity
-                tried, too_large = trace_report.fitting(tried, pool)
+                tried, too_large = trace_report.without_oversized(tried, pool)
                 if not tried.submit_us.size:
                     raise InvalidError(f"no task fits into --capacity {capacity}; give a larger capacity")
                 show_progress(f"DRF, {tried.submit_us.size:,} tasks")
-                plain = trace_report.play(tried, pool, None)
+                plain = trace_report.run_mechanism(tried, pool, None)
                 done.append(Result(plain, trace_report.compare(tried, plain, plain), None))
                 for each in deltas:
                     show_progress(f"SDRF, {trace_report.delta_text(each)}")
-                    played = trace_report.play(tried, pool, each, priority)
+                    played = trace_report.run_mechanism(tried, pool, each, priority)
                     counted = _events(tried, pool.tolist(), each, priority) if events else None
                     done.append(Result(played, trace_report.compare(tried, plain, played), counted))
         except KeyboardInterrupt:

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dios.fairness.allocation import Allocation, array_of
-from dios.fairness.dc_drf.columns import TILED_MIN, Table, Workers, table_of, tiles_of
+from dios.fairness.allocation import Allocation, as_number_array
+from dios.fairness.dc_drf.columns import TILED_MIN, DemandTable, TileWorkers, build_table, tiles_of
 from dios.fairness.dc_drf.epsilon import EPSILON_MAX, EpsilonSearch
 from dios.fairness.dc_drf.kernels import (
     BEFORE,
@@ -23,13 +23,13 @@ from dios.fairness.dc_drf.kernels import (
     MU,
     allocate_rows,
     gather_rows,
-    mend_sums,
-    some_rounds,
+    recompute_sums,
+    run_rounds,
     subtract_tiles,
 )
 from dios.fairness.sparse_demands import Demands, Reals
 
-LOOK_AGAIN: Final = 50_000
+CLOCK_CHECK_ENTRIES: Final = 50_000
 """Row entries that are touched between two readings of the clock: less than a millisecond."""
 
 
@@ -71,13 +71,13 @@ class DcDrf:
         self._threads = threads or len(os.sched_getaffinity(0))
         self._dtype = _precision(dtype)
         self._deadline_s = float(deadline_s)
-        self._weights = None if weights is None else array_of("weights", weights).copy()
+        self._weights = None if weights is None else as_number_array("weights", weights).copy()
         self._clock = clock
         self._search = EpsilonSearch(float(epsilon))
-        with Workers(self._threads) as workers:
-            self._table = table_of(demands, self._weights, self._dtype, workers, None)
+        with TileWorkers(self._threads) as workers:
+            self._table = build_table(demands, self._weights, self._dtype, workers, None)
             self._spare: Reals | None = None
-            _compile(self._dtype, workers)
+            _warm_up(self._dtype, workers)
 
     @property
     def epsilon(self) -> float:
@@ -98,11 +98,11 @@ class DcDrf:
         Paper: section 3, Algorithm 2; tiles of Table 2.
         """
         began = self._clock()
-        with Workers(self._threads) as workers:
+        with TileWorkers(self._threads) as workers:
             table = self._table
             if demands is not None:
                 spare, self._spare = self._spare, None
-                table = table_of(demands, self._weights, self._dtype, workers, self._table, spare)
+                table = build_table(demands, self._weights, self._dtype, workers, self._table, spare)
             rounds = _Rounds(table, self._search.epsilon, workers)
             used = 0.0
             while rounds.active and used <= self._deadline_s:
@@ -112,7 +112,7 @@ class DcDrf:
         if table is not self._table:
             # Reusing this memory is faster than asking the system for new pages.
             self._table, self._spare = table, self._table.rows.values
-        self._search.ended(late=used > self._deadline_s, used=used / self._deadline_s)
+        self._search.record_interval(late=used > self._deadline_s, used=used / self._deadline_s)
         return allocation
 
 
@@ -123,16 +123,16 @@ def _precision(dtype: str) -> type[np.float32 | np.float64]:
     raise ValueError(f"dtype is {dtype!r}; it must be float32 or float64")
 
 
-def _compile(dtype: type[np.float32 | np.float64], workers: Workers) -> None:
+def _warm_up(dtype: type[np.float32 | np.float64], workers: TileWorkers) -> None:
     """Run every kernel once on a tiny case, so that no interval has to wait for the compiler."""
-    rounds = _Rounds(table_of([[1.0]], None, dtype, workers, None), 0.0, workers)
+    rounds = _Rounds(build_table([[1.0]], None, dtype, workers, None), 0.0, workers)
     rounds.advance()
     rounds.subtract(np.zeros(0, np.int32))
     rounds.allocation()
 
 
 @dataclass(frozen=True)
-class _Marks:
+class _RoundBuffers:
     """Arrays that the rounds write to: each tenant's state, and lists that every round fills again."""
 
     active: NDArray[np.uint8]
@@ -146,7 +146,7 @@ class _Marks:
 class _Rounds:
     """The rounds of one interval: lines 5 to 23 of Algorithm 2."""
 
-    def __init__(self, table: Table, epsilon: float, workers: Workers) -> None:
+    def __init__(self, table: DemandTable, epsilon: float, workers: TileWorkers) -> None:
         tenants, resources = table.rows.shape
         self._table = table
         self._epsilon = epsilon
@@ -158,7 +158,7 @@ class _Rounds:
         self._state[:, COUNT] = table.counts
         self._taken = np.empty((0, resources, 2))
         self._soonest = np.zeros(-(-resources // BLOCK))
-        self._marks = _Marks(
+        self._buffers = _RoundBuffers(
             active=np.ones(tenants, np.uint8),
             reached=np.zeros(tenants),
             bottleneck=np.full(tenants, -1, np.int32),
@@ -171,8 +171,8 @@ class _Rounds:
 
     def advance(self) -> None:
         """Run at least one round: lines 13 to 18."""
-        table, marks = self._table, self._marks
-        rounds, self._level, self.active, pending = some_rounds(
+        table, buffers = self._table, self._buffers
+        rounds, self._level, self.active, pending = run_rounds(
             self._level,
             self._epsilon,
             self.active,
@@ -183,13 +183,13 @@ class _Rounds:
             table.column_tenants,
             self._state,
             self._soonest,
-            marks.active,
-            marks.reached,
-            marks.bottleneck,
-            marks.dry,
-            marks.leaving,
-            marks.worn,
-            LOOK_AGAIN,
+            buffers.active,
+            buffers.reached,
+            buffers.bottleneck,
+            buffers.dry,
+            buffers.leaving,
+            buffers.worn,
+            CLOCK_CHECK_ENTRIES,
             # Below this size separate sums per tile do not pay; the choice depends on the case alone.
             max(TILED_MIN, 4 * table.rows.shape[1]),
         )
@@ -197,11 +197,11 @@ class _Rounds:
             raise AssertionError(f"{self.active} tenants still rise, but no resource has a demand")
         self._count += rounds
         if pending and self.active:
-            self.subtract(np.sort(marks.leaving[:pending]))
+            self.subtract(np.sort(buffers.leaving[:pending]))
 
     def subtract(self, leaving: NDArray[np.int32]) -> None:
         """Subtract many leaving tenants from the sums, in tiles (line 17)."""
-        table, marks = self._table, self._marks
+        table, buffers = self._table, self._buffers
         ends = np.zeros(leaving.size + 1, np.int64)
         np.cumsum(table.rows.offsets[leaving + 1] - table.rows.offsets[leaving], out=ends[1:])
         tiles = tiles_of(ends)
@@ -223,9 +223,9 @@ class _Rounds:
                 for tile, (first, last) in enumerate(tiles)
             ]
         )
-        worn = subtract_tiles(self._level, taken, self._state, marks.worn)
+        worn = subtract_tiles(self._level, taken, self._state, buffers.worn)
         if worn:
-            mend_sums(
+            recompute_sums(
                 *(
                     table.rows.offsets,
                     table.rows.resources,
@@ -233,28 +233,28 @@ class _Rounds:
                     table.column_offsets,
                     table.column_tenants,
                 ),
-                *(marks.active, marks.worn[:worn], self._state),
+                *(buffers.active, buffers.worn[:worn], self._state),
             )
 
     def allocation(self) -> Allocation:
         """Return the amounts (lines 20 to 23); tenants that still rise keep the level of the last round."""
-        table, marks = self._table, self._marks
+        table, buffers = self._table, self._buffers
         rows = table.rows
         amounts = np.empty(rows.values.size)
         self._workers.run(
             [
                 partial(
                     allocate_rows,
-                    *(self._level, rows.offsets, rows.values, marks.active),
-                    *(marks.reached, first, last, amounts),
+                    *(self._level, rows.offsets, rows.values, buffers.active),
+                    *(buffers.reached, first, last, amounts),
                 )
                 for first, last in table.tiles
             ]
         )
         return Allocation(
-            amounts=rows.spread(amounts),
-            share=marks.reached,
-            bottleneck=marks.bottleneck.astype(np.int64),
+            amounts=rows.in_input_shape(amounts),
+            share=buffers.reached,
+            bottleneck=buffers.bottleneck.astype(np.int64),
             rounds=self._count,
             epsilon=self._epsilon,
             completed=self.active == 0,

@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.dc_drf.kernels import scale_rows
 from dios.fairness.sparse_demands import (
+    DemandRows,
     Demands,
-    Places,
+    Int32s,
     Reals,
-    Rows,
+    as_rows,
     check_entries,
-    place_columns,
-    rows_of,
-    weights_of,
+    checked_weights,
+    fill_columns,
 )
 
 _T = TypeVar("_T")
@@ -37,7 +37,7 @@ TILED_MIN: Final = 1 << 16
 """The least number of non-zero demands for tiles; handing one to a thread takes about 50 microseconds."""
 
 
-class Workers:
+class TileWorkers:
     """A thread pool for the tiles of a step, or none if ``threads`` is 1. Use it in a ``with`` block."""
 
     def __init__(self, threads: int) -> None:
@@ -58,13 +58,13 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Table:
+class DemandTable:
     """Demands of n tenants for m resources: rows of v, tenants by resource, and initial mu and counts."""
 
-    rows: Rows
+    rows: DemandRows
     """The rows; their values are v."""
     column_offsets: Ints
-    column_tenants: Places
+    column_tenants: Int32s
     sums: Floats
     counts: Ints
     active: int
@@ -83,20 +83,20 @@ def tiles_of(offsets: Ints) -> tuple[tuple[int, int], ...]:
     return tuple((a, b) for a, b in pairwise(bounds) if a < b)
 
 
-def table_of(
+def build_table(
     demands: Demands,
     weights: ArrayLike | None,
     dtype: type[np.float32 | np.float64],
-    workers: Workers,
-    last: Table | None,
+    workers: TileWorkers,
+    last: DemandTable | None,
     spare: Reals | None = None,
-) -> Table:
+) -> DemandTable:
     """Return the demands checked, scaled and indexed; reuse the columns of ``last`` if they are the same.
 
     ``spare`` is memory for the v if it has the right size and type. Demands are copied, so the table shares
     no memory with the caller.
     """
-    rows = rows_of(demands, single=True)
+    rows = as_rows(demands, single=True)
     least = float(rows.values.min(initial=np.inf))
     sound = least >= 0.0 and bool(rows.values.max(initial=0.0) < np.inf)
     tiles = tiles_of(rows.offsets)
@@ -106,7 +106,7 @@ def table_of(
     else:
         workers.run([partial(check_entries, rows, first, end) for first, end in tiles])
         rows = replace(rows, offsets=rows.offsets.copy(), resources=rows.resources.copy())
-    shares, per_entry = weights_of(weights, rows, dtype)
+    shares, per_entry = checked_weights(weights, rows, dtype)
     fits = spare is not None and spare.size == rows.values.size and spare.dtype == dtype
     scaled = spare if spare is not None and fits else np.empty(rows.values.size, dtype)
     sums = [np.zeros(rows.shape[1]) for _ in tiles]
@@ -126,7 +126,7 @@ def table_of(
         column_offsets, column_tenants = last.column_offsets, last.column_tenants
     else:
         column_offsets, column_tenants = _columns(rows, tiles, counts, workers)
-    return Table(
+    return DemandTable(
         rows=rows,
         column_offsets=column_offsets,
         column_tenants=column_tenants,
@@ -138,7 +138,7 @@ def table_of(
     )
 
 
-def _same_columns(rows: Rows, last: Table, *, zeros: bool) -> bool:
+def _same_columns(rows: DemandRows, last: DemandTable, *, zeros: bool) -> bool:
     """Return True if the same tenants demand the same resources; ``zeros``: some of the new values are 0."""
     return (
         rows.shape == last.rows.shape
@@ -149,8 +149,8 @@ def _same_columns(rows: Rows, last: Table, *, zeros: bool) -> bool:
 
 
 def _columns(
-    rows: Rows, tiles: tuple[tuple[int, int], ...], counts: list[Ints], workers: Workers
-) -> tuple[Ints, Places]:
+    rows: DemandRows, tiles: tuple[tuple[int, int], ...], counts: list[Ints], workers: TileWorkers
+) -> tuple[Ints, Int32s]:
     """Return the tenants by resource, in order. Each tile writes only to its own places."""
     total = np.sum(counts, axis=0)
     offsets = np.zeros(rows.shape[1] + 1, np.int64)
@@ -163,7 +163,7 @@ def _columns(
     workers.run(
         [
             partial(
-                place_columns,
+                fill_columns,
                 *(rows.offsets, rows.resources, rows.values, True),
                 *(first, end, places[tile], tenants),
             )

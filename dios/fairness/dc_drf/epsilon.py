@@ -36,20 +36,20 @@ class EpsilonSearch:
         self._direction = 0
         self._kept = EPSILON_FIRST
 
-    def ended(self, *, late: bool, used: float) -> None:
+    def record_interval(self, *, late: bool, used: float) -> None:
         """Record an interval that took the fraction ``used`` of its deadline; ``late``: it timed out."""
         if late:
-            self._turn(1)
+            self._change_step(1)
             self.epsilon = min(EPSILON_MAX, self.epsilon * self._step) if self.epsilon else self._kept
             return
         if self.epsilon:
             self._kept = self.epsilon
         if used < HEADROOM and self.epsilon:
-            self._turn(-1)
+            self._change_step(-1)
             lower = self.epsilon / self._step
             self.epsilon = lower if lower >= EPSILON_MIN else 0.0
 
-    def _turn(self, direction: int) -> None:
+    def _change_step(self, direction: int) -> None:
         if self._direction == -direction:
             self._step = max(STEP_MIN, math.sqrt(self._step))
         elif self._direction == direction:

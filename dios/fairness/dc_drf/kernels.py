@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sparse_demands import SCALE_MAX, SCALE_MIN, TOUCHED, Places, Reals, rho_of, touch_rows
+from dios.fairness.sparse_demands import (
+    PREFETCH_ROWS,
+    SCALE_MAX,
+    SCALE_MIN,
+    Int32s,
+    Reals,
+    prefetch_rows,
+    rho_of,
+)
 from dios.kernels import kernel
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -20,7 +28,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 ROUNDING: Final = 1e-14
 """A resource with less than this left counts as exhausted: residuals lose this much in a large case."""
 
-WORN: Final = 1e-4
+RECOMPUTE_BELOW: Final = 1e-4
 """A sum below this fraction of its last computed value has lost precision and is computed again."""
 
 MU, KEPT, COUNT, BEFORE = 0, 1, 2, 3
@@ -34,7 +42,7 @@ BLOCK: Final = 128
 @kernel
 def scale_rows(
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     values: Reals,
     weights: Floats,
     per_entry: bool,  # noqa: FBT001 - a kernel is called by position
@@ -69,7 +77,7 @@ def scale_rows(
 
 
 @kernel
-def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> tuple[float, int]:
+def scan_block(state: Floats, soonest: Floats, block: int, spared: float) -> tuple[float, int]:
     """Return (level, resource) of the first exhaustion in a block, with resource -1 if there is none.
 
     Set ``soonest`` of the block to the level at which one of its resources has at most ``spared`` left.
@@ -86,8 +94,8 @@ def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> 
 
 
 @kernel
-def dry_resources(
-    level: float, spared: float, state: Floats, soonest: Floats, dry: Places
+def exhausted_resources(
+    level: float, spared: float, state: Floats, soonest: Floats, dry: Int32s
 ) -> tuple[int, float]:
     """Fill ``dry`` with the resources that the next round exhausts (lines 13-16); return their number and y.
 
@@ -96,10 +104,10 @@ def dry_resources(
     low because of tenants that left since, but is never too high; blocks above the level can be skipped.
     """
     start = int(np.argmin(soonest))
-    best, first = look_at_block(state, soonest, start, spared)
+    best, first = scan_block(state, soonest, start, spared)
     for block in range(soonest.size):
         if soonest[block] <= best and block != start:
-            empty, r = look_at_block(state, soonest, block, spared)
+            empty, r = scan_block(state, soonest, block, spared)
             if empty < best:
                 best, first = empty, r
     if first < 0:
@@ -121,16 +129,16 @@ def dry_resources(
 
 
 @kernel
-def send_away(
+def stop_tenants(
     level: float,
-    dry: Places,
+    dry: Int32s,
     offsets: Ints,
     column_offsets: Ints,
-    column_tenants: Places,
+    column_tenants: Int32s,
     active: Bytes,
     reached: Floats,
-    bottleneck: Places,
-    leaving: Places,
+    bottleneck: Int32s,
+    leaving: Int32s,
 ) -> tuple[int, int]:
     """Stop tenants of exhausted resources (lines 16, 18); return the numbers of tenants and row entries."""
     gone, entries = 0, 0
@@ -151,21 +159,21 @@ def send_away(
 def subtract_rows(
     level: float,
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     scaled: Reals,
-    leaving: Places,
+    leaving: Int32s,
     state: Floats,
-    worn: Places,
+    worn: Int32s,
 ) -> int:
     """Move leaving tenants from mu to the kept amounts (line 17); return the number of ``worn`` resources."""
-    found, bounds, first = 0, np.empty(2 * TOUCHED, np.int64), 0
+    found, bounds, first = 0, np.empty(2 * PREFETCH_ROWS, np.int64), 0
     while first < leaving.size:
-        some = touch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
+        some = prefetch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
         for row in range(some):
             for k in range(bounds[2 * row], bounds[2 * row + 1]):
                 if scaled[k] > 0.0:
                     r = resources[k]
-                    mu, bound = state[r, MU], WORN * state[r, BEFORE]
+                    mu, bound = state[r, MU], RECOMPUTE_BELOW * state[r, BEFORE]
                     state[r, MU] = mu - scaled[k]
                     state[r, KEPT] += scaled[k] * level
                     state[r, COUNT] -= 1.0
@@ -177,12 +185,12 @@ def subtract_rows(
 
 
 @kernel
-def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places, taken: Floats) -> None:
+def gather_rows(offsets: Ints, resources: Int32s, scaled: Reals, leaving: Int32s, taken: Floats) -> None:
     """Sum separately what a tile of leaving tenants takes from mu and from the counts."""
     taken[:] = 0.0
-    bounds, first = np.empty(2 * TOUCHED, np.int64), 0
+    bounds, first = np.empty(2 * PREFETCH_ROWS, np.int64), 0
     while first < leaving.size:
-        some = touch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
+        some = prefetch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
         for row in range(some):
             for k in range(bounds[2 * row], bounds[2 * row + 1]):
                 if scaled[k] > 0.0:
@@ -192,7 +200,7 @@ def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places
 
 
 @kernel
-def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Places) -> int:
+def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Int32s) -> int:
     """Subtract the sums of all tiles (line 17). Return the same as :func:`subtract_rows`."""
     found = 0
     for r in range(state.shape[0]):
@@ -200,21 +208,21 @@ def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Places) -> 
             state[r, MU] -= taken[tile, r, MU]
             state[r, KEPT] += taken[tile, r, MU] * level
             state[r, COUNT] -= taken[tile, r, 1]
-        if state[r, MU] < WORN * state[r, BEFORE]:
+        if state[r, MU] < RECOMPUTE_BELOW * state[r, BEFORE]:
             worn[found] = r
             found += 1
     return found
 
 
 @kernel
-def mend_sums(
+def recompute_sums(
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     scaled: Reals,
     column_offsets: Ints,
-    column_tenants: Places,
+    column_tenants: Int32s,
     active: Bytes,
-    worn: Places,
+    worn: Int32s,
     state: Floats,
 ) -> None:
     """Compute mu of the worn resources again, over the tenants that are still active."""
@@ -233,23 +241,23 @@ def mend_sums(
 
 
 @kernel
-def some_rounds(
+def run_rounds(
     level: float,
     epsilon: float,
     still: int,
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     scaled: Reals,
     column_offsets: Ints,
-    column_tenants: Places,
+    column_tenants: Int32s,
     state: Floats,
     soonest: Floats,
     active: Bytes,
     reached: Floats,
-    bottleneck: Places,
-    dry: Places,
-    leaving: Places,
-    worn: Places,
+    bottleneck: Int32s,
+    dry: Int32s,
+    leaving: Int32s,
+    worn: Int32s,
     work: int,
     large: int,
 ) -> tuple[int, float, int, int]:
@@ -261,10 +269,10 @@ def some_rounds(
     """
     rounds, done = 0, 0
     while still > 0 and done < work:
-        dried, level = dry_resources(level, max(epsilon, ROUNDING), state, soonest, dry)
+        dried, level = exhausted_resources(level, max(epsilon, ROUNDING), state, soonest, dry)
         if dried < 0:
             return -1, level, still, 0
-        gone, entries = send_away(
+        gone, entries = stop_tenants(
             level, dry[:dried], offsets, column_offsets, column_tenants, active, reached, bottleneck, leaving
         )
         rounds += 1
@@ -273,7 +281,9 @@ def some_rounds(
             return rounds, level, still, gone
         found = subtract_rows(level, offsets, resources, scaled, leaving[:gone], state, worn)
         if found > 0:
-            mend_sums(offsets, resources, scaled, column_offsets, column_tenants, active, worn[:found], state)
+            recompute_sums(
+                offsets, resources, scaled, column_offsets, column_tenants, active, worn[:found], state
+            )
         done += entries + soonest.size + BLOCK
     return rounds, level, still, 0
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dios.fairness.allocation import Floats, numbers, positive
+from dios.fairness.allocation import Floats, check_positive, checked_numbers
 from dios.fairness.stateful.kernels import DOMINANT, PLAIN, SUM
 
 MODES: Final = {"dominant": DOMINANT, "sum": SUM}
@@ -17,11 +17,11 @@ MODES: Final = {"dominant": DOMINANT, "sum": SUM}
 
 def checked_capacity(capacity: ArrayLike) -> Floats:
     """Return the capacity (m,) as a new array, positive and finite; ``ValueError`` names the resource."""
-    made = numbers("capacity", capacity, (None,)).copy()
+    made = checked_numbers("capacity", capacity, (None,)).copy()
     if not made.size:
         message = "capacity is empty; give one number for each resource"
         raise ValueError(message)
-    positive("capacity", made)
+    check_positive("capacity", made)
     return made
 
 
@@ -63,4 +63,4 @@ def checked_population(users: int | Collection[Hashable] | None) -> tuple[int, f
 
 def checked_demand(demand: ArrayLike, resources: int) -> Floats:
     """Return one task's demand (m,) as a new array; ``ValueError`` names the resource at fault."""
-    return numbers("demand", demand, (resources,)).copy()
+    return checked_numbers("demand", demand, (resources,)).copy()

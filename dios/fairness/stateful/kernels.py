@@ -13,27 +13,34 @@ import math
 from typing import Final
 
 from dios.fairness.allocation import Floats
-from dios.fairness.stateful.tree_kernels import advance, replay, replay_all
-from dios.fairness.stateful.user_table import EVENTS, FIRST, SCAN_MAX, Books, empty_books, standing
+from dios.fairness.stateful.tree_kernels import advance_order, rebuild, reposition
+from dios.fairness.stateful.user_table import (
+    EVENTS,
+    FIRST,
+    SCAN_MAX,
+    UserTable,
+    empty_user_table,
+    priority_and_slope,
+)
 from dios.kernels import inlined_kernel, no_refcount_kernel
 
 __all__ = [
     "DOMINANT",
     "PLAIN",
     "SUM",
-    "Books",
-    "bring_forward",
-    "decay",
-    "empty_books",
-    "give_back",
-    "grown_books",
-    "join",
-    "leave",
-    "pick",
-    "settle",
-    "settle_everybody",
-    "start",
+    "UserTable",
+    "activate",
+    "advance_clock",
+    "deactivate",
+    "empty_user_table",
+    "finish_task",
+    "grown_user_table",
+    "next_user",
+    "set_first_task",
     "start_next",
+    "try_start",
+    "update_all_lines",
+    "update_line",
 ]
 
 PLAIN: Final = 0
@@ -47,80 +54,80 @@ FAR: Final = 25.0
 """After this number of tau, ``g`` has lost eleven digits; then the reference time moves."""
 
 
-def grown_books(books: Books, users: int, g: float) -> Books:
+def grown_user_table(table: UserTable, users: int, g: float) -> UserTable:
     """Return a copy of the table with room for more users, at the current ``g``."""
-    grown = empty_books(books.capacity, users, 0 if books.tree.inside.size else SCAN_MAX)
-    grown.running[-1] = books.running[-1]
-    before = books.lead.size
-    for new, old in zip(grown[2:-1], books[2:-1], strict=True):
+    grown = empty_user_table(table.capacity, users, 0 if table.tree.inside.size else SCAN_MAX)
+    grown.running[-1] = table.running[-1]
+    before = table.lead.size
+    for new, old in zip(grown[2:-1], table[2:-1], strict=True):
         new[:before] = old[:before]
-    grown = grown._replace(used=books.used)
-    grown.tree.state[EVENTS] = books.tree.state[EVENTS]
-    replay_all(grown, before, g)
+    grown = grown._replace(used=table.used)
+    grown.tree.state[EVENTS] = table.tree.state[EVENTS]
+    rebuild(grown, before, g)
     return grown
 
 
 @inlined_kernel
-def settle(books: Books, user: int, fair: float, g: float, mode: int) -> None:
+def update_line(table: UserTable, user: int, fair: float, g: float, mode: int) -> None:
     """Update a user's line after its allocation or ``fair`` (1/n) changed; the commitment does not jump."""
     top = 0.0
-    for r in range(books.capacity.size):
-        share = books.held[user, r] / books.capacity[r]
+    for r in range(table.capacity.size):
+        share = table.held[user, r] / table.capacity[r]
         top = max(top, share)
         if mode != PLAIN:
             over = max(share - fair, 0.0)
-            if over != books.over[user, r]:
-                books.slope[user, r] += (books.over[user, r] - over) / g
-                books.over[user, r] = over
-            books.level[user, r] = over if mode == DOMINANT else share + over
-    books.lead[user] = 0.0 if mode == SUM else top
-    if books.place[user] >= 0:
-        replay(books, user, g)
+            if over != table.over[user, r]:
+                table.slope[user, r] += (table.over[user, r] - over) / g
+                table.over[user, r] = over
+            table.level[user, r] = over if mode == DOMINANT else share + over
+    table.lead[user] = 0.0 if mode == SUM else top
+    if table.place[user] >= 0:
+        reposition(table, user, g)
 
 
 @no_refcount_kernel
-def settle_everybody(books: Books, seen: int, fair: float, g: float, mode: int) -> None:
+def update_all_lines(table: UserTable, seen: int, fair: float, g: float, mode: int) -> None:
     """Update the lines of all users with running tasks, because 1/n changed."""
     if mode != PLAIN:
         for user in range(seen):
-            if books.running[user]:
-                settle(books, user, fair, g, mode)
+            if table.running[user]:
+                update_line(table, user, fair, g, mode)
 
 
 @no_refcount_kernel
-def decay(books: Books, seen: int, clock: Floats, t: float, tau: float) -> None:
+def advance_clock(table: UserTable, seen: int, clock: Floats, t: float, tau: float) -> None:
     """Advance ``clock`` (t_ref, g) to time ``t``; move the reference too if it is far in the past."""
     past = (t - clock[0]) / tau
     if past > FAR:
         shrunk = math.exp(-past)
         for user in range(seen):
-            for r in range(books.capacity.size):
-                books.slope[user, r] *= shrunk
+            for r in range(table.capacity.size):
+                table.slope[user, r] *= shrunk
         clock[0] = t
         past = 0.0
-        replay_all(books, seen, 1.0)
+        rebuild(table, seen, 1.0)
     clock[1] = math.exp(-past)
 
 
 @inlined_kernel
-def pick(books: Books, count: int, g: float) -> int:
+def next_user(table: UserTable, count: int, g: float) -> int:
     """Return the next active user, or -1 if no user is active."""
-    if not books.tree.inside.size:
-        return scan(books, count, g)
-    advance(books, g)
-    return int(books.tree.state[FIRST])
+    if not table.tree.inside.size:
+        return scan_users(table, count, g)
+    advance_order(table, g)
+    return int(table.tree.state[FIRST])
 
 
 @inlined_kernel
-def scan(books: Books, count: int, g: float) -> int:
+def scan_users(table: UserTable, count: int, g: float) -> int:
     """Return the active user with the lowest (priority, its derivative, index), or -1 if none is active.
 
     The derivative is that from now on: among several largest resources, of the one that falls least.
     """
     best, least, fall = -1, 0.0, 0.0
     for i in range(count):
-        user = books.active[i]
-        value, slope = standing(books, user, g)
+        user = table.active[i]
+        value, slope = priority_and_slope(table, user, g)
         if (
             best < 0
             or value < least
@@ -131,61 +138,61 @@ def scan(books: Books, count: int, g: float) -> int:
 
 
 @inlined_kernel
-def start(books: Books, user: int, fair: float, g: float, mode: int) -> bool:
+def try_start(table: UserTable, user: int, fair: float, g: float, mode: int) -> bool:
     """Allocate a user's first task; return False without a change if it does not fit."""
-    for r in range(books.capacity.size):
-        if books.used[r] + books.head[user, r] > books.capacity[r]:
+    for r in range(table.capacity.size):
+        if table.used[r] + table.head[user, r] > table.capacity[r]:
             return False
-    for r in range(books.capacity.size):
-        books.used[r] += books.head[user, r]
-        books.held[user, r] += books.head[user, r]
-    books.running[user] += 1
-    books.running[-1] += 1
-    settle(books, user, fair, g, mode)
+    for r in range(table.capacity.size):
+        table.used[r] += table.head[user, r]
+        table.held[user, r] += table.head[user, r]
+    table.running[user] += 1
+    table.running[-1] += 1
+    update_line(table, user, fair, g, mode)
     return True
 
 
 @inlined_kernel
-def start_next(books: Books, count: int, fair: float, g: float, mode: int) -> int:
+def start_next(table: UserTable, count: int, fair: float, g: float, mode: int) -> int:
     """Allocate the first task of the next user (one step of Algorithm 1); -1 if no task can start."""
-    user = pick(books, count, g)
-    return user if user >= 0 and start(books, user, fair, g, mode) else -1
+    user = next_user(table, count, g)
+    return user if user >= 0 and try_start(table, user, fair, g, mode) else -1
 
 
 @inlined_kernel
-def give_back(books: Books, user: int, demand: Floats, fair: float, g: float, mode: int) -> None:
+def finish_task(table: UserTable, user: int, demand: Floats, fair: float, g: float, mode: int) -> None:
     """End a task; amounts without any running task are set to exactly 0, to drop rounding errors."""
-    books.running[user] -= 1
-    books.running[-1] -= 1
-    for r in range(books.capacity.size):
-        books.used[r] = books.used[r] - demand[r] if books.running[-1] else 0.0
-        books.held[user, r] = books.held[user, r] - demand[r] if books.running[user] else 0.0
-    settle(books, user, fair, g, mode)
+    table.running[user] -= 1
+    table.running[-1] -= 1
+    for r in range(table.capacity.size):
+        table.used[r] = table.used[r] - demand[r] if table.running[-1] else 0.0
+        table.held[user, r] = table.held[user, r] - demand[r] if table.running[user] else 0.0
+    update_line(table, user, fair, g, mode)
 
 
 @inlined_kernel
-def bring_forward(books: Books, user: int, demand: Floats) -> None:
+def set_first_task(table: UserTable, user: int, demand: Floats) -> None:
     """Set the demand of a user's first waiting task."""
     for r in range(demand.size):
-        books.head[user, r] = demand[r]
+        table.head[user, r] = demand[r]
 
 
 @inlined_kernel
-def join(books: Books, count: int, user: int, demand: Floats, g: float) -> int:
+def activate(table: UserTable, count: int, user: int, demand: Floats, g: float) -> int:
     """Make a user active with its first task; return the new number of active users."""
-    bring_forward(books, user, demand)
-    books.active[count] = user
-    books.place[user] = count
-    replay(books, user, g)
+    set_first_task(table, user, demand)
+    table.active[count] = user
+    table.place[user] = count
+    reposition(table, user, g)
     return count + 1
 
 
 @inlined_kernel
-def leave(books: Books, count: int, user: int, g: float) -> int:
+def deactivate(table: UserTable, count: int, user: int, g: float) -> int:
     """Make a user inactive; return the new number of active users."""
-    last = books.active[count - 1]
-    books.active[books.place[user]] = last
-    books.place[last] = books.place[user]
-    books.place[user] = -1
-    replay(books, user, g)
+    last = table.active[count - 1]
+    table.active[table.place[user]] = last
+    table.place[last] = table.place[user]
+    table.place[user] = -1
+    reposition(table, user, g)
     return count - 1

@@ -22,17 +22,17 @@ from dios.fairness.stateful.input_checks import (
 )
 from dios.fairness.stateful.kernels import (
     PLAIN,
-    decay,
-    empty_books,
-    give_back,
-    grown_books,
-    join,
-    leave,
-    settle_everybody,
+    activate,
+    advance_clock,
+    deactivate,
+    empty_user_table,
+    finish_task,
+    grown_user_table,
     start_next,
+    update_all_lines,
 )
 
-ROOM: Final = 16
+INITIAL_ROOM: Final = 16
 """The initial number of users with room; it doubles when needed."""
 
 
@@ -65,8 +65,8 @@ class SdrfScheduler:
     ) -> None:
         self._capacity = checked_capacity(capacity)
         self._mode, self._tau = checked_rule(delta, interval_s, priority)
-        self._population, self._named = checked_population(users)
-        self._books = empty_books(self._capacity, ROOM)
+        self._population, self._allowed = checked_population(users)
+        self._table = empty_user_table(self._capacity, INITIAL_ROOM)
         self._index: dict[Hashable, int] = {}
         self._queues: list[deque[tuple[Hashable, Floats]]] = []
         self._waiting: dict[Hashable, int] = {}
@@ -86,15 +86,15 @@ class SdrfScheduler:
             raise ValueError(message)
         index = self._index.get(user, -1)
         if index < 0:
-            self._check_newcomer(user)
+            self._check_new_user(user)
         self._advance(t)
         if index < 0:
-            index = self._welcome(user)
+            index = self._add_user(user)
         queue = self._queues[index]
         queue.append((tag, made))
         self._waiting[tag] = index
         if len(queue) == 1:
-            self._active = join(self._books, self._active, index, made, float(self._clock[1]))
+            self._active = activate(self._table, self._active, index, made, float(self._clock[1]))
 
     def finish(self, tag: Hashable, t: float) -> None:
         """End a running task; ``ValueError`` if no running task has this tag."""
@@ -104,7 +104,7 @@ class SdrfScheduler:
             raise ValueError(message)
         self._advance(t)
         index, demand = self._running.pop(tag)
-        give_back(self._books, index, demand, self._fair(), float(self._clock[1]), self._mode)
+        finish_task(self._table, index, demand, self._fair(), float(self._clock[1]), self._mode)
 
     def withdraw(self, tag: Hashable, t: float) -> None:
         """Remove a waiting task; ``ValueError`` if no waiting task has this tag. Takes time O(its queue)."""
@@ -114,18 +114,18 @@ class SdrfScheduler:
         self._advance(t)
         index = self._waiting.pop(tag)
         self._queues[index] = deque(entry for entry in self._queues[index] if entry[0] != tag)
-        self._bring_forward(index)
+        self._set_first_task(index)
 
     def schedule(self, t: float) -> list[Hashable]:
         """Start all tasks that Algorithm 1 allows; return their tags, in order."""
         self._advance(t)
         started: list[Hashable] = []
         while self._active:
-            index = start_next(self._books, self._active, self._fair(), float(self._clock[1]), self._mode)
+            index = start_next(self._table, self._active, self._fair(), float(self._clock[1]), self._mode)
             if index < 0:
                 break
             tag, demand = self._queues[index].popleft()
-            self._bring_forward(index)
+            self._set_first_task(index)
             del self._waiting[tag]
             self._running[tag] = (index, demand)
             started.append(tag)
@@ -136,9 +136,9 @@ class SdrfScheduler:
         self._check_time(t)
         past = 0.0 if self._mode == PLAIN else (t - self._clock[0]) / self._tau
         g = math.exp(-past) if self._index else 1.0
-        books = self._books
+        table = self._table
         return {
-            user: np.maximum(books.over[index] + g * books.slope[index], 0.0)
+            user: np.maximum(table.over[index] + g * table.slope[index], 0.0)
             for user, index in self._index.items()
         }
 
@@ -157,31 +157,31 @@ class SdrfScheduler:
             self._clock[0] = t
         self._now = t
         if self._mode != PLAIN:
-            decay(self._books, len(self._index), self._clock, float(t), self._tau)
+            advance_clock(self._table, len(self._index), self._clock, float(t), self._tau)
 
-    def _check_newcomer(self, user: Hashable) -> None:
-        if self._named is not None and user not in self._named:
+    def _check_new_user(self, user: Hashable) -> None:
+        if self._allowed is not None and user not in self._allowed:
             message = f"user {user!r} is not in users"
             raise ValueError(message)
         if self._population and len(self._index) >= self._population:
             message = f"user {user!r} is new, but users allows only {self._population}"
             raise ValueError(message)
 
-    def _welcome(self, user: Hashable) -> int:
+    def _add_user(self, user: Hashable) -> int:
         """Return the index of a new user; if all users seen so far share, 1/n falls for everybody."""
         index = len(self._index)
-        if index == self._books.lead.size:
-            self._books = grown_books(self._books, 2 * index, float(self._clock[1]))
+        if index == self._table.lead.size:
+            self._table = grown_user_table(self._table, 2 * index, float(self._clock[1]))
         self._index[user] = index
         self._queues.append(deque())
         if not self._population:
-            settle_everybody(self._books, index, self._fair(), float(self._clock[1]), self._mode)
+            update_all_lines(self._table, index, self._fair(), float(self._clock[1]), self._mode)
         return index
 
-    def _bring_forward(self, index: int) -> None:
+    def _set_first_task(self, index: int) -> None:
         """Set the first task of a queue in the table, or deactivate its user if the queue is empty."""
         queue = self._queues[index]
         if queue:
-            self._books.head[index] = queue[0][1]
+            self._table.head[index] = queue[0][1]
         else:
-            self._active = leave(self._books, self._active, index, float(self._clock[1]))
+            self._active = deactivate(self._table, self._active, index, float(self._clock[1]))

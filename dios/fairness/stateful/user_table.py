@@ -25,7 +25,7 @@ LEFT, RIGHT, ABOVE, BEFORE, AFTER = range(5)
 ROOT, FIRST, SIZE, EVENTS = range(4)
 
 
-class Tree(NamedTuple):
+class OrderTree(NamedTuple):
     """The order of users (U) as a treap with neighbour links; -1 is no user."""
 
     link: Ints
@@ -36,7 +36,7 @@ class Tree(NamedTuple):
     """(U,) the ``g`` at which a user may meet its successor."""
     heap: Ints
     """(U,) users who will meet their successor, as a heap; the highest ``g`` is on top."""
-    seat: Ints
+    slot: Ints
     """(U,) a user's slot in the heap, or -1."""
     state: Ints
     """(4,) the root, the first user, the number of meetings in the heap, and the number handled so far."""
@@ -44,20 +44,20 @@ class Tree(NamedTuple):
     """(1,) the ``g`` at which the order was last correct."""
 
 
-def empty_tree(users: int) -> Tree:
+def empty_tree(users: int) -> OrderTree:
     """Return an empty tree with room for ``users``."""
-    return Tree(
+    return OrderTree(
         link=np.full((users, 5), -1, np.int64),
         inside=np.zeros(users, np.int64),
         meets=np.zeros(users),
         heap=np.zeros(users, np.int64),
-        seat=np.full(users, -1, np.int64),
+        slot=np.full(users, -1, np.int64),
         state=np.array([-1, -1, 0, 0]),
         since=np.ones(1),
     )
 
 
-class Books(NamedTuple):
+class UserTable(NamedTuple):
     """State of every user (U) and resource (m); a user's index is its order of first submission."""
 
     capacity: Floats
@@ -82,14 +82,14 @@ class Books(NamedTuple):
     """(U,) the users who have a waiting task, at the front and in any order."""
     place: Ints
     """(U,) a user's position in ``active``, or -1."""
-    tree: Tree
+    tree: OrderTree
     """The active users in order; a tree without room if a scan finds the next user."""
 
 
-def empty_books(capacity: Floats, users: int, scan_max: int = SCAN_MAX) -> Books:
+def empty_user_table(capacity: Floats, users: int, scan_max: int = SCAN_MAX) -> UserTable:
     """Return a table for new users; with more than ``scan_max`` users it has a live tree."""
     shape = (users, capacity.size)
-    return Books(
+    return UserTable(
         capacity=capacity,
         used=np.zeros(capacity.size),
         held=np.zeros(shape),
@@ -106,30 +106,30 @@ def empty_books(capacity: Floats, users: int, scan_max: int = SCAN_MAX) -> Books
 
 
 @inlined_kernel
-def standing(books: Books, user: int, g: float) -> tuple[float, float]:
+def priority_and_slope(table: UserTable, user: int, g: float) -> tuple[float, float]:
     """Return a user's priority, and the slope of its largest line from now on (larger: falls faster)."""
     top, slope = -np.inf, 0.0
-    for r in range(books.capacity.size):
-        value = books.level[user, r] + g * books.slope[user, r]
+    for r in range(table.capacity.size):
+        value = table.level[user, r] + g * table.slope[user, r]
         if value > top:
-            top, slope = value, books.slope[user, r]
+            top, slope = value, table.slope[user, r]
         elif value == top:
-            slope = min(slope, books.slope[user, r])
-    return books.lead[user] + top, slope
+            slope = min(slope, table.slope[user, r])
+    return table.lead[user] + top, slope
 
 
 @inlined_kernel
-def crossing(books: Books, low: int, high: int, g: float) -> float:
+def crossing(table: UserTable, low: int, high: int, g: float) -> float:
     """Return the highest future ``g`` at which ``low`` may stop preceding ``high``, or -1.
 
     This is the upper end of an interval of ``g`` in which a line of ``low`` is above all lines of ``high``.
     """
     found = -1.0
-    for r in range(books.capacity.size):
+    for r in range(table.capacity.size):
         least, most = 0.0, g
-        for q in range(books.capacity.size):
-            gap = books.lead[low] + books.level[low, r] - (books.lead[high] + books.level[high, q])
-            rate = books.slope[low, r] - books.slope[high, q]
+        for q in range(table.capacity.size):
+            gap = table.lead[low] + table.level[low, r] - (table.lead[high] + table.level[high, q])
+            rate = table.slope[low, r] - table.slope[high, q]
             if rate > 0:
                 least = max(least, -gap / rate)
             elif rate < 0:

@@ -11,16 +11,23 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from dios.fairness.allocation import numbers
+from dios.fairness.allocation import checked_numbers
 from dios.fairness.live_tree import MissingElementError
 from dios.fairness.stateful.input_checks import MODES
-from dios.fairness.stateful.kernels import SUM, decay, grown_books, join, leave, pick
+from dios.fairness.stateful.kernels import (
+    SUM,
+    activate,
+    advance_clock,
+    deactivate,
+    grown_user_table,
+    next_user,
+)
 from dios.fairness.stateful.priority import Commitment
-from dios.fairness.stateful.user_table import AFTER, EVENTS, FIRST, RIGHT, ROOT, empty_books
+from dios.fairness.stateful.user_table import AFTER, EVENTS, FIRST, RIGHT, ROOT, empty_user_table
 
 _Id = TypeVar("_Id", bound=Hashable)
 
-ROOM = 16
+INITIAL_ROOM = 16
 """The initial number of users with room; it doubles when needed."""
 
 
@@ -45,15 +52,15 @@ class SdrfTree(Generic[_Id]):
         self.now = now
         self._tau, self._mode = tau, MODES[priority]
         self._clock = np.array([now, 1.0])
-        self._books = empty_books(np.ones(resources), ROOM, 0)
+        self._table = empty_user_table(np.ones(resources), INITIAL_ROOM, 0)
         self._ids: dict[int, _Id] = {}
-        self._free = list(range(ROOM))[::-1]
+        self._free = list(range(INITIAL_ROOM))[::-1]
         self._rows: dict[_Id, int] = {}
 
     @property
     def events(self) -> int:
         """The number of events handled so far, including false ones."""
-        return int(self._books.tree.state[EVENTS])
+        return int(self._table.tree.state[EVENTS])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,21 +69,21 @@ class SdrfTree(Generic[_Id]):
         return ident in self._rows
 
     def __iter__(self) -> Iterator[_Id]:
-        row = int(self._books.tree.state[FIRST])
+        row = int(self._table.tree.state[FIRST])
         while row >= 0:
-            yield self._named(row)
-            row = int(self._books.tree.link[row, AFTER])
+            yield self._id_of(row)
+            row = int(self._table.tree.link[row, AFTER])
 
     def minimum(self) -> _Id:
         """Return the user with the lowest priority; ``ValueError`` if the tree is empty."""
-        return self._named(int(self._books.tree.state[FIRST]))
+        return self._id_of(int(self._table.tree.state[FIRST]))
 
     def maximum(self) -> _Id:
         """Return the user with the highest priority; ``ValueError`` if the tree is empty."""
-        row = below = int(self._books.tree.state[ROOT])
+        row = below = int(self._table.tree.state[ROOT])
         while below >= 0:
-            row, below = below, int(self._books.tree.link[below, RIGHT])
-        return self._named(row)
+            row, below = below, int(self._table.tree.link[below, RIGHT])
+        return self._id_of(row)
 
     def insert(self, id: _Id, attribute: Commitment) -> None:  # noqa: A002 - as LiveTree has it
         """INSERT: add a user at the current time, which must not be before the commitment's ``t``.
@@ -91,28 +98,28 @@ class SdrfTree(Generic[_Id]):
                 f"attribute has tau {attribute.tau} and t {attribute.t}; "
                 f"tau must be {self._tau} and t must not be after {self.now}"
             )
-        shape = (self._books.capacity.size,)
+        shape = (self._table.capacity.size,)
         share, over, owed = (
-            numbers(name, getattr(attribute, name), shape) for name in ("share", "over", "owed")
+            checked_numbers(name, getattr(attribute, name), shape) for name in ("share", "over", "owed")
         )
         if not self._free:
             self._grow()
         row = self._free.pop()
-        books, g = self._books, float(self._clock[1])
+        table, g = self._table, float(self._clock[1])
         fade = math.exp(-(self.now - attribute.t) / self._tau)
-        books.lead[row] = 0.0 if self._mode == SUM else share.max()
-        books.over[row] = over
-        books.level[row] = share + over if self._mode == SUM else over
-        books.slope[row] = (owed - over) * fade / g
+        table.lead[row] = 0.0 if self._mode == SUM else share.max()
+        table.over[row] = over
+        table.level[row] = share + over if self._mode == SUM else over
+        table.slope[row] = (owed - over) * fade / g
         self._ids[row], self._rows[id] = id, row
-        join(books, len(self._rows) - 1, row, share, g)
+        activate(table, len(self._rows) - 1, row, share, g)
 
     def delete(self, id: _Id) -> None:  # noqa: A002 - as LiveTree has it
         """DELETE: remove a user; raise :class:`MissingElementError` if it is not in the tree."""
         if id not in self._rows:
             raise MissingElementError(f"no element {id!r} is in the tree")
         row = self._rows.pop(id)
-        leave(self._books, len(self._rows) + 1, row, float(self._clock[1]))
+        deactivate(self._table, len(self._rows) + 1, row, float(self._clock[1]))
         del self._ids[row]
         self._free.append(row)
 
@@ -121,15 +128,15 @@ class SdrfTree(Generic[_Id]):
         if not (math.isfinite(t) and t >= self.now):
             raise ValueError(f"t is {t}; it must be finite and not before {self.now}")
         self.now = t
-        decay(self._books, self._books.lead.size, self._clock, float(t), self._tau)
-        pick(self._books, len(self._rows), float(self._clock[1]))
+        advance_clock(self._table, self._table.lead.size, self._clock, float(t), self._tau)
+        next_user(self._table, len(self._rows), float(self._clock[1]))
 
-    def _named(self, row: int) -> _Id:
+    def _id_of(self, row: int) -> _Id:
         if row < 0:
             raise ValueError("the tree is empty")
         return self._ids[row]
 
     def _grow(self) -> None:
-        before = self._books.lead.size
-        self._books = grown_books(self._books, 2 * before, float(self._clock[1]))
+        before = self._table.lead.size
+        self._table = grown_user_table(self._table, 2 * before, float(self._clock[1]))
         self._free = list(range(before, 2 * before))[::-1]

@@ -112,6 +112,6 @@ class JobTraffic:
             row.completed,
         )
         try:
-            self._knowledge.add_course(course)
+            self._knowledge.add_usage_profile(course)
         except InvalidError as error:
             sys.stderr.write(f"coordinator: what a task moved makes no sense: {error}\n")

@@ -124,7 +124,7 @@ class Observer:
 
     def _again(self) -> KnowledgeBatch | None:
         """Some of the courses that this node measured, each in its turn; None where there are none."""
-        own = [entry for entry in self.knowledge.courses.entries() if entry.node == self.knowledge.node]
+        own = [entry for entry in self.knowledge.usage_profiles.entries() if entry.node == self.knowledge.node]
         if not own:
             return None
         self._turn %= len(own)

@@ -171,7 +171,7 @@ class TaskTracer:
         """Add courses to the knowledge; one that makes no sense is left out, and told."""
         for course in courses:
             try:
-                self._knowledge.add_course(course)
+                self._knowledge.add_usage_profile(course)
                 self.fresh = True
             except InvalidError as error:
                 self._tell(f"the course of a task makes no sense: {error}")
@@ -235,7 +235,7 @@ class TaskTracer:
         return found
 
     def _is_known(self, row: Occupant) -> bool:
-        return self._knowledge.courses.knows(row.principal, job_of(row), row.work.member, row.id)
+        return self._knowledge.usage_profiles.knows(row.principal, job_of(row), row.work.member, row.id)
 
     def _sample(self, task: _TracedTask, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
         reading = task.probe.look(now_ns, (row.pid,))

@@ -51,7 +51,7 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
     whose = wanted.principal or asked.principal
     if whose != asked.principal and not asked.ruler:
         raise NotPermittedError("only the nodes' own user and root see what jobs of others took")
-    courses = None if knowledge is None else knowledge.courses
+    courses = None if knowledge is None else knowledge.usage_profiles
     name = wanted.job
     names = [] if courses is None else courses.names(whose, name)
     if courses is not None and not names:

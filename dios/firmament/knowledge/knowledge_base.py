@@ -103,7 +103,7 @@ class KnowledgeBase:
         self.latest: Recent[tuple[str, str], list[KnowledgeEntry]] = Recent(limits.KNOWLEDGE_MACHINES_MAX)
         self.reports: Recent[int, KnowledgeEntry] = Recent(limits.KNOWLEDGE_REPORTS_MAX)
         self.places = Places()
-        self.courses = UsageProfiles()
+        self.usage_profiles = UsageProfiles()
         self.heard: Recent[tuple[str, int], ReceivedNumbers] = Recent(limits.KNOWLEDGE_ORIGINS_MAX)
         self.journal: deque[KnowledgeEntry] = deque(maxlen=limits.KNOWLEDGE_JOURNAL_MAX)
         self.position = 0
@@ -119,13 +119,13 @@ class KnowledgeBase:
         """
         self._own(sample)
 
-    def add_course(self, course: UsageProfile) -> None:
+    def add_usage_profile(self, profile: UsageProfile) -> None:
         """Take in what a task took from its start to its end, as this coordinator measured it.
 
         Raises:
             BadKnowledgeError: a field is not possible; nothing is changed.
         """
-        self._own(course)
+        self._own(profile)
 
     def place(self, block: bytes, machine: str, size: int) -> None:
         """A machine has ``size`` bytes of a block (the fingerprint of an object's name); -1: none any more.
@@ -150,7 +150,7 @@ class KnowledgeBase:
         fresh = self.heard.touch((entry.node, entry.incarnation), ReceivedNumbers()).add(entry.sequence)
         if isinstance(entry.what, UsageProfile):
             # These are told again and again: whether one is known is seen by itself, not by its number.
-            fresh = self.courses.take(entry, entry.what)
+            fresh = self.usage_profiles.add(entry, entry.what)
         if not fresh:
             return False
         self.journal.append(entry)
@@ -328,7 +328,7 @@ class KnowledgeBase:
             places=[table.index(entry) for entry in self.places.entries()],
             heard=[(*key, each.below, sorted(each.above)) for key, each in self.heard.items()],
             journal=[table.index(entry) for entry in self.journal],
-            courses=[table.index(entry) for entry in self.courses.entries()],
+            usage_profiles=[table.index(entry) for entry in self.usage_profiles.entries()],
             entries=table.entries,
         )
         return encode(stored)
@@ -382,9 +382,9 @@ class KnowledgeBase:
         for entry in table.at(stored.places):
             if isinstance(entry.what, Placing):
                 self.places.take(entry, entry.what)
-        for entry in table.at(stored.courses):
+        for entry in table.at(stored.usage_profiles):
             if isinstance(entry.what, UsageProfile):
-                self.courses.take(entry, entry.what)
+                self.usage_profiles.add(entry, entry.what)
         for node, incarnation, below, above in stored.heard:
             self.heard.touch((node, incarnation), ReceivedNumbers(below, tuple(above)))
         self.journal.extend(table.at(stored.journal))

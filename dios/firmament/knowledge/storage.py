@@ -45,7 +45,7 @@ class StoredKnowledge(msgspec.Struct, array_like=True, frozen=True):
     heard: list[tuple[str, int, int, list[int]]]
     journal: list[int]
     entries: list[KnowledgeEntry]
-    courses: list[int] = []
+    usage_profiles: list[int] = []
 
 
 class EntryTable:

@@ -1,10 +1,10 @@
-"""Which courses a knowledge base keeps, and what it answers of a job's earlier runs.
+"""Which profiles a knowledge base keeps, and what it answers of a job's earlier runs.
 
-For: ``knowledge``, and through it `dios pack learn`. Not for: what a course is (``course``), or the job that
+For: ``knowledge``, and through it `dios pack learn`. Not for: what a profile is (``profile``), or the job that
 is made of it (``dios.packer.job.learned``).
 
-Of each task of a job the last ``USAGE_PROFILE_RUNS_MAX`` courses are kept. All of them are bounded in number and
-in bytes; what was touched longest ago falls out first, all courses of one task at once.
+Of each task of a job the last ``USAGE_PROFILE_RUNS_MAX`` profiles are kept. All of them are bounded in number and
+in bytes; what was touched longest ago falls out first, all profiles of one task at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ProfiledTask:
     runs: int
     """In how many runs it was measured."""
     completed: int
-    """How many courses there are of tasks that did not fail."""
+    """How many profiles there are of tasks that did not fail."""
     start_s: float
     """After the job's first task, at the latest in any run."""
     length_s: float
@@ -57,13 +57,13 @@ class UsageProfiles:
         self.bytes = 0
         """How many all of them have when they are stored."""
 
-    def take(self, entry: KnowledgeEntry, course: UsageProfile) -> bool:
-        """Take in one course; whichever of its task began first falls out when there are too many.
+    def add(self, entry: KnowledgeEntry, profile: UsageProfile) -> bool:
+        """Take in one profile; whichever of its task began first falls out when there are too many.
 
         Returns:
             False when it is here already, or would be the one to fall out.
         """
-        key = ProfileKey(course.principal, course.job, course.member, _is_whole(course))
+        key = ProfileKey(profile.principal, profile.job, profile.member, _is_whole(profile))
         entries = self.kept.get(key, [])
         at = len(entries)
         while at and _order(entries[at - 1]) > _order(entry):
@@ -86,12 +86,12 @@ class UsageProfiles:
         return True
 
     def entries(self) -> list[KnowledgeEntry]:
-        """All courses, those touched last at the end."""
+        """All profiles, those touched last at the end."""
         return [entry for entries in self.kept.values() for entry in entries]
 
     def knows(self, principal: str, job: str, member: str, task: int) -> bool:
-        """Whether this task's course is here."""
-        return any(course.task == task for course in self._of(ProfileKey(principal, job, member)))
+        """Whether this task's profile is here."""
+        return any(profile.task == task for profile in self._of(ProfileKey(principal, job, member)))
 
     def jobs(self, principal: str) -> list[str]:
         """The jobs of a principal of which anything is known, the one touched last first."""
@@ -100,7 +100,7 @@ class UsageProfiles:
 
     def runs(self, principal: str, job: str) -> int:
         """In how many runs any task of a job was measured."""
-        return len({course.run for course in self._of_job(principal, job)})
+        return len({profile.run for profile in self._of_job(principal, job)})
 
     def names(self, principal: str, job: str) -> list[str]:
         """The tasks of a job of which anything is known, sorted."""
@@ -115,8 +115,8 @@ class UsageProfiles:
     def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[ProfiledTask]:
         """What is known of these tasks, one after the other: each takes milliseconds."""
         began: dict[int, int] = {}
-        for course in self._of_job(principal, job):
-            began[course.run] = min(began.get(course.run, course.began_ns), course.began_ns)
+        for profile in self._of_job(principal, job):
+            began[profile.run] = min(began.get(profile.run, profile.began_ns), profile.began_ns)
         for name in names:
             whole, part = (self._of(ProfileKey(principal, job, name, whole)) for whole in (True, False))
             yield _member(name, whole, part, began)
@@ -130,25 +130,25 @@ class UsageProfiles:
                 yield from self._of(key)
 
 
-def _is_whole(course: UsageProfile) -> bool:
-    return not course.values or not course.values.keys() <= _BETWEEN_NODES
+def _is_whole(profile: UsageProfile) -> bool:
+    return not profile.values or not profile.values.keys() <= _BETWEEN_NODES
 
 
 def _member(
-    name: str, courses: list[UsageProfile], moved: list[UsageProfile], began: dict[int, int]
+    name: str, profiles: list[UsageProfile], moved: list[UsageProfile], began: dict[int, int]
 ) -> ProfiledTask:
     first: dict[int, int] = {}
-    for course in courses:
+    for profile in profiles:
         # One that was started again in the same run is as late as its first try.
-        first[course.run] = min(first.get(course.run, course.began_ns), course.began_ns)
+        first[profile.run] = min(first.get(profile.run, profile.began_ns), profile.began_ns)
     return ProfiledTask(
         name,
         runs=len(first),
-        completed=sum(course.completed for course in courses),
+        completed=sum(profile.completed for profile in profiles),
         start_s=max(at - began[run] for run, at in first.items()) / _NS,
-        length_s=max(course.length_ms for course in courses) / 1000,
-        machines=tuple(sorted({course.machine for course in courses})),
-        highest=highest([*courses, *moved]),
+        length_s=max(profile.length_ms for profile in profiles) / 1000,
+        machines=tuple(sorted({profile.machine for profile in profiles})),
+        highest=highest([*profiles, *moved]),
     )
 
 

@@ -18,7 +18,14 @@ from typing import Final
 import numpy as np
 
 from dios.errors import InvalidError
-from dios.fairness.stateful.kernels import DOMINANT, PLAIN, Books, decay, empty_books, grown_books
+from dios.fairness.stateful.kernels import (
+    DOMINANT,
+    PLAIN,
+    UserTable,
+    advance_clock,
+    empty_user_table,
+    grown_user_table,
+)
 from dios.firmament.cluster.columns import Floats
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
@@ -105,7 +112,7 @@ class PrincipalAccounts:
         self._wall = wall
         self._terms: list[_PrincipalTerms] = []
         self._clock: Floats = np.array([-math.inf, 1.0])
-        self.books: Books = empty_books(np.full(len(RESOURCES), np.inf), _FIRST)
+        self.books: UserTable = empty_user_table(np.full(len(RESOURCES), np.inf), _FIRST)
         self.scale: Floats = np.zeros(0)
         """(P,): how often what a principal holds counts: the mean weight over its own."""
         self.fair = 1.0
@@ -123,7 +130,7 @@ class PrincipalAccounts:
         self._grow(known)
         if self._clock[0] == -math.inf:
             self._clock[0] = state.now
-        decay(self.books, known, self._clock, state.now, self.memory_s)
+        advance_clock(self.books, known, self._clock, state.now, self.memory_s)
         held = state.held[:known]
         now = self._wall + state.now
         for number in np.flatnonzero(held[:, 0] > 0).tolist():
@@ -138,10 +145,10 @@ class PrincipalAccounts:
         self.fair = 1.0 / max(1, int(counted.sum()))
         settle_all(self.books, held, self.scale, self.fair, self.g, self.mode)
 
-    def trial(self) -> Books:
+    def trial(self) -> UserTable:
         """Books of the present in which turns can be tried: nobody waits in them, and nothing is shared."""
         books = self.books
-        tried = empty_books(books.capacity, len(books.lead))
+        tried = empty_user_table(books.capacity, len(books.lead))
         for column in ("held", "lead", "level", "over", "slope"):
             getattr(tried, column)[:] = getattr(books, column)
         return tried
@@ -298,7 +305,7 @@ class PrincipalAccounts:
         while len(self._terms) < known:
             self._terms.append(_PrincipalTerms())
         if known > self.books.lead.size:
-            self.books = grown_books(self.books, 2 * known, self.g)
+            self.books = grown_user_table(self.books, 2 * known, self.g)
 
     def _counts(self, terms: _PrincipalTerms, now: float) -> bool:
         """Whether a principal is one of those who share: it was seen not long ago, or something was set."""

@@ -1,7 +1,15 @@
-"""The fast solver from scratch, for networks of scheduling shape: contraction, auction, exact repair.
+"""The fast solver from scratch for networks of scheduling shape: contraction, auction, exact repair.
 
-Not for: other shapes, which it refuses or, as the first try of "auto", leaves to the general algorithms; and
-not for networks that change (``warm.py``).
+The auction (Bertsekas, for similar objects) finds prices that are nearly right; they are rounded and repaired.
+Each vertex with slots keeps the prices of its taken slots in a heap. Each aggregate keeps its arcs in a heap by
+the cost of a unit there; only the top is refreshed, because prices only rise. A task bids for its best slot up
+to the price of the next best outside the same vertex, and displaces the task that had it.
+
+Where tasks want more slots than there are, the first prices are not the slots' costs but close to the price
+that clears the market, which bids would reach only in small steps. First prices that were too high are lowered
+together at the end.
+
+Networks of other shapes are left to the general algorithms, networks that change to ``warm_solver``.
 """
 
 from __future__ import annotations
@@ -33,10 +41,10 @@ from dios.kernels import kernel, no_refcount_kernel
 AGGREGATE = 0
 SLOTS = 1
 ENDLESS = 2
-"""What a vertex is to a bidder: others below it, slots at rising prices, or room for all at one price."""
+"""The kinds of vertices: others below them, slots at rising prices, or room for all at one price."""
 
 DEPTH = 3
-"""A way from an option's vertex to a vertex with slots has at most so many arcs."""
+"""The largest number of arcs on a path from an option's vertex to a vertex with slots."""
 
 
 class Market(NamedTuple):
@@ -78,7 +86,7 @@ class Market(NamedTuple):
 
 @no_refcount_kernel
 def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entry: int) -> None:
-    """Put an entry in the place of a heap's top one, and let it sink; the heap begins at ``base``."""
+    """Replace the top of a heap, which begins at ``base``, and sift it down."""
     place = 0
     while True:
         child = 2 * place + 1
@@ -97,7 +105,7 @@ def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entr
 
 @no_refcount_kernel
 def refresh(net: Net, market: Market, vertex: int) -> int:
-    """Make the top of an aggregate's heap right; what a unit pays from there."""
+    """Refresh the top of an aggregate's heap; return the cost of a unit from the aggregate."""
     base, size = net.out_start[vertex], market.size[vertex]
     while True:
         arc = market.arc_heap[base]
@@ -109,7 +117,7 @@ def refresh(net: Net, market: Market, vertex: int) -> int:
 
 @no_refcount_kernel
 def _climb(net: Net, market: Market, vertex: int) -> None:
-    """Tell the aggregates above a vertex that its price rose, where it was their best."""
+    """Update the aggregates above a vertex whose price rose, where the vertex was their best."""
     market.climb[0] = vertex
     count = 1
     while count:
@@ -131,7 +139,7 @@ def _climb(net: Net, market: Market, vertex: int) -> None:
 
 @no_refcount_kernel
 def _second(net: Net, market: Market, vertex: int) -> int:
-    """At least what a unit pays from an aggregate when it must not end where it is best."""
+    """Return a lower bound of the cost from an aggregate to any vertex but its best one."""
     passed, best = 0, FAR
     while market.kind[vertex] == AGGREGATE:
         base = net.out_start[vertex]
@@ -145,7 +153,7 @@ def _second(net: Net, market: Market, vertex: int) -> int:
 
 @no_refcount_kernel
 def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
-    """A task's best option, what it pays there, and what it pays at the next best outside the same slots."""
+    """Return a task's best option, its cost, and the cost of the next best outside the same slots."""
     option, least = -1, FAR
     for other in range(net.row_start[task], net.row_end[task]):
         pays = net.option_cost[other] * market.scale + market.value[net.target[other]]
@@ -169,7 +177,7 @@ def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
 
 @no_refcount_kernel
 def _place(market: Market, vertex: int, price: int, task: int) -> None:
-    """Put a taken slot into a vertex' heap."""
+    """Add a taken slot to a vertex' heap."""
     base, place = market.slot_start[vertex], market.size[vertex]
     market.size[vertex] += 1
     while place:
@@ -185,7 +193,7 @@ def _place(market: Market, vertex: int, price: int, task: int) -> None:
 
 @no_refcount_kernel
 def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
-    """Give the cheapest taken slot to a task at a higher price; who had it."""
+    """Give the cheapest taken slot to a task at a higher price; return the task that had it."""
     base, size = market.slot_start[vertex], market.size[vertex]
     loser = market.slot_task[base]
     _sink(market.slot_price, market.slot_task, base, size, price, task)
@@ -194,7 +202,7 @@ def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
 
 @no_refcount_kernel
 def _free_price(net: Net, market: Market, vertex: int) -> int:
-    """The price of a vertex' next free slot, FAR where it has none."""
+    """Return the price of a vertex' next free slot, or FAR."""
     if market.piece[vertex] == net.out_start[vertex + 1]:
         return FAR
     arc = market.arc_heap[market.piece[vertex]]
@@ -203,7 +211,7 @@ def _free_price(net: Net, market: Market, vertex: int) -> int:
 
 @no_refcount_kernel
 def skip_full_pieces(net: Net, market: Market, vertex: int) -> None:
-    """Go on to the next piece with a free slot, if there is one."""
+    """Continue with the next piece that has a free slot, if there is one."""
     while not market.left[vertex] and market.piece[vertex] < net.out_start[vertex + 1]:
         market.piece[vertex] += 1
         if market.piece[vertex] < net.out_start[vertex + 1]:
@@ -212,14 +220,14 @@ def skip_full_pieces(net: Net, market: Market, vertex: int) -> None:
 
 @no_refcount_kernel
 def slot_value(net: Net, market: Market, vertex: int) -> int:
-    """The price of the cheapest slot, free or taken."""
+    """Return the price of the cheapest slot, free or taken."""
     free = _free_price(net, market, vertex)
     return int(min(free, market.slot_price[market.slot_start[vertex]])) if market.size[vertex] else int(free)
 
 
 @no_refcount_kernel
 def _take(net: Net, market: Market, task: int, vertex: int, price: int) -> int:
-    """Give a task the cheapest slot of a vertex, at a price; the task that lost it, or -1."""
+    """Give a task the cheapest slot of a vertex at a price; return the task that lost it, or -1."""
     loser = -1
     if market.value[vertex] == _free_price(net, market, vertex):
         market.left[vertex] -= 1
@@ -236,7 +244,7 @@ def _take(net: Net, market: Market, task: int, vertex: int, price: int) -> int:
 
 @no_refcount_kernel
 def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
-    """Let the tasks on the stack bid until all have a slot, or ``bids_max`` were made; the number of bids."""
+    """Let the tasks on the stack bid until all have a slot or ``bids_max`` is reached; return the bids."""
     bids = 0
     while waiting and bids < bids_max:
         bids += 1
@@ -267,29 +275,29 @@ def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
 
 
 SCALE: Final = 8
-"""Prices in the auction are in eighths of a cost unit, so that the smallest step is rounded away."""
+"""The number of price steps in a cost unit, so that the smallest step is lost in rounding."""
 
 WAR_STEPS: Final = 2
-"""Where aggregates' arcs cost unlike, many slots below them come to be worth the same, and bids there would
-be a long war of small steps: they rise by a unit in so many. In one, the rounding parts too many; and where
-the arcs cost alike the first prices are so good that the small step is the better one."""
+"""The steps in a cost unit where the aggregates' arcs have different costs. Many slots below them then come to
+the same value, and small steps would make a long bidding war. A step of a whole unit is too much for the
+rounding. Where the arcs cost the same, first prices are so good that the small step is better."""
 
 STEPS_MAX: Final = 2**17
-"""The dearest cost is so many steps at the most: wars over large costs would take too long in small ones."""
+"""The largest cost in steps; with smaller steps, bidding wars over large costs would take too long."""
 
 SCALED_MAX: Final = 2**57
-"""Scaled costs stay below this, so that sums along a way fit 64 bits."""
+"""The limit of scaled costs, so that sums along a path fit 64 bits."""
 
 SAMPLE: Final = 2048
-"""About so many tasks are asked for the first prices."""
+"""The approximate number of tasks from which the first prices are estimated."""
 
 NEVER: Final = -(2**58)
-"""A price that no slot is under."""
+"""A price below that of every slot."""
 
 
 @kernel
 def _askers(net: Net) -> Ints:
-    """How many tasks' options name each vertex, (V,); options of tasks that left do not count."""
+    """Return the number of options that lead to each vertex, (V,); unused options do not count."""
     count = np.zeros(len(net.price), np.int64)
     for option in range(len(net.target)):
         if net.option_task[option] >= 0:
@@ -299,7 +307,7 @@ def _askers(net: Net) -> Ints:
 
 @kernel
 def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
-    """Each vertex' kind and how many slots it has, (V,) each."""
+    """Return the kind and the number of slots of each vertex, (V,) each."""
     vertices = len(net.price)
     kind, slots = np.full(vertices, SLOTS, np.int64), np.zeros(vertices, np.int64)
     kind[SINK] = ENDLESS
@@ -322,8 +330,9 @@ def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
 
 @kernel
 def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
-    """What the cheapest way from the top to each vertex costs, and how many arcs at most lead from it to one
-    with slots; (V,) each.
+    """Return the cost of the cheapest path from the top to each vertex, and its depth; (V,) each.
+
+    The depth is the largest number of arcs from a vertex to one with slots.
     """
     vertices = len(net.price)
     path, depth = np.full(vertices, FAR, np.int64), np.zeros(vertices, np.int64)
@@ -342,7 +351,7 @@ def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
 
 @no_refcount_kernel
 def _demand(net: Net, kind: Ints, path: Ints, every: int, price: int) -> int:
-    """How many of every ``every``-th task want a slot that would go for less than ``price`` at the top."""
+    """Return how many of every ``every``-th task want a slot that costs less than ``price`` at the top."""
     count = 0
     for task in range(0, len(net.choice), every):
         best, wants = FAR, 0
@@ -360,9 +369,9 @@ def _demand(net: Net, kind: Ints, path: Ints, every: int, price: int) -> int:
 
 
 def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
-    """The price at the top below which about as many slots begin as tasks want; NEVER where all fit anyway.
+    """Return the price at the top at which the slots below it are as many as tasks want; NEVER if all fit.
 
-    ``net.price`` must be that of an empty network. A sample of tasks is asked.
+    ``net.price`` must be that of an empty network. The price is estimated from a sample of the tasks.
     """
     pieces = np.flatnonzero((kind[net.tail] == SLOTS) & (net.in_start[net.tail] < net.in_start[net.tail + 1]))
     base = path[net.tail[pieces]] + net.cost[pieces]
@@ -383,7 +392,7 @@ def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
 
 @kernel
 def _open(net: Net, market: Market, order: Ints) -> None:
-    """Set first prices from the bottom, and each vertex' heap or order of pieces."""
+    """Set the first prices from the bottom up, and the heap or the order of pieces of each vertex."""
     for place in range(len(order) - 1, -1, -1):
         vertex = order[place]
         market.leaf[vertex] = vertex
@@ -413,7 +422,7 @@ def _open(net: Net, market: Market, order: Ints) -> None:
 
 
 def open_market(net: Net, order: Ints) -> Market | None:
-    """The market of a network, ``order`` its vertices topologically; None where an auction does not fit."""
+    """Return a new auction; ``order`` is topological. Return None if an auction does not fit the network."""
     vertices, tasks = len(net.price), len(net.choice)
     most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
     askers = _askers(net)
@@ -455,7 +464,7 @@ def open_market(net: Net, order: Ints) -> Market | None:
 
 @no_refcount_kernel
 def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) -> None:
-    """Round the prices of vertices with slots down, ``offset`` added; aggregates follow from below."""
+    """Round the prices of vertices with slots down, after adding ``offset``; compute those of aggregates."""
     for place in range(len(order) - 1, -1, -1):
         vertex = order[place]
         if market.kind[vertex] != AGGREGATE:
@@ -471,7 +480,7 @@ def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) 
 
 @no_refcount_kernel
 def adopt_seats(net: Net, market: Market) -> None:
-    """Seat tasks where they won, if that is best at the rounded prices, with the flow on their ways."""
+    """Give tasks the options that they won, if these are best at the rounded prices, and set their flow."""
     for task in range(len(net.choice)):
         option = market.chosen[task]
         if option < 0:
@@ -492,7 +501,7 @@ def adopt_seats(net: Net, market: Market) -> None:
 
 @no_refcount_kernel
 def fill_pieces(net: Net, market: Market) -> None:
-    """Give the arcs to the sink the flow that comes in where slots are, cheapest first."""
+    """Set the flow of the arcs to the sink from the flow into the vertices with slots, cheapest first."""
     for vertex in range(len(net.price)):
         if vertex == SINK or market.kind[vertex] == AGGREGATE:
             continue
@@ -510,18 +519,18 @@ def fill_pieces(net: Net, market: Market) -> None:
 
 BIDS_EACH_MAX: Final = 64
 BIDS_MAX: Final = 2000
-"""More bids for each task that comes in, and in all, would be a war for too few slots."""
+"""The bids for each task that comes in, and in all; more would be a bidding war for too few slots."""
 
 NEAR_SHARE: Final = 8
-"""So many times as many tasks as are wanted are kept in view for the next round."""
+"""The number of candidates that are kept for the next round, as a multiple of the tasks needed."""
 
 ROUNDS_MAX: Final = 12
-"""After so many rounds the rest is left to the repair."""
+"""The number of rounds after which the rest is left to the repair."""
 
 
 @no_refcount_kernel
 def _margin(net: Net, market: Market, vertex: int) -> int:
-    """What the next slot of a vertex costs, or the last one where all are taken; FAR where it has none."""
+    """Return the cost of a vertex' next slot, or of the last if all are taken; FAR if it has none."""
     first, last = net.out_start[vertex], net.out_start[vertex + 1]
     if first == last:
         return FAR
@@ -530,13 +539,13 @@ def _margin(net: Net, market: Market, vertex: int) -> int:
 
 @no_refcount_kernel
 def _bound(net: Net, market: Market, vertex: int) -> int:
-    """Whether a vertex' slots are above their cost, so that they could become cheaper."""
+    """Return 1 if a vertex' slots are above their cost, so that they could become cheaper."""
     return int(market.kind[vertex] == SLOTS and market.value[vertex] > _margin(net, market, vertex))
 
 
 @no_refcount_kernel
 def _left_over(net: Net, market: Market) -> int:
-    """How many slots are free and above their cost."""
+    """Return the number of slots that are free and above their cost."""
     count = 0
     for vertex in range(len(net.price)):
         if vertex != SINK and _bound(net, market, vertex):
@@ -550,9 +559,9 @@ def _left_over(net: Net, market: Market) -> int:
 
 @no_refcount_kernel
 def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None:
-    """By how much the bound prices must fall before each of ``tasks`` would come in, FAR where it cannot.
+    """Compute by how much prices must fall until each of ``tasks`` would move to them; FAR where it cannot.
 
-    ``gaps`` is beside ``tasks``; ``room`` (V,) is filled with how far each vertex' price is above its cost.
+    The result is in ``gaps``. ``room`` (V,) receives the amount by which each vertex' price exceeds its cost.
     """
     for vertex in range(len(room)):
         room[vertex] = 0
@@ -572,7 +581,7 @@ def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None
                 break
             pays += net.cost[arc] * market.scale
             vertex = net.head[arc]
-        # Its own place falls too, but not under its cost.
+        # The price of its own slot falls too, but not below its cost.
         pays += market.value[vertex] - room[vertex]
         gap = FAR
         for other in range(net.row_start[task], net.row_end[task]):
@@ -584,7 +593,7 @@ def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None
 
 @no_refcount_kernel
 def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
-    """Lower all bound prices, and those of the aggregates above."""
+    """Lower all prices that are above their costs by ``fall``, and those of the aggregates above."""
     for place in range(len(order) - 1, -1, -1):
         vertex = order[place]
         first, last = net.out_start[vertex], net.out_start[vertex + 1]
@@ -596,7 +605,7 @@ def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
             market.floor[vertex] -= fall
             market.value[vertex] = slot_value(net, market, vertex)
         elif market.kind[vertex] == AGGREGATE:
-            # Sorted by insertion: keys keep most of their order when all fall alike.
+            # Insertion sort: keys keep most of their order when all fall by the same amount.
             for at in range(first, last):
                 arc = market.arc_heap[at]
                 key = FAR
@@ -615,7 +624,7 @@ def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
 
 @no_refcount_kernel
 def _release(net: Net, market: Market, task: int) -> None:
-    """Take a task off its slot, which is free again at the price of others that are."""
+    """Take the slot from a task; the slot is then free at the price of the other free ones."""
     vertex = net.target[market.chosen[task]]
     for step in range(DEPTH):
         if market.way[task, step] < 0:
@@ -625,7 +634,7 @@ def _release(net: Net, market: Market, task: int) -> None:
     if market.kind[vertex] != SLOTS:
         return
     base, size = market.slot_start[vertex], market.size[vertex]
-    # A sorted array is a heap too, and these are short.
+    # A sorted array is also a heap, and these arrays are short.
     for at in range(base + 1, base + size):
         price, who, slot = market.slot_price[at], market.slot_task[at], at
         while slot > base and market.slot_price[slot - 1] > price:
@@ -648,13 +657,13 @@ def _release(net: Net, market: Market, task: int) -> None:
 
 @no_refcount_kernel
 def _release_all(net: Net, market: Market, tasks: Ints) -> None:
-    """Take tasks off their slots."""
+    """Take the slots from tasks."""
     for task in tasks:
         _release(net, market, task)
 
 
 def ease(net: Net, market: Market, order: Ints) -> None:
-    """Lower the bound prices until no slot above its cost is free, or little more is to be had."""
+    """Lower prices until no slot above its cost is free, or the remaining gain is small."""
     room, near = np.empty(len(net.price), np.int64), np.arange(len(net.choice))
     for _ in range(ROUNDS_MAX):
         free = _left_over(net, market)
@@ -666,7 +675,7 @@ def ease(net: Net, market: Market, order: Ints) -> None:
         if not wanted:
             return
         if NEAR_SHARE * wanted < len(near):
-            # Bids raise prices, so that who is far away now is not among the next to come.
+            # Bids raise prices, so that a task that is far away now will not be among the next to come.
             nearest = np.argpartition(gaps, NEAR_SHARE * wanted)[: NEAR_SHARE * wanted]
             near, gaps = near[nearest], gaps[nearest]
         ranked = np.argsort(gaps, kind="stable")[:wanted]
@@ -682,17 +691,17 @@ def ease(net: Net, market: Market, order: Ints) -> None:
 ALGORITHM: Final = "auction"
 
 BIDS_SHARE_MAX: Final = 40
-"""After so many bids for each task the rest is left to the repair: a war of prices is on."""
+"""The number of bids for each task after which the rest is left to the repair: it is a bidding war."""
 
 ROUNDING_STEPS: Final = 2
-"""Prices this many steps apart may belong together."""
+"""The largest difference in steps between prices that may belong together."""
 
 
 def start(net: Net, order: Ints, dead: int) -> None:
-    """Good prices and seats from an auction, where one fits; nobody may sit, and there is no flow yet.
+    """Find good prices and options by an auction, if one fits; no task may have an option, no arc flow.
 
-    ``order`` is topological, ``dead`` the price of vertices without a way to the sink. Slackness holds for
-    the tasks that sit afterwards; the others, and the arcs, have to be settled.
+    ``order`` is topological; ``dead`` is the price of vertices without a path to the sink. Slackness holds for
+    the tasks that have an option afterwards; the other tasks and the arcs have to be settled.
     """
     market = open_market(net, order)
     if market is None:
@@ -702,7 +711,7 @@ def start(net: Net, order: Ints, dead: int) -> None:
     ease(net, market, order)
     askers = market.askers * (market.kind == AGGREGATE)
     part = int(market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0
-    # Those who came in through the largest aggregate pay its price or a step more: no rounding may part them.
+    # Tasks in the largest aggregate pay its price or one step more; rounding must not separate them.
     offset = market.scale - part if part + ROUNDING_STEPS >= market.scale else 0
     adopt_prices(net, market, order, offset, dead)
     adopt_seats(net, market)
@@ -710,7 +719,7 @@ def start(net: Net, order: Ints, dead: int) -> None:
 
 
 def solve_contracted(small: Contracted) -> bool:
-    """Solve the small form in place; False where it is infeasible."""
+    """Solve the contracted network in place; return False if it is infeasible."""
     net = small.net
     start(net, small.order, small.dead)
     if choose_best(net, np.flatnonzero(net.choice < 0)):
@@ -721,7 +730,7 @@ def solve_contracted(small: Contracted) -> bool:
 
 
 def run(problem: FlowProblem) -> FlowSolution:
-    """The solution; a problem of another shape goes on to a general algorithm, and ``reason`` says why."""
+    """Return the solution; for another shape that of a general algorithm, with the reason in ``reason``."""
     began = time.perf_counter()
     found = _solved(problem)
     if not isinstance(found, str):
@@ -733,7 +742,7 @@ def run(problem: FlowProblem) -> FlowSolution:
 
 
 def fast(problem: FlowProblem) -> FlowSolution | None:
-    """The solution where the problem is of scheduling shape and feasible, else None."""
+    """Return the solution if the problem has scheduling shape and is feasible, else None."""
     found = _solved(problem)
     return None if isinstance(found, str) else found
 
@@ -747,7 +756,7 @@ def _solved(problem: FlowProblem) -> FlowSolution | str:
         return "it is infeasible"
     flow, prices = expand(problem, small)
     net = small.net
-    # The small form costs the same, and has far fewer arcs to add up.
+    # The contracted network has the same cost and far fewer arcs to add up.
     cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[net.choice])
     seconds = time.perf_counter() - began
     return FlowSolution(flow, cost, prices, "optimal", ALGORITHM, seconds)

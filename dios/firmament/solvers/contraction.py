@@ -1,9 +1,11 @@
-"""Is this network of scheduling shape? Then contracts it: tasks to rows of options, closed trees to one arc.
+"""Recognises networks of scheduling shape and contracts them: tasks to rows of options, closed trees to arcs.
 
-Tasks are vertices of supply 1 that nothing enters. All others are upper vertices; their arcs must be free of
-cycles, and one of them must be a sink. ``expand`` gives the answer for the network as it was (thesis §6.2).
+Tasks are vertices of supply 1 that no arc enters. All others are upper vertices; their arcs must be free of
+cycles, and one of them must be a sink. ``expand`` computes the solution of the original network (thesis §6.2).
 
-Not for: solving (``auction.py``, ``repair.py``), and not for networks of other shapes: those are told why.
+A closed vertex leads only to the sink and to closed vertices of which it is the only parent. The cost of
+sending x units through it is convex, so it is given by a list of pieces (cost of a unit, units), cheapest
+first. For other shapes ``contract`` returns the reason.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ NO_PIECES: Final = Pieces(*(np.zeros(0, np.int64) for _ in Pieces._fields))
 
 
 class Upper(NamedTuple):
-    """The network without its tasks, as columns: arcs by their tails; ``order`` is topological.
+    """The columns of the network without its tasks, arcs by their tails; ``order`` is topological.
 
-    ``closed`` (U,) is 1 for the tops of closed trees, 2 for the vertices below them; ``sink`` is a vertex.
+    ``closed`` (U,) is 1 for the tops of closed trees, 2 for the vertices below them. ``sink`` is a vertex.
     """
 
     head: Ints
@@ -51,7 +53,7 @@ class Upper(NamedTuple):
 
 @no_refcount_kernel
 def _gathered(upper: Upper, pieces: Pieces, vertex: int, cost: Ints, units: Ints) -> int:
-    """Copy all children's pieces, each cut to its arc's capacity, to ``cost`` and ``units``; how many."""
+    """Copy all children's pieces, each cut to its arc's capacity, to ``cost`` and ``units``; return the count."""
     count = 0
     for place in range(upper.start[vertex], upper.start[vertex + 1]):
         arc = upper.arcs[place]
@@ -73,7 +75,7 @@ def _gathered(upper: Upper, pieces: Pieces, vertex: int, cost: Ints, units: Ints
 
 @kernel
 def _sorted_pieces(cost: Ints, units: Ints, count: int) -> int:
-    """Sort the first ``count`` pieces by cost and join those of equal cost, in place; how many are left."""
+    """Sort ``count`` pieces by cost and join those of equal cost, in place; return the new count."""
     order = np.argsort(cost[:count], kind="mergesort")
     costs, amounts = cost[:count][order], units[:count][order]
     kept = 0
@@ -88,7 +90,7 @@ def _sorted_pieces(cost: Ints, units: Ints, count: int) -> int:
 
 @no_refcount_kernel
 def _need(upper: Upper, pieces: Pieces, vertex: int) -> int:
-    """How many pieces a vertex gathers at the most."""
+    """Return the largest number of pieces that a vertex can gather."""
     need = 0
     for place in range(upper.start[vertex], upper.start[vertex + 1]):
         child = upper.head[upper.arcs[place]]
@@ -98,7 +100,7 @@ def _need(upper: Upper, pieces: Pieces, vertex: int) -> int:
 
 @no_refcount_kernel
 def _uniform(cost: Ints, units: Ints, count: int) -> bool:
-    """Whether all pieces, one at least, have one cost; then the first takes in the units of all."""
+    """Return True if all pieces have one cost; then add the units of all to the first piece."""
     for piece in range(1, count):
         if cost[piece] != cost[0]:
             return False
@@ -109,7 +111,7 @@ def _uniform(cost: Ints, units: Ints, count: int) -> bool:
 
 @kernel
 def convex_costs(upper: Upper) -> Pieces:
-    """The convex cost of every closed vertex that has closed children or is one, (U,) pieces."""
+    """Return the convex costs of all closed vertices in trees, (U,) pieces."""
     vertices = len(upper.start) - 1
     start, end = np.zeros(vertices, np.int64), np.zeros(vertices, np.int64)
     pieces = Pieces(start, end, np.empty(1024, np.int64), np.empty(1024, np.int64))
@@ -142,7 +144,7 @@ def convex_costs(upper: Upper) -> Pieces:
 
 @no_refcount_kernel
 def _margins(pieces: Pieces, vertex: int, through: int) -> tuple[int, int]:
-    """What the last unit of ``through`` cost, and what one more would: the slopes on both sides."""
+    """Return the cost of the last unit of ``through``, and the cost of one more."""
     below, above = -_UNLIMITED, _UNLIMITED
     passed = 0
     for piece in range(pieces.start[vertex], pieces.end[vertex]):
@@ -157,7 +159,7 @@ def _margins(pieces: Pieces, vertex: int, through: int) -> tuple[int, int]:
 
 @no_refcount_kernel
 def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
-    """How many units a child takes, within its arc's room, for less than ``bound`` each."""
+    """Return the number of units that a child takes, within its arc's room, for less than ``bound`` each."""
     if child == sink:
         return room if bound > 0 else 0
     total = 0
@@ -169,10 +171,10 @@ def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
 
 @no_refcount_kernel
 def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints) -> None:
-    """Fill in the flow of the arcs below closed vertices, and the prices there, from the top.
+    """Fill in the flow of the arcs below closed vertices, and the prices there, from the top down.
 
-    ``through`` (U,) is the flow into closed vertices, right at the tops of trees; ``price`` (U,) likewise
-    (what a unit pays from there to the sink). ``flow`` is that of the upper network's arcs.
+    ``through`` (U,) is the flow into closed vertices and ``price`` (U,) the cost of a unit from there to the
+    sink; both are given at the tops of trees. ``flow`` is that of the upper network's arcs.
     """
     for vertex in upper.order:
         if not upper.closed[vertex]:
@@ -198,9 +200,9 @@ def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints
 
 @kernel
 def classified(supply: Ints, tail: Ints, head: Ints, lower: Ints) -> tuple[Ints, Ints, Ints]:
-    """Each vertex' number, how many arcs leave it, and how many enter it.
+    """Return each vertex' number, the number of arcs that leave it, and of those that enter it.
 
-    A task has its row's number from 0, all others -1 less their number among the upper vertices.
+    A task's number is its row, from 0. The others get -1 minus their number among the upper vertices.
     """
     vertices = len(supply)
     leaves, enters = np.zeros(vertices, np.int64), np.zeros(vertices, np.int64)
@@ -224,7 +226,7 @@ def classified(supply: Ints, tail: Ints, head: Ints, lower: Ints) -> tuple[Ints,
 
 @kernel
 def topological(head: Ints, start: Ints, arcs: Ints) -> Ints:
-    """The vertices in an order in which arcs lead only onward; fewer than all where there is a cycle."""
+    """Return the vertices in topological order; not all of them if there is a cycle."""
     vertices = len(start) - 1
     waits = np.zeros(vertices, np.int64)
     for end in head:
@@ -253,9 +255,9 @@ def topological(head: Ints, start: Ints, arcs: Ints) -> Ints:
 def closed_vertices(
     head: Ints, lower: Ints, start: Ints, arcs: Ints, order: Ints, lonely: Ints, sink: int
 ) -> Ints:
-    """Who is closed, (U,): 2 for those a closed parent takes in, 1 for the tops of such trees, 0 for others.
+    """Return 2 for closed vertices below a closed parent, 1 for the tops of such trees, and 0 for others, (U,).
 
-    ``lonely`` (U,) is 1 for vertices without supply that one arc enters, and that may be taken in.
+    ``lonely`` (U,) is 1 for vertices without supply that exactly one arc enters.
     """
     vertices = len(start) - 1
     closed = np.zeros(vertices, np.int64)
@@ -286,9 +288,9 @@ def closed_vertices(
 def row_columns(
     number: Ints, tail: Ints, head: Ints, capacity: Ints, cost: Ints, vertex_of: Ints
 ) -> tuple[Ints, Indices, Ints, Indices, Indices]:
-    """The tasks' options: where rows begin (T + 1,), and (O,) targets, costs, arcs and rows.
+    """Return the tasks' options: the starts of rows (T + 1,), and (O,) targets, costs, arcs and rows.
 
-    ``vertex_of`` (U,) gives the contracted vertex of an upper one. Arcs without capacity are no options.
+    ``vertex_of`` (U,) is the contracted vertex of an upper one. Arcs without capacity are no options.
     """
     tasks = 0
     for value in number:
@@ -319,7 +321,7 @@ def row_columns(
 
 @no_refcount_kernel
 def start_prices(net: Net, order: Ints, dead: int) -> None:
-    """The cheapest way to the sink from each vertex (``order`` is topological); ``dead`` where none is."""
+    """Set each price to the cheapest path to the sink (``order`` is topological), or to ``dead``."""
     for place in range(len(order) - 1, -1, -1):
         vertex = order[place]
         if vertex == SINK:
@@ -332,17 +334,17 @@ def start_prices(net: Net, order: Ints, dead: int) -> None:
 
 
 PRICE_ROOM: Final = 2**60
-"""Prices of the contracted network stay below this, which the certificate's bound holds twice."""
+"""The limit of prices in the contracted network, half of the certificate's bound."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contracted:
-    """A network of scheduling shape in its small form, and the way back.
+    """A contracted network of scheduling shape, and the data to expand its solution.
 
-    ``net`` with prices that hold for no flow at all and nobody seated, ``supply`` of its vertices.
-    ``number`` (V,): a task's row, or -1 less the upper vertex. ``option_arc`` (O,) and ``upper_arc`` are arcs
-    of the problem. ``order`` is that of ``net``'s vertices, ``dead`` the price of those without a way to
-    the sink. ``vertex_of`` (U,): an upper vertex' vertex in ``net``, -1 for those taken in.
+    ``net`` has prices that are right without flow, and no task has an option. ``supply`` is by its vertices.
+    ``number`` (V,): a task's row, or -1 minus the upper vertex. ``option_arc`` (O,) and ``upper_arc`` are arcs
+    of the problem. ``order`` is a topological order of ``net``'s vertices, ``dead`` the price of those without
+    a path to the sink. ``vertex_of`` (U,): the vertex in ``net`` of an upper vertex, -1 inside closed trees.
     ``kept`` (K,): the upper arcs that are the first K arcs of ``net``; the rest are pieces, of ``pieces_of``.
     """
 
@@ -361,7 +363,7 @@ class Contracted:
 
 
 def _sink(problem: FlowProblem, leaves: Ints) -> int:
-    """The vertex without arcs out that takes the most, -1 where nothing takes anything."""
+    """Return the vertex without outgoing arcs that takes the most flow, or -1."""
     taking = np.where(leaves == 0, problem.supply, 0)
     sink = int(np.argmin(taking)) if len(taking) else 0
     return sink if len(taking) and taking[sink] < 0 else -1
@@ -370,7 +372,7 @@ def _sink(problem: FlowProblem, leaves: Ints) -> int:
 def _upper(
     problem: FlowProblem, number: Ints, enters: Ints, sink: int, volume: int
 ) -> tuple[Upper, Ints, Ints] | str:
-    """The network without tasks, its arcs in the problem, and lower bounds; or why it does not fit."""
+    """Return the network without tasks, its arcs in the problem, and lower bounds; or why it does not fit."""
     arcs = np.flatnonzero(number[problem.tail] < 0)
     head = -1 - number[problem.head[arcs]]
     lower = problem.lower[arcs]
@@ -387,7 +389,7 @@ def _upper(
 
 
 def contract(problem: FlowProblem) -> Contracted | str:
-    """The problem in its small form, or a sentence that says why it is not of scheduling shape."""
+    """Return the contracted problem, or a sentence that says why it has not the shape of scheduling."""
     if exact_sum(problem.supply):
         return "the supplies do not add up to 0"
     number, leaves, enters = classified(problem.supply, problem.tail, problem.head, problem.lower)
@@ -421,7 +423,7 @@ def _contracted(
     vertices = int(stays.sum()) + 1
     tail = -1 - number[problem.tail[upper_arc]]
     kept = np.flatnonzero(upper.closed[tail] == 0)
-    # The tops of closed trees lead to the sink by their pieces instead.
+    # The tops of closed trees lead to the sink by their pieces.
     tops = np.flatnonzero(upper.closed == 1)
     pieces = convex_costs(upper) if len(tops) else NO_PIECES
     counts = pieces.end[tops] - pieces.start[tops] if len(tops) else tops
@@ -451,7 +453,7 @@ def _contracted(
 
 
 def expand(problem: FlowProblem, small: Contracted) -> tuple[Ints, Ints]:
-    """The flow (E,) and the prices (V,) of the problem, from the solved small form."""
+    """Return the flow (E,) and the prices (V,) of the problem from its solved contracted form."""
     net = small.net
     flow = problem.lower.copy()
     flow[small.option_arc[net.choice]] = 1

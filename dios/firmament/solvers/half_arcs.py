@@ -1,9 +1,7 @@
-"""The half arcs of a vertex that have room, apart from those that have none.
+"""The residual network of a standard problem: each arc as two halves, grouped by the vertex they leave.
 
-In a scheduling network an aggregator is the target of thousands of arcs and has flow on few of them: who asks
-where its excess can go looks at those few only.
-
-Not for: algorithms that look at the other direction, from a vertex to who could send to it.
+``Open`` keeps the halves with room apart from those without. In a scheduling network an aggregator is the
+target of thousands of arcs and has flow on few of them, so a search for room looks only at those few.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from dios.kernels import kernel
 
 
 class Halves(NamedTuple):
-    """Half arcs in the order of the vertex they leave.
+    """Half arcs in the order of the vertex that they leave.
 
-    Those of vertex v stand at ``first[v]`` to ``first[v + 1]``. Each has its ``target``, its other half
-    ``mate``, the ``room`` left on it, and its ``cost``. Flow pushed along a half leaves its room and enters
+    Those of vertex v are ``first[v]`` to ``first[v + 1]``. Each has its ``target``, its other half ``mate``,
+    its remaining ``room``, and its ``cost``. Flow that is pushed along a half reduces its room and increases
     its mate's.
     """
 
@@ -63,7 +61,7 @@ def _halves(
 
 
 def halves(standard: Standard) -> tuple[Halves, Ints]:
-    """The residual network of no flow, and where the forward half of each arc (K,) stands."""
+    """Return the residual network without flow, and the place of each arc's forward half (K,)."""
     first, target, mate, room, cost, place = _halves(
         len(standard.supply), standard.tail, standard.head, standard.room, standard.cost
     )
@@ -72,7 +70,7 @@ def halves(standard: Standard) -> tuple[Halves, Ints]:
 
 @kernel
 def saturate(graph: Halves, price: Ints, excess: Ints) -> None:
-    """Fill every half arc of negative reduced cost, in place; excess (V,) is what a vertex has too much."""
+    """Fill every half arc of negative reduced cost in place; excess (V,) is updated."""
     for vertex in range(len(price)):
         for half in range(graph.first[vertex], graph.first[vertex + 1]):
             pushed = graph.room[half]
@@ -85,7 +83,7 @@ def saturate(graph: Halves, price: Ints, excess: Ints) -> None:
 
 
 class Open(NamedTuple):
-    """``order[first[v] : end[v]]`` are the half arcs of v with room; ``slot`` says where each stands."""
+    """The half arcs of v with room are ``order[first[v] : end[v]]``; ``slot`` is the place of each half."""
 
     order: Indices
     slot: Indices
@@ -94,7 +92,7 @@ class Open(NamedTuple):
 
 @kernel
 def open_halves(graph: Halves) -> tuple[Indices, Indices, Ints]:
-    """The columns of an :class:`Open` for a network as it is."""
+    """Return the columns of an :class:`Open` for the present network."""
     order = np.empty(len(graph.target), np.int32)
     slot = np.empty(len(graph.target), np.int32)
     end = graph.first[:-1].copy()
@@ -114,7 +112,7 @@ def open_halves(graph: Halves) -> tuple[Indices, Indices, Ints]:
 
 @kernel
 def _swap(opened: Open, half: int, place: int) -> None:
-    """Let a half arc stand at another's place, and the other at its."""
+    """Exchange the places of a half arc and of the one at ``place``."""
     other, own = opened.order[place], opened.slot[half]
     opened.order[own], opened.order[place] = other, half
     opened.slot[other], opened.slot[half] = own, place
@@ -122,7 +120,7 @@ def _swap(opened: Open, half: int, place: int) -> None:
 
 @kernel
 def push(graph: Halves, opened: Open, half: int, amount: int) -> None:
-    """Send an amount above 0 along a half arc that has the room, in place."""
+    """Send an amount above 0 along a half arc that has room for it, in place."""
     mate = graph.mate[half]
     vertex, other = graph.target[mate], graph.target[half]
     graph.room[half] -= amount

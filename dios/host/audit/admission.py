@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from dios import limits
 from dios.core.effects import Audit
 from dios.errors import NoSpaceError
-from dios.host.audit.log import Pressure
+from dios.host.audit.log import BacklogLevel
 from dios.wire import dcp, messages
 from dios.wire.messages import AnyCall, Hello, Vector
 from dios.wire.types import Flag, ObjectType
@@ -16,7 +16,7 @@ from dios.wire.types import Flag, ObjectType
 class Journal(Protocol):
     """The writer of audit records."""
 
-    pressure: Pressure
+    pressure: BacklogLevel
     trouble: str
 
     def append(self, record: Audit) -> None:
@@ -87,10 +87,10 @@ def refusal_of_request(journal: Journal, body: dcp.RequestBody) -> NoSpaceError 
             return None
 
 
-def _may_be_done(call: AnyCall, pressure: Pressure) -> bool:
+def _may_be_done(call: AnyCall, pressure: BacklogLevel) -> bool:
     kind = type(call)
     if isinstance(call, messages.Delete) and call.flags & Flag.HANDLE_ONLY:
         return True
-    if pressure is Pressure.HIGH:
+    if pressure is BacklogLevel.HIGH:
         return kind in _ALWAYS
     return kind in _LEAVE_NO_RECORD or kind in _MAKE_ROOM or isinstance(call, Hello)

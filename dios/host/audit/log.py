@@ -40,7 +40,7 @@ _pack_length: Final = LENGTH.pack
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class AuditRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One stored record. ``now`` is in nanoseconds; names appear only as fingerprints."""
 
     now: int
@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     detail: str
 
 
-class Pressure(enum.IntEnum):
+class BacklogLevel(enum.IntEnum):
     """The amount of records that are in memory only, because the log cannot be written."""
 
     NONE = 0
@@ -124,7 +124,7 @@ class AuditLog:
         self._retired: list[int] = []
         self._syncing: Final = threading.Lock()
         self.recovered = ""
-        self.pressure = Pressure.NONE
+        self.pressure = BacklogLevel.NONE
         self.trouble = ""
         """The reason of the last failed flush, in the system's words."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ class AuditLog:
                 raise self._translated(error) from error
             self._size += written
             del buffer[:written]
-        self.pressure = Pressure.NONE
+        self.pressure = BacklogLevel.NONE
         if self._size >= self._segment_bytes:
             self._begin_segment()
 
@@ -225,11 +225,11 @@ class AuditLog:
     def _measure(self) -> None:
         size = len(self._buffer)
         if size >= limits.AUDIT_BACKLOG_BYTES_MAX:
-            self.pressure = Pressure.HIGH
+            self.pressure = BacklogLevel.HIGH
         elif size >= limits.AUDIT_BUFFER_BYTES_MAX:
-            self.pressure = Pressure.SOME
+            self.pressure = BacklogLevel.SOME
         else:
-            self.pressure = Pressure.NONE
+            self.pressure = BacklogLevel.NONE
 
     def _cut(self, record: Audit) -> bytes:
         texts = (record.action, record.outcome, record.principal, record.task, record.subject, record.detail)

@@ -19,8 +19,8 @@ from dios.host.audit.log import (
     GENESIS,
     HEADER,
     LENGTH,
+    AuditRecord,
     FormatError,
-    Record,
     chained,
     raw_records,
     segment_path,
@@ -28,17 +28,17 @@ from dios.host.audit.log import (
     unpack_header,
 )
 
-_decoder: Final = msgspec.msgpack.Decoder(Record)
+_decoder: Final = msgspec.msgpack.Decoder(AuditRecord)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     """A record and its place: ``index`` counts over the whole log, ``offset`` is within ``segment``."""
 
     index: int
     segment: str
     offset: int
     digest: bytes
-    record: Record
+    record: AuditRecord
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class AuditReader:
         self._offset = 0
         self._index = 0
 
-    def poll(self) -> Iterator[Entry]:
+    def poll(self) -> Iterator[AuditEntry]:
         """Yield new records. Raise DamagedError at a record that cannot be decoded. Checks no digests."""
         while True:
             if not self._number:
@@ -83,7 +83,7 @@ class AuditReader:
                 return
             self._number, self._offset = self._number + 1, 0
 
-    def _read(self, path: Path) -> Iterator[Entry]:
+    def _read(self, path: Path) -> Iterator[AuditEntry]:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             if not self._offset:
                 header = file.read(HEADER.size)
@@ -106,10 +106,10 @@ class AuditReader:
                         f"{path}: cannot decode record {index} at byte {base + offset}: {error}. "
                         "Run `dios audit verify` for details."
                     ) from None
-                yield Entry(index, path.name, base + offset, digest, record)
+                yield AuditEntry(index, path.name, base + offset, digest, record)
 
 
-def read(folder: Path, *, since: int = 0) -> Iterator[Entry]:
+def read(folder: Path, *, since: int = 0) -> Iterator[AuditEntry]:
     """Yield the records of the log in ``folder`` from index ``since`` on. Raise DamagedError on the way."""
     return (entry for entry in AuditReader(folder).poll() if entry.index >= since)
 

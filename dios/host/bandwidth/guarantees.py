@@ -16,9 +16,9 @@ from typing import Final
 
 from dios import limits
 from dios.host.bandwidth.accounts import Account, TaskAccount
-from dios.host.bandwidth.meters import Flow
-from dios.host.bandwidth.token_bucket import Bucket
-from dios.host.bandwidth.water_filling import Claim, shared
+from dios.host.bandwidth.meters import TrafficFlow
+from dios.host.bandwidth.token_bucket import TokenBucket
+from dios.host.bandwidth.water_filling import LinkClaim, divide_link
 from dios.ids import TaskId
 from dios.wire.messages import Guarantee
 
@@ -35,16 +35,20 @@ _ROOM: Final = 2 * limits.GUARANTEE_PIECE_BYTES_MIN
 _LONG_AGO: Final = -(2**62)
 
 
-class _Edge:
+class _ActiveGuarantee:
     """One guarantee and its present rate."""
 
     __slots__ = ("_steps", "bytes_s", "source", "target", "weight")
 
-    def __init__(self, told: Guarantee, now: int) -> None:
-        self.source: Final = TaskAccount(told.principal, TaskId(told.source)) if told.source else None
-        self.target: Final = TaskAccount(told.principal, TaskId(told.target)) if told.target else None
-        self.weight: Final = told.weight_milli
-        self._steps: Final = [(now + in_ms * _MS, bytes_s) for in_ms, bytes_s in told.steps]
+    def __init__(self, guarantee: Guarantee, now: int) -> None:
+        self.source: Final = (
+            TaskAccount(guarantee.principal, TaskId(guarantee.source)) if guarantee.source else None
+        )
+        self.target: Final = (
+            TaskAccount(guarantee.principal, TaskId(guarantee.target)) if guarantee.target else None
+        )
+        self.weight: Final = guarantee.weight_milli
+        self._steps: Final = [(now + in_ms * _MS, bytes_s) for in_ms, bytes_s in guarantee.steps]
         self.bytes_s = 0
 
     def step(self, now: int) -> int:
@@ -56,40 +60,40 @@ class _Edge:
         return _NEVER
 
 
-class Sender:
+class SendingAccount:
     """An account that sends while guarantees hold."""
 
     __slots__ = (
         "_earlier",
         "_later",
-        "_took",
-        "asleep",
+        "_sent_bytes",
         "bucket",
         "flow",
         "held_at",
         "hungry",
         "inline",
-        "took_at",
+        "sent_at",
+        "waiting_threads",
     )
 
-    def __init__(self, flow: Flow, now: int) -> None:
+    def __init__(self, flow: TrafficFlow, now: int) -> None:
         self.flow = flow
-        self.bucket: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
-        self.inline: Final = Bucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
+        self.bucket: Final = TokenBucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
+        self.inline: Final = TokenBucket(limits.GUARANTEE_BYTES_S_MIN, now, burst_ns=_BURST, debt_ns=_DEBT)
         """The bucket for bytes inside messages, which cannot wait; the account's next calls wait instead."""
         self.hungry = False
         """True if the last division knew that the account wants more than its rate."""
-        self.asleep = 0
+        self.waiting_threads = 0
         """The number of its threads that wait to send."""
         self.held_at = _LONG_AGO
-        self.took_at = now
-        self._took = 0
+        self.sent_at = now
+        self._sent_bytes = 0
         self._earlier = self._later = (now, 0)
 
     def take(self, size: int, now: int) -> None:
         """Count bytes that are sent now."""
-        self._took += size
-        self.took_at = now
+        self._sent_bytes += size
+        self.sent_at = now
         self.bucket.take(size, now)
 
     def spend(self, size: int, now: int) -> None:
@@ -104,16 +108,16 @@ class Sender:
 
     def mark(self, now: int) -> None:
         """Remember the number of bytes sent so far, for ``recent`` from the next mark on."""
-        self._earlier, self._later = self._later, (now, self._took)
+        self._earlier, self._later = self._later, (now, self._sent_bytes)
 
     def recent(self, now: int) -> int:
         """Return the bytes per second since the mark before the last one."""
         then, took = self._earlier
-        return (self._took - took) * _S // max(now - then, _MS)
+        return (self._sent_bytes - took) * _S // max(now - then, _MS)
 
-    def moves(self, now: int) -> bool:
+    def is_active(self, now: int) -> bool:
         """Return True if the account is sending, or sent within GUARANTEE_LOOK_MS."""
-        return bool(self.asleep or self.flow.waiting) or now - self.took_at <= _LOOK
+        return bool(self.waiting_threads or self.flow.waiting) or now - self.sent_at <= _LOOK
 
     def demand(self, now: int) -> int:
         """Return the wanted rate in bytes per second: the maximum if the account's own bucket delays it.
@@ -121,13 +125,13 @@ class Sender:
         An account with waiting bytes that does not use its rate is delayed by the receiver of the bytes.
         """
         waiting = self.flow.waiting
-        if self.asleep or (waiting and now - self.held_at <= _TICK):
+        if self.waiting_threads or (waiting and now - self.held_at <= _TICK):
             return limits.RATE_BYTES_S_MAX
         if waiting:
             recent = self.recent(now)
             return recent + recent * limits.GUARANTEE_HEADROOM_PERCENT // 100 + _ROOM
         # A stream may continue at any time, while the end of a transfer is final.
-        return self.recent(now) if self.flow.streams and now - self.took_at <= _IDLE else 0
+        return self.recent(now) if self.flow.streams and now - self.sent_at <= _IDLE else 0
 
 
 class LocalController:
@@ -139,10 +143,10 @@ class LocalController:
 
     def __init__(self, capacity: Callable[[], tuple[int, bool]]) -> None:
         self._capacity: Final = capacity
-        self._edges: tuple[_Edge, ...] = ()
-        self._senders: dict[Account, Sender] = {}
+        self._edges: tuple[_ActiveGuarantee, ...] = ()
+        self._senders: dict[Account, SendingAccount] = {}
         self._until = 0
-        self._divided = self._looked = 0
+        self._divided = self._forgot_idle_at = 0
         self._due = 0
         self._next_step = 0
         self.on = False
@@ -151,9 +155,9 @@ class LocalController:
         """The accounts of the tasks that guarantees name."""
         self.caps: Mapping[Account, int] = {}
 
-    def set(self, told: Iterable[Guarantee], until: int, now: int) -> None:
+    def set(self, guarantee: Iterable[Guarantee], until: int, now: int) -> None:
         """Enforce these guarantees from now on, until the time ``until``."""
-        self._edges = tuple(_Edge(one, now) for one in told)
+        self._edges = tuple(_ActiveGuarantee(one, now) for one in guarantee)
         ends = (end for edge in self._edges for end in (edge.source, edge.target) if end)
         self.accounts = {account.task: account for account in ends}
         self._until = until
@@ -168,12 +172,12 @@ class LocalController:
             self.set((), 0, now)
         return self.on
 
-    def sender(self, account: Account, flow: Flow, now: int) -> Sender:
+    def sender(self, account: Account, flow: TrafficFlow, now: int) -> SendingAccount:
         """Return the sender of an account with its present rate; only while guarantees hold."""
         found = self._senders.get(account)
         if found is None:
-            found = self._senders[account] = Sender(flow, now)
-            self.soon()
+            found = self._senders[account] = SendingAccount(flow, now)
+            self.request_division()
         found.flow = flow
         if now >= self._due:
             self._divide(now)
@@ -184,14 +188,14 @@ class LocalController:
         found = self._senders.get(account)
         return found is not None and found.inline.wait_ns(now) > 0
 
-    def hold_up(self, sender: Sender, now: int) -> int:
+    def note_delay(self, sender: SendingAccount, now: int) -> int:
         """Note that a sender must wait. Return the longest time in ns until it checks again."""
         sender.held_at = now
         if not sender.hungry:
-            self.soon()
+            self.request_division()
         return max(1, min(self._due, self._until) - now)
 
-    def soon(self) -> None:
+    def request_division(self) -> None:
         """Make the next sender that checks divide the link again, because a demand has changed."""
         self._due = min(self._due, self._divided + _GAP)
 
@@ -211,19 +215,19 @@ class LocalController:
         """Set the rate of every sender (Algorithm 2)."""
         if now >= self._next_step:
             self._next_step = min((edge.step(now) for edge in self._edges), default=_NEVER)
-        if now - self._looked >= _LOOK:
-            self._look(now)
+        if now - self._forgot_idle_at >= _LOOK:
+            self._forget_idle(now)
         promised = self._promised(now)
         claims = []
         for account, sender in self._senders.items():
             guarantee, weight = promised.get(account, (0, limits.GUARANTEE_WEIGHT_OTHERS))
             demand = min(sender.demand(now), self.caps.get(account, limits.RATE_BYTES_S_MAX))
-            claims.append(Claim(guarantee, demand, weight))
+            claims.append(LinkClaim(guarantee, demand, weight))
         capacity, said = self._capacity()
         if not said:
             # The measured capacity may be too low; guarantees were decided with knowledge of the link.
             capacity = max(capacity, sum(min(one.guarantee, one.demand) for one in claims))
-        rates = shared(capacity, claims)
+        rates = divide_link(capacity, claims)
         # Capacity that nobody wants now may be used by senders that want more before the next division.
         spare = max(0, capacity - sum(rates)) // max(1, len(rates))
         for (account, sender), claim, rate in zip(self._senders.items(), claims, rates, strict=True):
@@ -233,13 +237,13 @@ class LocalController:
         self._divided = now
         self._due = min(now + _TICK, self._next_step)
 
-    def _look(self, now: int) -> None:
+    def _forget_idle(self, now: int) -> None:
         """Forget senders that stopped, and mark the bytes sent so far of the others."""
-        self._looked = now
+        self._forgot_idle_at = now
         self._senders = {
             account: sender
             for account, sender in self._senders.items()
-            if sender.moves(now) or sender.recent(now)
+            if sender.is_active(now) or sender.recent(now)
         }
         for sender in self._senders.values():
             sender.mark(now)
@@ -250,7 +254,7 @@ class LocalController:
         A guarantee counts for its target if only the target moves bytes (by reading remotely), for its source
         if only the source does (by writing remotely), and half for each if both do.
         """
-        moving = {account for account, sender in self._senders.items() if sender.moves(now)}
+        moving = {account for account, sender in self._senders.items() if sender.is_active(now)}
         found: dict[Account, tuple[int, int]] = {}
 
         def give(account: TaskAccount, bytes_s: int, weight: int) -> None:

@@ -13,7 +13,7 @@ from dios import limits
 _S: Final = 1_000_000_000
 
 
-class Flow:
+class TrafficFlow:
     """The bytes that an account moved and wants to move, for one kind of traffic.
 
     ``last`` is the size of its last request. ``streams`` means that some of it belongs to streams, whose
@@ -29,7 +29,7 @@ class Flow:
         self.streams = False
 
 
-class Total:
+class TrafficTotal:
     """All flows of one kind of traffic, and the highest rate measured while bytes were waiting.
 
     A sample covers a second or more in which bytes waited nearly all the time; then the moved bytes are what

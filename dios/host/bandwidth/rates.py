@@ -18,8 +18,8 @@ from dios import limits
 from dios.core.effects import SetRates
 from dios.host.bandwidth.accounts import Account, TaskAccount
 from dios.host.bandwidth.guarantees import LocalController
-from dios.host.bandwidth.meters import Flow, Total
-from dios.host.bandwidth.token_bucket import Bucket
+from dios.host.bandwidth.meters import TrafficFlow, TrafficTotal
+from dios.host.bandwidth.token_bucket import TokenBucket
 from dios.ids import TaskId
 from dios.wire.messages import Guarantee, Meter, Metered
 from dios.wire.rates import UNMEASURED
@@ -49,13 +49,13 @@ class Charge:
         self._account = rates.account(task, principal)
         self._flow = rates.begin(self._account, traffic, size)
 
-    def is_of_a_stream(self) -> None:
+    def mark_as_stream(self) -> None:
         """Mark the bytes as part of a stream, of which more may follow."""
         self._flow.streams = True
 
     def piece(self) -> int:
         """Return the best number of bytes to take at a time."""
-        self._look_whose()
+        self._update_account()
         return self._rates.piece(self._account, self.traffic)
 
     def take(self, size: int, ended: Callable[[], bool]) -> bool:
@@ -64,7 +64,7 @@ class Charge:
 
     def went(self, size: int) -> None:
         """Count ``size`` of the bytes as moved."""
-        self._look_whose()
+        self._update_account()
         size = min(size, self._left)
         self._left -= size
         self._rates.change(self._flow, self.traffic, size, -size)
@@ -75,7 +75,7 @@ class Charge:
         if left:
             self._rates.change(self._flow, self.traffic, 0, -left)
 
-    def _look_whose(self) -> None:
+    def _update_account(self) -> None:
         """Charge the remaining bytes to the present account, because guarantees come and go meanwhile."""
         account = self._rates.account(self.task, self.principal)
         if account != self._account:
@@ -98,15 +98,15 @@ class Rates:
         self._capacity: Final = capacity
         self._now: Final = now
         self._changed: Final = threading.Condition(threading.Lock())
-        self._flows: Final[dict[tuple[Account, Traffic], Flow]] = {}
-        self._totals: Final = {traffic: Total(now()) for traffic in Traffic}
-        self._buckets: dict[tuple[Account, Traffic], Bucket] = {}
+        self._flows: Final[dict[tuple[Account, Traffic], TrafficFlow]] = {}
+        self._totals: Final = {traffic: TrafficTotal(now()) for traffic in Traffic}
+        self._buckets: dict[tuple[Account, Traffic], TokenBucket] = {}
         self._control: Final = LocalController(self._link)
         self._until = 0
-        self._told = trio.Event()
+        self._rates_set = trio.Event()
         self.hold = False
         """True if any account has a rate, or had one until recently."""
-        self.told_by = TaskId(0)
+        self.set_by = TaskId(0)
         self.listeners: Final[set[Callable[[], None]]] = set()
         """Functions that are called in the event loop when rates were set."""
 
@@ -114,7 +114,7 @@ class Rates:
     def set(self, effect: SetRates) -> None:
         """Enforce these rates from now on, until their lease ends."""
         now = self._now()
-        self.told_by = effect.by
+        self.set_by = effect.by
         with self._changed:
             former = self._holding(now)
             self._buckets = {}
@@ -124,7 +124,7 @@ class Rates:
                     bytes_s += bytes_s * limits.RATE_PROBE_PERCENT // 100
                 bucket = former.get(key)
                 if bucket is None:
-                    bucket = Bucket(bytes_s, now)
+                    bucket = TokenBucket(bytes_s, now)
                 else:
                     bucket.set_rate(bytes_s, now)
                 self._buckets[key] = bucket
@@ -136,8 +136,8 @@ class Rates:
             self._control.set(effect.guarantees, self._until, now)
             self.hold = bool(self._buckets) or self._control.on
             self._changed.notify_all()
-        self._told.set()
-        self._told = trio.Event()
+        self._rates_set.set()
+        self._rates_set = trio.Event()
         for listener in list(self.listeners):
             listener()
 
@@ -185,7 +185,7 @@ class Rates:
             bucket = self._holding(now).get((principal, traffic))
             return bucket is not None and bucket.wait_ns(now) > 0
 
-    def _holding(self, now: int) -> dict[tuple[Account, Traffic], Bucket]:
+    def _holding(self, now: int) -> dict[tuple[Account, Traffic], TokenBucket]:
         if self.hold and now >= self._until:
             self._buckets, self.hold = {}, False
             self._control.set((), 0, now)
@@ -203,7 +203,7 @@ class Rates:
         if not self.hold:
             return True
         if traffic is Traffic.OUT and self._control.on:
-            return self._take_guarded(account, size, ended)
+            return self._take_guaranteed(account, size, ended)
         with self._changed:
             while not ended():
                 now = self._now()
@@ -216,7 +216,7 @@ class Rates:
                 self._changed.wait(min(wait_ns, self._until - now) / _S)
             return False
 
-    def _take_guarded(self, account: Account, size: int, ended: Callable[[], bool]) -> bool:
+    def _take_guaranteed(self, account: Account, size: int, ended: Callable[[], bool]) -> bool:
         """Do the same while guarantees hold. If they end, only the rate is checked."""
         control = self._control
         with self._changed:
@@ -230,15 +230,15 @@ class Rates:
                 if not wait_ns:
                     sender.take(size, now)
                     return True
-                wait_ns = min(wait_ns, control.hold_up(sender, now))
-                sender.asleep += 1
+                wait_ns = min(wait_ns, control.note_delay(sender, now))
+                sender.waiting_threads += 1
                 self._changed.wait(wait_ns / _S)
-                sender.asleep -= 1
+                sender.waiting_threads -= 1
             else:
                 return False
         return self.take(account, Traffic.OUT, size, ended)
 
-    def pass_on(
+    def take_stream_bytes(
         self,
         principal: str,
         traffic: Traffic,
@@ -251,7 +251,7 @@ class Rates:
             self.count(principal, traffic, size)
             return True
         charge = Charge(self, principal, traffic, size, task)
-        charge.is_of_a_stream()
+        charge.mark_as_stream()
         try:
             if not charge.take(size, ended):
                 return False
@@ -295,26 +295,26 @@ class Rates:
         with self._changed:
             return self._control.owes(account, self._now())
 
-    async def wait_inline(self, account: Account, ended: Callable[[], bool]) -> None:
+    async def wait_for_inline_credit(self, account: Account, ended: Callable[[], bool]) -> None:
         """Wait in the event loop until ``owes_inline`` is False or ``ended`` returns True."""
         while self.owes_inline(account) and not ended():
-            told = self._told
+            rates_set = self._rates_set
             with self._changed:
                 now = self._now()
                 self._holding(now)
                 if not self._control.on:
                     return
                 sender = self._control.sender(account, self._flow_of(account, Traffic.OUT), now)
-                wait_ns = min(sender.inline.wait_ns(now), self._control.hold_up(sender, now))
-                sender.asleep += 1
+                wait_ns = min(sender.inline.wait_ns(now), self._control.note_delay(sender, now))
+                sender.waiting_threads += 1
             try:
                 with trio.move_on_after(wait_ns / _S):
-                    await told.wait()
+                    await rates_set.wait()
             finally:
-                sender.asleep -= 1
+                sender.waiting_threads -= 1
 
     # -- the store, where the loop waits --------------------------------------------------------------
-    async def wait_off(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
+    async def wait_for_credit(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
         """Wait in the event loop until a principal has no debt, or ``ended`` returns True.
 
         Meanwhile the meter shows the size of its last request as waiting.
@@ -324,7 +324,7 @@ class Rates:
         charge: Charge | None = None
         try:
             while True:
-                now, told = self._now(), self._told
+                now, rates_set = self._now(), self._rates_set
                 with self._changed:
                     bucket = self._holding(now).get((principal, traffic))
                     wait_ns = 0 if bucket is None else min(bucket.wait_ns(now), self._until - now)
@@ -332,13 +332,13 @@ class Rates:
                     return
                 charge = charge or Charge(self, principal, traffic, self._last(principal, traffic))
                 with trio.move_on_after(min(wait_ns / _S, limits.RATE_POLL_MS / 1000)):
-                    await told.wait()
+                    await rates_set.wait()
         finally:
             if charge is not None:
                 charge.close()
 
     # -- meters ---------------------------------------------------------------------------------------
-    def begin(self, account: Account, traffic: Traffic, size: int) -> Flow:
+    def begin(self, account: Account, traffic: Traffic, size: int) -> TrafficFlow:
         """Count bytes that are to be moved. Return the flow that they belong to."""
         with self._changed:
             flow = self._flow_of(account, traffic)
@@ -347,25 +347,25 @@ class Rates:
             self._totals[traffic].change(0, size, self._now)
             return flow
 
-    def _flow_of(self, account: Account, traffic: Traffic) -> Flow:
+    def _flow_of(self, account: Account, traffic: Traffic) -> TrafficFlow:
         flow = self._flows.get((account, traffic))
         if flow is None:
             if len(self._flows) >= limits.RATES_METERED_MAX:
                 self._forget_one()
-            flow = self._flows[account, traffic] = Flow()
+            flow = self._flows[account, traffic] = TrafficFlow()
         return flow
 
     def count(self, account: Account, traffic: Traffic, size: int) -> None:
         """Count bytes that moved without having waited."""
         self.change(self.begin(account, traffic, 0), traffic, size, 0)
 
-    def change(self, flow: Flow, traffic: Traffic, moved: int, waiting: int) -> None:
+    def change(self, flow: TrafficFlow, traffic: Traffic, moved: int, waiting: int) -> None:
         """Count bytes that moved or do not wait any more."""
         with self._changed:
             flow.moved += moved
             flow.waiting += waiting
             if not flow.waiting and self._control.on:
-                self._control.soon()
+                self._control.request_division()
             self._totals[traffic].change(moved, waiting, self._now)
 
     def _last(self, principal: str, traffic: Traffic) -> int:
@@ -378,15 +378,17 @@ class Rates:
             min(self._flows, key=lambda key: (self._flows[key].waiting > 0, self._flows[key].moved))
         ]
 
-    def _forget_tasks(self, told: tuple[Guarantee, ...]) -> None:
+    def _forget_tasks(self, guarantees: tuple[Guarantee, ...]) -> None:
         """Forget the flows of tasks that neither the new nor the old guarantees name."""
-        named = {end for one in told for end in (one.source, one.target)} | self._control.accounts.keys()
+        named = {
+            end for one in guarantees for end in (one.source, one.target)
+        } | self._control.accounts.keys()
         for (account, traffic), flow in list(self._flows.items()):
             if isinstance(account, TaskAccount) and account.task not in named and not flow.waiting:
                 del self._flows[account, traffic]
 
 
-def _meter(account: Account, traffic: Traffic, flow: Flow) -> Meter:
+def _meter(account: Account, traffic: Traffic, flow: TrafficFlow) -> Meter:
     if isinstance(account, TaskAccount):
         return Meter(account.principal, traffic, flow.moved, flow.waiting, account.task)
     return Meter(account, traffic, flow.moved, flow.waiting)

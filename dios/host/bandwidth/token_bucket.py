@@ -13,7 +13,7 @@ _S: Final = 1_000_000_000
 _BURST_NS: Final = limits.RATE_BURST_MS * 1_000_000
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket that fills at ``bytes_s``; ``now`` is in nanoseconds and never decreases.
 
     A caller that finds no debt takes a piece of any size; the next caller waits until that debt is paid. So

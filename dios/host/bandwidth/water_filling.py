@@ -13,7 +13,7 @@ _FINE = 32
 """Fractional bits of the quotients by which senders are ordered: more than two quotients can differ by."""
 
 
-class Claim(NamedTuple):
+class LinkClaim(NamedTuple):
     """One sender's guarantee, demand, and weight in the division of the remainder."""
 
     guarantee: int
@@ -21,7 +21,7 @@ class Claim(NamedTuple):
     weight: int
 
 
-def shared(capacity: int, claims: Sequence[Claim]) -> list[int]:
+def divide_link(capacity: int, claims: Sequence[LinkClaim]) -> list[int]:
     """Return the rate of each sender, in the unit of the claims, rounded down.
 
     Each sender gets the smaller of its guarantee and its demand, scaled down if ``capacity`` is too small.
@@ -39,7 +39,9 @@ def shared(capacity: int, claims: Sequence[Claim]) -> list[int]:
     return rates
 
 
-def _pour(left: int, hungry: Iterable[int], claims: Sequence[Claim], rates: list[int], *, equal: bool) -> int:
+def _pour(
+    left: int, hungry: Iterable[int], claims: Sequence[LinkClaim], rates: list[int], *, equal: bool
+) -> int:
     """Raise the rates of these senders. Return the remainder once all have their demands, else 0."""
     found = [(claims[at].demand - rates[at], 1 if equal else claims[at].weight, at) for at in hungry]
     found.sort(key=lambda one: (one[0] << _FINE) // one[1])

@@ -14,7 +14,7 @@ from dios import limits
 from dios.ids import TaskId
 
 
-class Console:
+class TaskConsole:
     """The last bytes, within a bound, of a stream that began at position 0."""
 
     __slots__ = ("_followed", "_moved", "_read_to", "_tail", "arrived")
@@ -27,7 +27,7 @@ class Console:
         self._followed = True
         self._moved: trio.Event | None = None
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the next read of CONSOLE_READ_BYTES cannot make the reader miss bytes.
 
         A reader that does not read for CONSOLE_READER_TIMEOUT_MS is ignored until it reads again, so that a
@@ -82,15 +82,15 @@ class Consoles:
     """One console per task. Consoles of ended tasks are kept within a bound of bytes; the oldest go first."""
 
     def __init__(self) -> None:
-        self._consoles: Final[dict[TaskId, Console]] = {}
+        self._consoles: Final[dict[TaskId, TaskConsole]] = {}
         self._ended: Final[OrderedDict[TaskId, int]] = OrderedDict()
         self._ended_bytes = 0
 
-    def of(self, task: TaskId) -> Console:
+    def of(self, task: TaskId) -> TaskConsole:
         """Return the console of a task; create it on first use."""
         console = self._consoles.get(task)
         if console is None:
-            console = self._consoles[task] = Console()
+            console = self._consoles[task] = TaskConsole()
         return console
 
     def read(self, task: TaskId, position: int, length: int) -> bytes:

@@ -3,9 +3,9 @@
 The core decides who may see a content, and from which version on. Open buffers are in
 ``dios.host.content.buffers``.
 
-A current content is immutable, except a raw one. Small contents are ``bytes``; larger ones are a ``Memory``:
-an anonymous memory, or a file of the store. A stored content is opened on first use and may be dropped from
-memory again.
+A current content is immutable, except a raw one. Small contents are ``bytes``; larger ones are a
+``ContentMemory``: an anonymous memory, or a file of the store. A stored content is opened on first use and
+may be dropped from memory again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
 from dios.errors import BadReferenceError
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.ids import ObjectId, PayloadId
 from dios.store.protocol import InlineContent, Store
 from dios.transport.memory.pool import MemoryPool
 
-Content: TypeAlias = bytes | Memory
+Content: TypeAlias = bytes | ContentMemory
 Payloads: TypeAlias = Mapping[PayloadId, Content]
 """The bytes that came with an event, by their ids."""
 
@@ -39,18 +39,18 @@ def read_from(content: Content, offset: int, length: int) -> bytes:
     return content.read(offset, length)
 
 
-def keep(content: Content) -> Content:
+def retain_content(content: Content) -> Content:
     """Add a user of the content."""
     return content if isinstance(content, bytes) else content.retain()
 
 
-def let_go(content: Content) -> None:
+def release_content(content: Content) -> None:
     """Remove a user of the content."""
     if not isinstance(content, bytes):
         content.release()
 
 
-class Carried(dict[PayloadId, Content]):
+class OwnedPayloads(dict[PayloadId, Content]):
     """The payloads of a message from another node, some of them memories. They are released on deletion.
 
     A step and its effects are deferred in many places. The payloads are deleted with the last reference.
@@ -58,7 +58,7 @@ class Carried(dict[PayloadId, Content]):
 
     def __del__(self) -> None:
         for content in self.values():
-            let_go(content)
+            release_content(content)
 
 
 class Source(NamedTuple):
@@ -126,7 +126,7 @@ class Contents:
             return b""
         if isinstance(found, InlineContent):
             return found.data
-        opened = Memory(found.fd, found.size, frozen=True)
+        opened = ContentMemory(found.fd, found.size, frozen=True)
         if found.size > limits.INLINE_BYTES_MAX:
             return opened
         try:
@@ -167,14 +167,14 @@ class Contents:
             self.set(target, content)
             self._cache(target, content)
 
-    def raw(self, target: ObjectId, size: int) -> Memory:
+    def raw(self, target: ObjectId, size: int) -> ContentMemory:
         """Return the object's own memory of at least ``size`` bytes, which its writers change in place."""
         content = self.current(target)
-        if isinstance(content, Memory) and content.raw:
+        if isinstance(content, ContentMemory) and content.raw:
             content.grow(size)
             return content
         before = size_of(content)
-        made = Memory.own(max(size, before, 1))
+        made = ContentMemory.own(max(size, before, 1))
         made.fill(0, content, 0, before)
         self.set(target, made)
         return made
@@ -196,12 +196,12 @@ class Contents:
         before = self._current.get(target)
         self._current[target] = content
         if before is not None:
-            let_go(before)
+            release_content(before)
 
     def _remove(self, target: ObjectId) -> None:
         before = self._current.pop(target, None)
         if before is not None:
-            let_go(before)
+            release_content(before)
 
     def _cache(self, target: ObjectId, content: Content) -> None:
         cost = len(content) if isinstance(content, bytes) else 0
@@ -240,7 +240,9 @@ def compose_bytes(base: bytes, offset: int, data: bytes, *, replace: bool) -> by
     return head + data if replace else head + data + base[offset + len(data) :]
 
 
-def compose_memory(target: Memory, base: Content, offset: int, source: Source, *, replace: bool) -> None:
+def compose_memory(
+    target: ContentMemory, base: Content, offset: int, source: Source, *, replace: bool
+) -> None:
     """Fill ``target`` with the large content that results from a write over ``base``.
 
     ``target`` has exactly the new size and may contain any bytes. May run in another thread.

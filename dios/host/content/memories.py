@@ -18,7 +18,7 @@ from dios.transport.memory.pool import MemoryPool, PooledMemory
 _OWNER_READS: Final = 0o400
 
 
-class Memory:
+class ContentMemory:
     """A descriptor of ``size`` bytes and a count of its users, kept by the node's event loop only.
 
     ``frozen`` means that only the node could change the bytes, and it does not. ``raw`` marks an object's
@@ -37,35 +37,35 @@ class Memory:
         self._pooled: PooledMemory | None = None
 
     @classmethod
-    def shadow(cls, size: int) -> Memory:
+    def shadow(cls, size: int) -> ContentMemory:
         """Create a zeroed memory for a task to fill. Raise OutOfMemoryError."""
         return cls(memfd.create_memory(size, "shadow"), size)
 
     @classmethod
-    def own(cls, size: int) -> Memory:
+    def own(cls, size: int) -> ContentMemory:
         """Create a zeroed raw memory, which can grow but never shrink. Raise OutOfMemoryError."""
         try:
             fd = os.memfd_create("dios raw blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
-            raise translated(error) from error
+            raise translate_os_error(error) from error
         try:
             os.ftruncate(fd, size)
             os.fchmod(fd, _OWNER_READS)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         except OSError as error:
             os.close(fd)
-            raise translated(error) from error
+            raise translate_os_error(error) from error
         return cls(fd, size, raw=True)
 
     @classmethod
-    def version(cls, size: int, pool: MemoryPool) -> Memory:
+    def version(cls, size: int, pool: MemoryPool) -> ContentMemory:
         """Take a memory from the pool, to be filled completely before use. Raise OutOfMemoryError."""
         pooled = pool.take(size)
         made = cls(pooled.fd, size, frozen=True)
         made._pool, made._pooled = pool, pooled
         return made
 
-    def retain(self) -> Memory:
+    def retain(self) -> ContentMemory:
         """Add a user."""
         self._users += 1
         return self
@@ -108,7 +108,7 @@ class Memory:
             data += more
         return data
 
-    def fill(self, offset: int, source: Memory | bytes, start: int, length: int) -> None:
+    def fill(self, offset: int, source: ContentMemory | bytes, start: int, length: int) -> None:
         """Copy bytes into the memory. May run in another thread. Raise NoSpaceError or OSError."""
         if not length:
             return
@@ -126,7 +126,7 @@ class Memory:
         else:
             memfd.copy_bytes(source.fd, start, self.fd, offset, length)
 
-    def filled(self, data: bytes) -> Memory:
+    def filled(self, data: bytes) -> ContentMemory:
         """Write ``data`` at the beginning and return the memory."""
         self.fill(0, data, 0, len(data))
         return self
@@ -148,7 +148,7 @@ class Memory:
             try:
                 os.ftruncate(self.fd, size)
             except OSError as error:
-                raise translated(error) from error
+                raise translate_os_error(error) from error
             self.size = size
 
 
@@ -159,7 +159,7 @@ def _wipe_view(view: memoryview) -> None:
         part[:] = zeros[: len(part)]
 
 
-def translated(error: OSError | DiosError) -> DiosError:
+def translate_os_error(error: OSError | DiosError) -> DiosError:
     """Translate an error of the system's memory or files into the error for a caller."""
     if isinstance(error, DiosError) and not isinstance(error, NoSpaceError):
         return error

@@ -43,7 +43,7 @@ class _Page:
         os.close(self.fd)
 
 
-class _Published:
+class _ShownObject:
     """The slots that show one object's counters, and the counters shown last."""
 
     __slots__ = ("counters", "places", "step")
@@ -64,7 +64,7 @@ class PublicPages:
     def __init__(self) -> None:
         self._pages: Final[dict[TaskId, _Page]] = {}
         self._spare: _Page | None = None
-        self._objects: Final[dict[ObjectId, _Published]] = {}
+        self._objects: Final[dict[ObjectId, _ShownObject]] = {}
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -116,7 +116,7 @@ class PublicPages:
         target = ObjectId(reference.object)
         shown = self._objects.get(target)
         if shown is None:
-            shown = self._objects[target] = _Published()
+            shown = self._objects[target] = _ShownObject()
         counters = shown.counters
         page.bound[slot] = target
         page.writer.bind(

@@ -12,9 +12,9 @@ from typing import Final
 
 from dios.core.effects import AppendLog, Outcome, PutObject, StoreOperation
 from dios.core.events import Event, Received
-from dios.host.bandwidth.meters import Flow
+from dios.host.bandwidth.meters import TrafficFlow
 from dios.host.bandwidth.rates import Rates
-from dios.host.loop.fair_queue import Owners
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.ids import TaskId, Ticket
 from dios.transport.unix.server import TaskChannel
 from dios.wire import dcp, messages
@@ -33,13 +33,13 @@ _STORING: Final[frozenset[type]] = frozenset(
 )
 
 
-class Stored:
+class StoredBytes:
     """The bytes on their way to the store, with their principals."""
 
-    def __init__(self, rates: Rates, owners: Owners) -> None:
+    def __init__(self, rates: Rates, owners: TaskPrincipals) -> None:
         self._rates: Final = rates
         self._owners: Final = owners
-        self._staged: Final[deque[tuple[Ticket, Flow, int]]] = deque()
+        self._staged: Final[deque[tuple[Ticket, TrafficFlow, int]]] = deque()
 
     def staged(self, event: Event, outcome: Outcome) -> None:
         """Count the bytes that a step stores."""
@@ -71,17 +71,19 @@ class Stored:
         caller: dcp.Caller | None = getattr(asked, "caller", None)
         return "" if caller is None else caller.principal
 
-    async def wait_off(self, task: TaskId, call: AnyCall, channel: TaskChannel) -> None:
+    async def wait_for_credit(self, task: TaskId, call: AnyCall, channel: TaskChannel) -> None:
         """Delay a call that may store something while its principal has stored more than its rate allows.
 
         Return early if the caller closes its connection.
         """
         # A coordinator sets the rates; delayed by its own user's debt, it could not raise the rate.
-        if task != self._rates.told_by and may_store(call):
+        if task != self._rates.set_by and may_store(call):
             principal = self._owners.of(task)
             # First the debt for bytes inside messages: those were sent before they could be counted.
-            await self._rates.wait_inline(self._rates.account(task, principal), lambda: _hung_up(channel))
-            await self._rates.wait_off(principal, Traffic.STORE, lambda: _hung_up(channel))
+            await self._rates.wait_for_inline_credit(
+                self._rates.account(task, principal), lambda: _hung_up(channel)
+            )
+            await self._rates.wait_for_credit(principal, Traffic.STORE, lambda: _hung_up(channel))
 
 
 def may_store(call: AnyCall) -> bool:

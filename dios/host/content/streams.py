@@ -19,14 +19,14 @@ from dios.wire.types import Mode
 _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
 
 
-class FarSide(Protocol):
+class StreamBackend(Protocol):
     """The host's side of a stream with two rings."""
 
-    def taken(self, mode: Mode, end: RingEnd) -> None:
+    def end_attached(self, mode: Mode, end: RingEnd) -> None:
         """Start to serve a direction: a task attached to it. The backend closes ``end``, the opposite end."""
         ...
 
-    def left(self, mode: Mode) -> None:
+    def end_closed(self, mode: Mode) -> None:
         """Note that no task will attach to a direction any more."""
         ...
 
@@ -36,8 +36,8 @@ class Streams:
 
     def __init__(self) -> None:
         self._rings: Final[dict[tuple[ObjectId, Mode | None], RingDescriptors]] = {}
-        self._gone: Final[dict[ObjectId, set[Mode]]] = {}
-        self._far: Final[dict[ObjectId, FarSide]] = {}
+        self._closed_modes: Final[dict[ObjectId, set[Mode]]] = {}
+        self._backends: Final[dict[ObjectId, StreamBackend]] = {}
 
     def __len__(self) -> int:
         return len(self._rings)
@@ -55,12 +55,12 @@ class Streams:
             ring = create_ring(ring_bytes)
             if duplex:
                 try:
-                    self._tell(target, mode, ring)
+                    self._notify_backend(target, mode, ring)
                 except OSError:
                     ring.close()
                     raise
             else:
-                for gone in self._gone.get(target, ()):
+                for gone in self._closed_modes.get(target, ()):
                     ring.mark_closed(gone)
             self._rings[key] = ring
         return Attached(ring.ring_bytes), ring.hand_out(mode)
@@ -70,36 +70,36 @@ class Streams:
         attached, fds = self.attach(target, mode, ring_bytes, duplex=duplex)
         return _end(mode, fds, attached.ring_bytes)
 
-    def serve(self, target: ObjectId, far: FarSide) -> None:
-        """Set the backend of a stream; it serves the ends attached so far and later ones."""
-        self._far[target] = far
+    def serve(self, target: ObjectId, backend: StreamBackend) -> None:
+        """Set the backend of a stream; it serves the ends attached so backend and later ones."""
+        self._backends[target] = backend
         for mode in Mode:
             ring = self._rings.get((target, mode))
             if ring is not None:
-                self._tell(target, mode, ring)
-            elif mode in self._gone.get(target, ()):
-                far.left(mode)
+                self._notify_backend(target, mode, ring)
+            elif mode in self._closed_modes.get(target, ()):
+                backend.end_closed(mode)
 
-    def close_end(self, target: ObjectId, mode: Mode, *, tell: bool = True) -> None:
+    def close_end(self, target: ObjectId, mode: Mode, *, notify: bool = True) -> None:
         """Close one end and notify the opposite end, now or later. Free the rings when both are closed.
 
-        Without ``tell``, the code that attached with ``local_end`` closes the ring itself, once everything on
-        its way has been written.
+        Without ``notify``, the code that attached with ``local_end`` closes the ring itself, once everything
+        on its way has been written.
         """
-        gone = self._gone.setdefault(target, set())
+        gone = self._closed_modes.setdefault(target, set())
         gone.add(mode)
         taken = False
         for key in ((target, None), (target, mode)):
             ring = self._rings.get(key)
             if ring is not None:
-                if tell:
+                if notify:
                     ring.mark_closed(mode)
                 taken = True
-        far = self._far.get(target)
-        if far is not None and not taken:
-            far.left(mode)
-        if len(gone) == len(Mode) and (far is not None or (target, None) in self._rings):
-            self._let_go(target)
+        backend = self._backends.get(target)
+        if backend is not None and not taken:
+            backend.end_closed(mode)
+        if len(gone) == len(Mode) and (backend is not None or (target, None) in self._rings):
+            self._free_rings(target)
 
     def discard(self, target: ObjectId) -> None:
         """Close both ends of a deleted object. Do nothing for an object that is not a stream."""
@@ -108,22 +108,22 @@ class Streams:
             if ring is not None:
                 for mode in Mode:
                     ring.mark_closed(mode)
-        self._let_go(target)
+        self._free_rings(target)
 
     def close(self) -> None:
         """Close all rings, at the node's end."""
         for target, _ in list(self._rings):
             self.discard(target)
 
-    def _tell(self, target: ObjectId, mode: Mode, ring: RingDescriptors) -> None:
-        far = self._far.get(target)
-        if far is not None:
+    def _notify_backend(self, target: ObjectId, mode: Mode, ring: RingDescriptors) -> None:
+        backend = self._backends.get(target)
+        if backend is not None:
             opposite = _OPPOSITE[mode]
-            far.taken(mode, _end(opposite, ring.hand_out(opposite), ring.ring_bytes))
+            backend.end_attached(mode, _end(opposite, ring.hand_out(opposite), ring.ring_bytes))
 
-    def _let_go(self, target: ObjectId) -> None:
-        self._gone.pop(target, None)
-        self._far.pop(target, None)
+    def _free_rings(self, target: ObjectId) -> None:
+        self._closed_modes.pop(target, None)
+        self._backends.pop(target, None)
         for key in _keys(target):
             ring = self._rings.pop(key, None)
             if ring is not None:

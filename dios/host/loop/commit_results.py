@@ -12,7 +12,7 @@ from dios.errors import DiosError
 from dios.ids import Ticket
 
 
-class Settled(NamedTuple):
+class CommitResult(NamedTuple):
     """The tickets ``first`` to ``last``, which became durable together, or failed together with ``error``."""
 
     first: Ticket
@@ -32,7 +32,9 @@ class Ticketed(Protocol):
 _Job = TypeVar("_Job", bound=Ticketed)
 
 
-def settle(batch: Sequence[_Job], apply: Callable[[Sequence[_Job]], DiosError | None]) -> list[Settled]:
+def commit_batch(
+    batch: Sequence[_Job], apply: Callable[[Sequence[_Job]], DiosError | None]
+) -> list[CommitResult]:
     """Apply all jobs in one commit; if the store refuses it, apply each separately up to the failing job.
 
     Return consecutive ranges of tickets. Jobs after the failing job are not tried, because they may build
@@ -42,13 +44,13 @@ def settle(batch: Sequence[_Job], apply: Callable[[Sequence[_Job]], DiosError | 
         return []
     error = apply(batch)
     if error is None:
-        return [Settled(batch[0].ticket, batch[-1].ticket)]
+        return [CommitResult(batch[0].ticket, batch[-1].ticket)]
     if len(batch) == 1:
-        return [Settled(batch[0].ticket, batch[0].ticket, error)]
+        return [CommitResult(batch[0].ticket, batch[0].ticket, error)]
     # At least one job fails. Jobs before it can still succeed; jobs after it may build on it.
     for done, job in enumerate(batch):
         failed = apply([job])
         if failed is not None:
-            results = [Settled(batch[0].ticket, batch[done - 1].ticket)] if done else []
-            return [*results, Settled(job.ticket, batch[-1].ticket, failed)]
-    return [Settled(batch[0].ticket, batch[-1].ticket)]
+            results = [CommitResult(batch[0].ticket, batch[done - 1].ticket)] if done else []
+            return [*results, CommitResult(job.ticket, batch[-1].ticket, failed)]
+    return [CommitResult(batch[0].ticket, batch[-1].ticket)]

@@ -18,13 +18,13 @@ from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
 from dios.errors import DiosError, ProtocolError
 from dios.host.audit.admission import refusal, refusal_of_request
-from dios.host.content.contents import Carried, Content, Payloads, size_of
-from dios.host.content.stored_bytes import Stored
+from dios.host.content.contents import Content, OwnedPayloads, Payloads, size_of
+from dios.host.content.stored_bytes import StoredBytes
 from dios.host.loop.clock import Clock
-from dios.host.loop.commit_results import Settled
-from dios.host.loop.effect_kinds import tangles, touches_contents
-from dios.host.loop.effector import NO_PAYLOADS, Effector, Rest
-from dios.host.loop.fair_queue import Owners
+from dios.host.loop.commit_results import CommitResult
+from dios.host.loop.effect_kinds import defers_volatile_changes, touches_contents
+from dios.host.loop.effector import NO_PAYLOADS, Effector, RemainingEffects
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.staging import Staging
 from dios.ids import NodeId, PayloadId, TaskId, Ticket
 from dios.wire import dcp, messages
@@ -47,7 +47,7 @@ class Stepper(Protocol):
         ...
 
 
-class _Held(NamedTuple):
+class _DeferredEffects(NamedTuple):
     """The effects of a step, deferred until ``ticket`` is durable."""
 
     ticket: Ticket
@@ -67,8 +67,8 @@ class Driver:
         core: Stepper,
         clock: Clock,
         alarm: Callable[[int | None], None],
-        owners: Owners,
-        stored: Stored,
+        owners: TaskPrincipals,
+        stored: StoredBytes,
     ) -> None:
         self._core: Final = core
         self._take: Final = core.step
@@ -81,10 +81,10 @@ class Driver:
         self._issued = Ticket(0)
         self._steps = 0
         self._next_payload = 1
-        self._held: deque[_Held] = deque()
+        self._held: deque[_DeferredEffects] = deque()
         # Until this ticket is durable, later effects that touch contents or buffers are deferred too:
         # deferred effects will change volatile contents or open buffers, and objects have no ticket for that.
-        self._tangled = Ticket(0)
+        self._volatile_barrier = Ticket(0)
         self._posted: Final[deque[Event]] = deque()
         self._stepping = False
         self.sound = True
@@ -109,11 +109,11 @@ class Driver:
         return not (self._held or self._posted or self._staging) and self._effector.idle
 
     @property
-    def tangled(self) -> bool:
+    def has_deferred_volatile(self) -> bool:
         """Return True while deferred effects will still change volatile contents or open buffers."""
-        return self._tangled > self._durable
+        return self._volatile_barrier > self._durable
 
-    async def wait_settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until every effect of every step has been carried out."""
         while not self.settled:
             self._quiet = trio.Event()
@@ -127,13 +127,13 @@ class Driver:
     # -- in -----------------------------------------------------------------------------------------
     def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
         """Process the call of a task. This is the hot path."""
-        if self._effector.journal.pressure and self._effector.refuses(task, seq, call):
+        if self._effector.journal.pressure and self._effector.refuse_unrecorded(task, seq, call):
             return
         kind = type(call)
         if (
             kind in _COMMITS
             and not self.settled
-            and self._effector.refuses_early(task, seq, call, (held.effects for held in self._held))
+            and self._effector.refuse_early_commit(task, seq, call, (held.effects for held in self._held))
         ):
             return
         payloads: Payloads = NO_PAYLOADS
@@ -155,25 +155,25 @@ class Driver:
         return found
 
     def receive(
-        self, node: NodeId, epoch: int, message: dcp.Message, beside: Content | None
+        self, node: NodeId, epoch: int, message: dcp.Message, attached: Content | None
     ) -> Failure | None:
         """Process a message of another node and the bytes attached to it, which the driver takes over.
 
         Return the failure to answer with if a request is refused before it reaches the core, else None.
         Raise ProtocolError if the core refuses the message; nothing has changed then.
         """
-        payloads, first = self._carried(message, beside)
+        payloads, first = self._attached_payloads(message, attached)
         now = self._now()
         if self._deadline is not None and self._deadline <= now:
             # Fire due timers first, so that a message that the core refuses cannot undo their effects.
             self.feed(TimerFired(now))
-        event = Received(now, node, epoch, message, first, 0 if beside is None else size_of(beside))
+        event = Received(now, node, epoch, message, first, 0 if attached is None else size_of(attached))
         if isinstance(message, dcp.Ask):
             journal = self._effector.journal
             refused = refusal_of_request(journal, message.body) if journal.pressure else None
             if refused is not None:
                 return Failure(int(refused.code), refused.message)
-            if beside is None and not self.settled and self._commits_too_early(message):
+            if attached is None and not self.settled and self._commits_too_early(message):
                 return None
         self._stepping = True
         try:
@@ -192,7 +192,7 @@ class Driver:
         finally:
             self._stepping = False
         if self._posted:
-            self._work_off()
+            self._process_posted()
         return None
 
     def _commits_too_early(self, asked: dcp.Ask) -> bool:
@@ -200,16 +200,18 @@ class Driver:
         if not isinstance(body, dcp.Forward) or type(body.call) not in _COMMITS:
             return False
         held = (held.effects for held in self._held)
-        return self._effector.refuses_early(body.caller.task, asked.number, body.call, held)
+        return self._effector.refuse_early_commit(body.caller.task, asked.number, body.call, held)
 
-    def _carried(self, message: dcp.Message, beside: Content | None) -> tuple[Payloads, PayloadId]:
+    def _attached_payloads(
+        self, message: dcp.Message, attached: Content | None
+    ) -> tuple[Payloads, PayloadId]:
         inside: dict[PayloadId, bytes] = {}
         first = PayloadId(self._next_payload)
         if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
             inside = self._payloads_of(message.body.call)
-        if beside is None:
+        if attached is None:
             return (inside, first) if inside else (NO_PAYLOADS, _NO_PAYLOAD)
-        carried = Carried({first: beside})
+        carried = OwnedPayloads({first: attached})
         if inside:
             raise ProtocolError("a call carries bytes both inside the message and attached to it")
         self._next_payload += 1
@@ -219,9 +221,9 @@ class Driver:
         """Process an event after the current step, or now if no step is running."""
         self._posted.append(event)
         if not self._stepping:
-            self._work_off()
+            self._process_posted()
 
-    def keep_bytes(self, data: bytes) -> tuple[PayloadId, Payloads]:
+    def register_payload(self, data: bytes) -> tuple[PayloadId, Payloads]:
         """Give bytes that come with an event an id. Return the id and the payloads to feed with the event."""
         number = PayloadId(self._next_payload)
         self._next_payload += 1
@@ -238,9 +240,9 @@ class Driver:
         finally:
             self._stepping = False
         if self._posted:
-            self._work_off()
+            self._process_posted()
 
-    def resumed(self, continue_with: Callable[[], None]) -> None:
+    def resume_step(self, continue_with: Callable[[], None]) -> None:
         """Continue a step whose slow part has finished in a thread."""
         self._stepping = True
         try:
@@ -251,11 +253,11 @@ class Driver:
         finally:
             self._stepping = False
         self._staging.pump()
-        self._work_off()
+        self._process_posted()
         if self.settled:
             self._quiet.set()
 
-    def _work_off(self) -> None:
+    def _process_posted(self) -> None:
         self._stepping = True
         try:
             while self._posted:
@@ -277,46 +279,46 @@ class Driver:
             self._deadline = outcome.deadline
             self._alarm(outcome.deadline)
         wait = outcome.wait_for
-        if self._tangled > self._durable and touches_contents(outcome.after):
-            wait = max(wait, self._tangled)
+        if self._volatile_barrier > self._durable and touches_contents(outcome.after):
+            wait = max(wait, self._volatile_barrier)
         if outcome.persist:
             self._issued = outcome.ticket
             self._staging.stage(outcome, payloads, self._steps)
             self._stored.staged(event, outcome)
         if wait > self._durable:
-            self._held.append(_Held(wait, outcome.after, payloads, self._steps))
-            if wait > outcome.wait_for or tangles(outcome.after):
-                self._tangled = max(self._tangled, wait)
+            self._held.append(_DeferredEffects(wait, outcome.after, payloads, self._steps))
+            if wait > outcome.wait_for or defers_volatile_changes(outcome.after):
+                self._volatile_barrier = max(self._volatile_barrier, wait)
         elif outcome.after:
             self._effector.run(outcome.after, payloads, self._steps)
 
     # -- from the disk ------------------------------------------------------------------------------
-    def persisted(self, results: list[Settled]) -> Ticket:
+    def persisted(self, results: list[CommitResult]) -> Ticket:
         """Carry out, in step order, the effects that waited for tickets which the writer thread has finished.
 
         Return the last ticket issued. After a failure, everything up to that ticket was undone.
         """
         for result in results:
             if result.error is None:
-                ready = self._no_longer_held(result.last)
+                ready = self._pop_durable(result.last)
                 self.feed(Persisted(self._now(), result.last))
                 self._carry_out(ready)
             else:
                 self._fail(result.first, result.error)
         self._staging.pump()
-        self._work_off()
+        self._process_posted()
         if self.settled:
             self._quiet.set()
         return self._issued
 
-    def _no_longer_held(self, last: Ticket) -> list[_Held]:
+    def _pop_durable(self, last: Ticket) -> list[_DeferredEffects]:
         self._durable = max(self._durable, last)
         self._stored.durable(last)
         ready = [held for held in self._held if held.ticket <= last]
         self._held = deque(held for held in self._held if held.ticket > last)
         return ready
 
-    def _carry_out(self, ready: list[_Held]) -> None:
+    def _carry_out(self, ready: list[_DeferredEffects]) -> None:
         self._effector.record(held.effects for held in ready)
         self._stepping = True
         try:
@@ -329,7 +331,7 @@ class Driver:
         """Fail every ticket since ``first``: the later ones build on changes that did not take place."""
         last = self._issued
         self._stored.failed()
-        ready = self._no_longer_held(last)
+        ready = self._pop_durable(last)
         _log.warning("the store refused changes", extra={"why": error.message})
         self.feed(PersistFailed(self._now(), first, last, int(error.code), error.message))
         failure = Failure(int(error.code), error.message, error.fingerprint)
@@ -340,6 +342,8 @@ class Driver:
                 if held.ticket < first:
                     self._effector.run(held.effects, held.payloads, held.step)
                 else:
-                    self._effector.run_failed(Rest(held.effects, 0, held.payloads, held.step), failure)
+                    self._effector.run_failed(
+                        RemainingEffects(held.effects, 0, held.payloads, held.step), failure
+                    )
         finally:
             self._stepping = False

@@ -17,7 +17,7 @@ from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
 from dios.errors import Code, DiosError
 from dios.host.audit.admission import Journal, refusal
 from dios.host.bandwidth.rates import Rates
-from dios.host.content.buffers import Buffers, Work
+from dios.host.content.buffers import BackgroundWork, Buffers
 from dios.host.content.consoles import Consoles
 from dios.host.content.contents import Content, Contents, Payloads, read_from, size_of
 from dios.host.content.log_reader import LogReader
@@ -27,16 +27,16 @@ from dios.host.loop import effect_kinds
 from dios.host.loop.clock import Clock
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.staging import Staging
-from dios.host.loop.vectors import Vectors, do_at_once, failure_of, with_data
+from dios.host.loop.vectors import VectorReplies, failure_of, run_now, with_data
 from dios.host.network.sockets import Sockets
-from dios.host.peers.interface import Elsewhere
+from dios.host.peers.interface import RemoteEffects
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
 from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Metered, Welcome
 from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[fx.Effect], Work | None]
+Handler: TypeAlias = Callable[[fx.Effect], BackgroundWork | None]
 
 _TOO_EARLY: Final = Failure(
     int(Code.EBADF),
@@ -45,7 +45,7 @@ _TOO_EARLY: Final = Failure(
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
 
 
-class Tasks(Protocol):
+class TaskController(Protocol):
     """The operations on processes and connections that effects need."""
 
     def spawn(self, effect: fx.Spawn) -> None:
@@ -69,7 +69,7 @@ class Tasks(Protocol):
         ...
 
 
-class Parts(NamedTuple):
+class EffectorParts(NamedTuple):
     """The parts of the node that the effector works with."""
 
     contents: Contents
@@ -81,14 +81,14 @@ class Parts(NamedTuple):
     sockets: Sockets
     logs: LogReader
     outbox: Outbox
-    tasks: Tasks
+    tasks: TaskController
     journal: Journal
     clock: Clock
     rates: Rates
-    elsewhere: Elsewhere | None = None
+    remote: RemoteEffects | None = None
 
 
-class Rest(NamedTuple):
+class RemainingEffects(NamedTuple):
     """The effects of one step, from index ``place`` on, that have not been carried out."""
 
     effects: list[fx.Effect]
@@ -107,10 +107,10 @@ class Effector:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: EffectorParts,
         *,
         post: Callable[[Event], None],
-        in_thread: Callable[[TaskId, Work, Callable[[Exception | None], None]], None],
+        in_thread: Callable[[TaskId, BackgroundWork, Callable[[Exception | None], None]], None],
         info: Callable[[Info], Info],
         begin_shutdown: Callable[[], None],
     ) -> None:
@@ -120,20 +120,20 @@ class Effector:
         self._info: Final = info
         self._begin_shutdown: Final = begin_shutdown
         self._reply: Final = parts.outbox.reply
-        self._hand_over: Final = parts.outbox.hand_over
+        self._hand_over: Final = parts.outbox.reply_and_close
         self.journal: Final = parts.journal
         self._payloads: Payloads = NO_PAYLOADS
         self._kept: Final[dict[PayloadId, Payloads]] = {}
         self._step = 0
-        self._vectors: Final = Vectors(
+        self._vectors: Final = VectorReplies(
             parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of
         )
-        self._gates: Final[dict[ObjectId, deque[Rest]]] = {}
-        self._to_close: Final[deque[tuple[int, BufferId]]] = deque()
+        self._steps_by_busy_object: Final[dict[ObjectId, deque[RemainingEffects]]] = {}
+        self._deferred_closes: Final[deque[tuple[int, BufferId]]] = deque()
         self._handlers: Final = self._table()
 
     def _table(self) -> dict[type, Handler]:
-        found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+        found: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
             fx.Answer: self._answer,
             fx.AnswerRead: self._answer_read,
             fx.AnswerWrite: self._answer_write,
@@ -165,20 +165,20 @@ class Effector:
             fx.Audit: self._audit,
             fx.SetRates: self._parts.rates.set,
         }
-        elsewhere = self._parts.elsewhere
+        elsewhere = self._parts.remote
         if elsewhere is not None:
             found |= elsewhere.handlers(self._payload_of)
-            found |= elsewhere.minding(dict(found))
+            found |= elsewhere.overrides(dict(found))
         return cast("dict[type, Handler]", found)
 
     @property
     def idle(self) -> bool:
         """Return True if no work is being done in a thread."""
-        return not self._gates
+        return not self._steps_by_busy_object
 
     def done_before(self, step: int) -> bool:
         """Return True if no step before ``step`` is working in a thread or waiting for such work."""
-        return all(rest.step >= step for waiting in self._gates.values() for rest in waiting)
+        return all(rest.step >= step for waiting in self._steps_by_busy_object.values() for rest in waiting)
 
     # -- the audit log --------------------------------------------------------------------------------
     def record(self, steps: Iterable[list[fx.Effect]]) -> None:
@@ -200,14 +200,16 @@ class Effector:
             with contextlib.suppress(DiosError):
                 self.journal.flush()
 
-    def refuses(self, task: TaskId, seq: int, call: AnyCall) -> bool:
+    def refuse_unrecorded(self, task: TaskId, seq: int, call: AnyCall) -> bool:
         """Refuse a call if it could not be recorded in the audit log. Return True if it was refused."""
         refused = refusal(self.journal, call)
         if refused is not None:
             self._reply(task, seq, Failure(int(refused.code), refused.message))
         return refused is not None
 
-    def refuses_early(self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]) -> bool:
+    def refuse_early_commit(
+        self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]
+    ) -> bool:
         """Refuse a commit of a buffer that was not handed out yet. Return True if it was refused.
 
         A task that guesses a buffer's number would commit bytes that may never exist. The core would accept
@@ -217,16 +219,16 @@ class Effector:
         if not isinstance(call, CommitWrite | CommitAcquireWrite) or call.data is not None:
             return False
         buffer = BufferId(call.buffer)
-        if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._to_close):
+        if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._deferred_closes):
             return False
         gated = (
             # In the first step of a queue, the effect before ``place`` is running in the thread.
             rest.effects[rest.place - (number == 0) :]
-            for waiting in self._gates.values()
+            for waiting in self._steps_by_busy_object.values()
             for number, rest in enumerate(waiting)
         )
         later = (each for effects in (*held, *gated) for each in effects)
-        if buffer not in effect_kinds.buffers_made(later, task):
+        if buffer not in effect_kinds.opened_buffers(later, task):
             return False  # no buffer of this task: the core answers
         self._reply(task, seq, _TOO_EARLY)
         return True
@@ -235,11 +237,11 @@ class Effector:
     def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:
         """Carry out a step's effects in order, beginning with ``index``."""
         self._payloads, self._step = payloads, step
-        handlers, gates = self._handlers, self._gates
+        handlers, gates = self._handlers, self._steps_by_busy_object
         while index < len(effects):
             effect = effects[index]
             index += 1
-            if gates and self._must_pause(effect, Rest(effects, index - 1, payloads, step)):
+            if gates and self._must_pause(effect, RemainingEffects(effects, index - 1, payloads, step)):
                 return
             try:
                 work = handlers[type(effect)](effect)
@@ -247,32 +249,32 @@ class Effector:
                 failure = failure_of(error)
                 if self._refused(effect, failure):
                     continue
-                self.run_failed(Rest(effects, index, payloads, step), failure, content_lost=False)
+                self.run_failed(RemainingEffects(effects, index, payloads, step), failure, content_lost=False)
                 return
             if work is not None:
-                self._begin(work, effect, Rest(effects, index, payloads, step))
+                self._begin(work, effect, RemainingEffects(effects, index, payloads, step))
                 return
 
-    def run_failed(self, rest: Rest, failure: Failure, *, content_lost: bool = True) -> None:
+    def run_failed(self, rest: RemainingEffects, failure: Failure, *, content_lost: bool = True) -> None:
         """Finish a step that could not be made durable: free what it used and answer with ``failure``.
 
         ``content_lost`` means that the durable writes among the effects did not take place.
         """
         self._payloads, self._step = rest.payloads, rest.step
         for effect in rest.effects[rest.place :]:
-            if isinstance(effect, effect_kinds.DONE_EVEN_IN_FAILURE):
+            if isinstance(effect, effect_kinds.RUN_DESPITE_FAILURE):
                 self._handlers[type(effect)](effect)
             elif isinstance(effect, fx.Answer) and isinstance(effect.result, Welcome):
                 if effect.seq:
                     self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, effect_kinds.ANSWERS):
+            elif isinstance(effect, effect_kinds.ANSWER_EFFECTS):
                 self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, fx.Send) and self._parts.elsewhere is not None:
-                self._parts.elsewhere.send_failed(effect, failure)
+            elif isinstance(effect, fx.Send) and self._parts.remote is not None:
+                self._parts.remote.send_failed(effect, failure)
             elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
                 self._content_in_failure(effect, content_lost=content_lost)
             elif isinstance(effect, fx.Spawn):
-                self._never_started(effect.task, failure.message)
+                self._report_not_started(effect.task, failure.message)
 
     def _content_in_failure(
         self, effect: fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent, *, content_lost: bool
@@ -289,7 +291,7 @@ class Effector:
         try:
             work = self._handlers[type(effect)](effect)
             if work is not None:
-                do_at_once(work)
+                run_now(work)
         except (DiosError, OSError) as error:
             _log.error("cannot build the content of an object", extra={"why": str(error)})
 
@@ -298,10 +300,10 @@ class Effector:
         if isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
             self._reply(effect.task, effect.seq, failure)
             self._effect_failed(effect, failure)
-        elif isinstance(effect, effect_kinds.ANSWERS):
+        elif isinstance(effect, effect_kinds.ANSWER_EFFECTS):
             self._reply(effect.task, effect.seq, failure)
         elif isinstance(effect, fx.Spawn):
-            self._never_started(effect.task, failure.message)
+            self._report_not_started(effect.task, failure.message)
         elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent):
             _log.error("cannot build the content of an object", extra={"why": failure.message})
             return False
@@ -321,13 +323,13 @@ class Effector:
             )
         )
 
-    def _never_started(self, task: TaskId, why: str) -> None:
+    def _report_not_started(self, task: TaskId, why: str) -> None:
         self._post(TaskEnded(self._parts.clock.now(), task, Cause.SPAWN, detail=why))
 
     # -- work in threads ----------------------------------------------------------------------------
-    def _begin(self, work: Work, effect: fx.Effect, rest: Rest) -> None:
+    def _begin(self, work: BackgroundWork, effect: fx.Effect, rest: RemainingEffects) -> None:
         # The first entry is the step that does the work; the others wait for the object.
-        self._gates[work.target] = deque((rest,))
+        self._steps_by_busy_object[work.target] = deque((rest,))
 
         def finish(error: Exception | None) -> None:
             self._finish(work, effect, rest, error)
@@ -335,9 +337,11 @@ class Effector:
         asker = effect_kinds.task_answered((effect, *rest.effects[rest.place :]))
         self._in_thread(asker, work, finish)
 
-    def _finish(self, work: Work, effect: fx.Effect, rest: Rest, error: Exception | None) -> None:
+    def _finish(
+        self, work: BackgroundWork, effect: fx.Effect, rest: RemainingEffects, error: Exception | None
+    ) -> None:
         """Answer after a thread has finished, run the rest of its step, then the steps that wait."""
-        waiting = self._gates.pop(work.target)
+        waiting = self._steps_by_busy_object.pop(work.target)
         waiting.popleft()
         self._payloads, self._step = rest.payloads, rest.step
         if error is None:
@@ -359,19 +363,19 @@ class Effector:
                 self.run_failed(rest, failure, content_lost=False)
         while waiting:
             paused = waiting.popleft()
-            again = self._gates.get(work.target)
+            again = self._steps_by_busy_object.get(work.target)
             if again is not None:
                 again.append(paused)
             else:
                 self.run(paused.effects, paused.payloads, paused.step, paused.place)
-        while self._to_close and self.done_before(self._to_close[0][0]):
-            self._parts.buffers.close(self._to_close.popleft()[1])
+        while self._deferred_closes and self.done_before(self._deferred_closes[0][0]):
+            self._parts.buffers.close(self._deferred_closes.popleft()[1])
 
-    def _must_pause(self, effect: fx.Effect, rest: Rest) -> bool:
+    def _must_pause(self, effect: fx.Effect, rest: RemainingEffects) -> bool:
         if isinstance(effect, fx.CloseBuffer):
             return False
         for target in effect_kinds.objects_of(effect):
-            waiting = self._gates.get(target)
+            waiting = self._steps_by_busy_object.get(target)
             if waiting is not None:
                 waiting.append(rest)
                 return True
@@ -392,9 +396,9 @@ class Effector:
         else:
             self._reply(effect.task, effect.seq, result)
 
-    def _answer_read(self, effect: fx.AnswerRead) -> Work | None:
+    def _answer_read(self, effect: fx.AnswerRead) -> BackgroundWork | None:
         answered = self._parts.buffers.read(effect)
-        if type(answered) is Work:
+        if type(answered) is BackgroundWork:
             return answered
         result, fds = answered[0], answered[1]
         if fds:
@@ -403,9 +407,9 @@ class Effector:
             self._reply(effect.task, effect.seq, result)  # type: ignore[arg-type] # as above
         return None
 
-    def _answer_write(self, effect: fx.AnswerWrite) -> Work | None:
+    def _answer_write(self, effect: fx.AnswerWrite) -> BackgroundWork | None:
         answered = self._parts.buffers.write(effect)
-        if isinstance(answered, Work):
+        if isinstance(answered, BackgroundWork):
             return answered
         self._hand_over(effect.task, effect.seq, answered.result, answered.fds)
         return None
@@ -434,18 +438,18 @@ class Effector:
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
         if not self.done_before(self._step):
             # Work in a thread may be about to open this buffer.
-            self._to_close.append((self._step, effect.buffer))
+            self._deferred_closes.append((self._step, effect.buffer))
         else:
             self._parts.buffers.close(effect.buffer)
 
-    def _apply_write(self, effect: fx.ApplyWrite) -> Work | None:
+    def _apply_write(self, effect: fx.ApplyWrite) -> BackgroundWork | None:
         if effect.durable:
             self._parts.contents.set_durable(effect.object, self._parts.staging.take(effect.object))
             return None
         payload = effect.source.payload
         return self._parts.buffers.apply(effect, self._payloads[payload] if payload else None)
 
-    def _duplicate(self, effect: fx.DuplicateContent) -> Work | None:
+    def _duplicate(self, effect: fx.DuplicateContent) -> BackgroundWork | None:
         return self._parts.buffers.duplicate(effect)
 
     def _discard(self, effect: fx.DiscardContent) -> None:

@@ -22,11 +22,11 @@ from dios.host.bandwidth.accounts import Account
 from dios.ids import Principal, TaskId
 from dios.wire import messages
 
-Begin: TypeAlias = Callable[[], None]
-Is: TypeAlias = Callable[[Account], bool]
+TurnCallback: TypeAlias = Callable[[], None]
+AccountPredicate: TypeAlias = Callable[[Account], bool]
 
 
-class Whose(Protocol):
+class AccountLookup(Protocol):
     """A map from tasks to the accounts that their turns count for."""
 
     def of(self, task: TaskId) -> Account:
@@ -38,7 +38,7 @@ _NOBODY: Final = Principal("")
 _STARTS: Final[frozenset[type]] = frozenset({messages.Run, messages.Vector})
 
 
-class Owners:
+class TaskPrincipals:
     """The principal of each task and session, learned from events and effects (§3.2.2.1)."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Owners:
                 self._principals[effect.task] = self.of(event.task)
 
 
-class Turns:
+class FairQueue:
     """A fair queue. It calls ``begin`` when a turn starts; the caller then calls ``ended``.
 
     At most ``at_once`` turns of accounts that are not ``paced`` run at a time, and at most ``at_most`` of
@@ -86,12 +86,12 @@ class Turns:
 
     def __init__(
         self,
-        owners: Whose,
+        owners: AccountLookup,
         at_once: int = limits.COPIES_AT_ONCE_MAX,
         *,
         at_most: int = 0,
-        paced: Is | None = None,
-        promised: Is = lambda _: False,
+        paced: AccountPredicate | None = None,
+        promised: AccountPredicate = lambda _: False,
         promised_most: int = 0,
     ) -> None:
         self._owners: Final = owners
@@ -100,26 +100,26 @@ class Turns:
         self._paced: Final = paced
         self._promised: Final = promised
         self._promised_most: Final = promised_most
-        self._waiting: Final[dict[TaskId, deque[Begin]]] = {}
+        self._waiting: Final[dict[TaskId, deque[TurnCallback]]] = {}
         self._running: Final[set[TaskId]] = set()
         # The number of the last turn of each account and task; those without a turn so far come first.
         self._turn = 0
         self._turns_of: Final[dict[Account, int]] = {}
         self._turns_of_tasks: Final[dict[TaskId, int]] = {}
 
-    def ask(self, task: TaskId, begin: Begin) -> None:
+    def request_turn(self, task: TaskId, begin: TurnCallback) -> None:
         """Queue a turn for ``task``. The turn may start before this returns."""
         self._waiting.setdefault(task, deque()).append(begin)
-        self.go_on()
+        self.start_ready()
 
-    def ended(self, task: TaskId) -> None:
+    def end_turn(self, task: TaskId) -> None:
         """End the turn of ``task`` and start the next ones."""
         self._running.discard(task)
         if task not in self._waiting:
             self._turns_of_tasks.pop(task, None)
-        self.go_on()
+        self.start_ready()
 
-    def go_on(self) -> None:
+    def start_ready(self) -> None:
         """Start every turn that may run now: call this when a turn ended or rates changed."""
         while self._waiting:
             able = self._able()

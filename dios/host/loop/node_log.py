@@ -15,7 +15,7 @@ from typing import Final
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class _Structured(logging.Formatter):
+class _StructuredFormatter(logging.Formatter):
     """A formatter that writes one line per record, as JSON or as readable text."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def open_log(level: str, *, as_json: bool, file: Path | None = None) -> logging.
     """Send the project's log records to ``file`` or to standard error. Return the handler, to be closed."""
     handler: logging.Handler
     handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, delay=True)
-    handler.setFormatter(_Structured(as_json=as_json))
+    handler.setFormatter(_StructuredFormatter(as_json=as_json))
     root = logging.getLogger("dios")
     root.setLevel(level.upper())
     root.propagate = False

@@ -17,7 +17,7 @@ from dios.wire.codec import encode_reply
 from dios.wire.messages import AnyResult, Failure
 
 
-class Connection:
+class ReplyConnection:
     """The outgoing side of one task or session. Frames sent before it has a channel are queued, bounded."""
 
     __slots__ = ("_early", "_early_bytes", "channel")
@@ -57,7 +57,7 @@ class Connection:
             close_all(fds)
 
 
-class Away(Protocol):
+class RemoteReplyRoute(Protocol):
     """The route for replies to a task of another node."""
 
     @property
@@ -78,19 +78,19 @@ class Outbox:
     """
 
     def __init__(self, overrun: Callable[[TaskId, str], None]) -> None:
-        self._connections: Final[dict[TaskId, Connection]] = {}
-        self._away: Final[dict[TaskId, Away]] = {}
+        self._connections: Final[dict[TaskId, ReplyConnection]] = {}
+        self._remote_routes: Final[dict[TaskId, RemoteReplyRoute]] = {}
         self._overrun: Final = overrun
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def open(self, task: TaskId, channel: TaskChannel | None = None) -> Connection:
+    def open(self, task: TaskId, channel: TaskChannel | None = None) -> ReplyConnection:
         """Open the connection of a new task."""
-        connection = self._connections[task] = Connection(channel)
+        connection = self._connections[task] = ReplyConnection(channel)
         return connection
 
-    def get(self, task: TaskId) -> Connection | None:
+    def get(self, task: TaskId) -> ReplyConnection | None:
         """Return the connection of a task, or None if it has none."""
         return self._connections.get(task)
 
@@ -100,29 +100,29 @@ class Outbox:
         if connection is not None:
             connection.discard()
 
-    def open_away(self, task: TaskId, away: Away) -> None:
-        """Send answers to a task of another node over ``away`` from now on."""
-        self._away[task] = away
+    def open_remote(self, task: TaskId, route: RemoteReplyRoute) -> None:
+        """Send answers to a task of another node over ``route`` from now on."""
+        self._remote_routes[task] = route
 
-    def close_away(self, task: TaskId) -> None:
+    def close_remote(self, task: TaskId) -> None:
         """Forget the route to a task of another node."""
-        self._away.pop(task, None)
+        self._remote_routes.pop(task, None)
 
-    def away(self, task: TaskId) -> Away:
+    def remote_route(self, task: TaskId) -> RemoteReplyRoute:
         """Return the route to a task of another node."""
-        return self._away[task]
+        return self._remote_routes[task]
 
-    def is_away(self, task: TaskId) -> bool:
+    def is_remote(self, task: TaskId) -> bool:
         """Return True if the task belongs to another node."""
-        return task in self._away
+        return task in self._remote_routes
 
     def reply(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int] = ()) -> None:
         """Send one reply, or drop it if the task has no connection. The caller keeps the descriptors."""
         connection = self._connections.get(task)
         if connection is None:
-            away = self._away.get(task)
-            if away is not None:
-                away.reply(seq, result, fds)
+            route = self._remote_routes.get(task)
+            if route is not None:
+                route.reply(seq, result, fds)
             return
         frame = encode_reply(seq, result)
         if len(frame) > limits.REPLY_BYTES_MAX:
@@ -137,7 +137,7 @@ class Outbox:
         except WouldBlockError as error:
             self._overrun(task, error.message)
 
-    def hand_over(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
+    def reply_and_close(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
         """Send one reply and close its descriptors, which were made for this receiver, in any case.
 
         Raise OSError if the reply must be queued and descriptors are exhausted; nothing was sent then.

@@ -17,7 +17,15 @@ import trio
 from dios import limits
 from dios.core.events import ObjectRecord
 from dios.errors import DiosError, OutOfMemoryError
-from dios.host.content.contents import Content, Contents, Source, compose_memory, release_content, new_size, size_of
+from dios.host.content.contents import (
+    Content,
+    Contents,
+    Source,
+    compose_memory,
+    new_size,
+    release_content,
+    size_of,
+)
 from dios.host.content.memories import ContentMemory, translate_os_error
 from dios.host.loop.commit_results import CommitResult, commit_batch
 from dios.ids import ObjectId, Ticket

@@ -22,18 +22,18 @@ from dios.host.content.contents import (
     Payloads,
     Source,
     compose_bytes,
-    keep,
     new_size,
     read_from,
+    retain_content,
     size_of,
 )
-from dios.host.content.memories import translated
-from dios.host.loop.persister import Append, Composed, Job, Persister, Step
+from dios.host.content.memories import translate_os_error
+from dios.host.loop.persister import ComposedPut, JobStep, LogAppend, Persister, StoreJob
 from dios.ids import ObjectId, Ticket
 from dios.store.protocol import Drop, FilePayload, InlinePayload, Put
 
 
-class _Waiting(NamedTuple):
+class _WaitingStep(NamedTuple):
     ticket: Ticket
     operations: list[StoreOperation]
     payloads: Payloads
@@ -44,8 +44,9 @@ class _Waiting(NamedTuple):
 class Staging:
     """The writes that were given to the writer thread and are not current contents yet.
 
-    ``done_before(step)`` returns True if no effect of an earlier step is running in a thread. ``tangled()``
-    returns True while deferred effects will still change volatile contents or open buffers.
+    ``done_before(step)`` returns True if no effect of an earlier step is running in a thread.
+    ``has_deferred_volatile()`` returns True while deferred effects will still change volatile contents or
+    open buffers.
     """
 
     def __init__(
@@ -54,15 +55,15 @@ class Staging:
         buffers: Buffers,
         persister: Persister,
         done_before: Callable[[int], bool],
-        tangled: Callable[[], bool],
+        has_deferred_volatile: Callable[[], bool],
     ) -> None:
         self._contents: Final = contents
         self._buffers: Final = buffers
         self._persister: Final = persister
         self._done_before: Final = done_before
-        self._tangled: Final = tangled
+        self._has_deferred_volatile: Final = has_deferred_volatile
         self._versions: Final[dict[ObjectId, deque[bytes | None]]] = {}
-        self._waiting: Final[deque[_Waiting]] = deque()
+        self._waiting: Final[deque[_WaitingStep]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -72,7 +73,7 @@ class Staging:
         ticket, operations = outcome.ticket, outcome.persist
         error = _refusal(outcome)
         if self._waiting or (error is None and self._must_wait(operations) and not self._earlier_done(step)):
-            self._waiting.append(_Waiting(ticket, operations, payloads, error, step))
+            self._waiting.append(_WaitingStep(ticket, operations, payloads, error, step))
             return
         self._submit(ticket, operations, payloads, error)
 
@@ -120,7 +121,7 @@ class Staging:
         if source.buffer and not self._buffers.has(source.buffer, source.length):
             # The effect that opens the buffer is still deferred: the task used its number before the reply.
             return True
-        if self._tangled() and (source.buffer or source.content_of):
+        if self._has_deferred_volatile() and (source.buffer or source.content_of):
             return True
         if source.content_of and self._latest_is_large(source.content_of):
             return True
@@ -142,7 +143,7 @@ class Staging:
         error: DiosError | None,
     ) -> None:
         kept: list[Content] = []
-        changes: list[Step] = []
+        changes: list[JobStep] = []
         for operation in operations:
             if isinstance(operation, AppendLog):
                 changes.append(_entry(operation, payloads))
@@ -159,11 +160,13 @@ class Staging:
                     # The buffer could not be opened again after the task got its number (the task committed
                     # without waiting for a reply), or the disk could not read the old bytes. The core has
                     # accepted the write and others may build on it, so it is undone with its followers.
-                    error = translated(refused)
+                    error = translate_os_error(refused)
                 self._versions.setdefault(operation.record.object, deque()).append(None)
-        self._persister.submit(Job(ticket, changes, kept, error))
+        self._persister.submit(StoreJob(ticket, changes, kept, error))
 
-    def _put(self, operation: PutObject, order: WriteSource, payloads: Payloads, kept: list[Content]) -> Step:
+    def _put(
+        self, operation: PutObject, order: WriteSource, payloads: Payloads, kept: list[Content]
+    ) -> JobStep:
         record = operation.record
         target = record.object
         base = self._latest(target)
@@ -182,12 +185,12 @@ class Staging:
             return Put(record, InlinePayload(data))
         self._versions.setdefault(target, deque()).append(None)
         if source is not None:
-            kept.append(keep(source.content))
+            kept.append(retain_content(source.content))
             if total == length and not isinstance(source.content, bytes) and source.start == 0:
                 return Put(record, FilePayload(source.content.fd, length))
         if base is not None:
-            kept.append(keep(base))
-        return Composed(record, base, order.offset, source, order.content_of, length, order.replace)
+            kept.append(retain_content(base))
+        return ComposedPut(record, base, order.offset, source, order.content_of, length, order.replace)
 
     def _latest(self, target: ObjectId) -> Content | None:
         """Return the content of the object before this write, or None if only the store has it."""
@@ -206,9 +209,9 @@ class Staging:
         return self._buffers.source(order, payloads.get(order.payload) if order.payload else None)
 
 
-def _entry(operation: AppendLog, payloads: Payloads) -> Append:
+def _entry(operation: AppendLog, payloads: Payloads) -> LogAppend:
     content = payloads[operation.source.payload]
-    return Append(operation.record, operation.position, read_from(content, 0, size_of(content)))
+    return LogAppend(operation.record, operation.position, read_from(content, 0, size_of(content)))
 
 
 def _refusal(outcome: Outcome) -> DiosError | None:

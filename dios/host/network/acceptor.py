@@ -18,7 +18,7 @@ from dios.host.network.addresses import text_of
 _number: Final = itertools.count(1)
 
 
-class Acceptor:
+class ListeningSocket:
     """An acceptor of connections; ``arrived`` is called with the number and the peer's address of each.
 
     ``room`` returns True if the node may open one more socket.

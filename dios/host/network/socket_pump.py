@@ -18,7 +18,7 @@ from dios.transport.rings.waiting import RingEnd, RingReader, RingWriter
 from dios.wire.types import Mode
 
 
-class FarSocket(ABC):
+class SocketBackend(ABC):
     """A socket behind two rings, which is closed when its object is gone and both pumps have ended.
 
     ``broke`` is called once, with the system's error. ``closed`` is called when the socket was closed.
@@ -40,9 +40,9 @@ class FarSocket(ABC):
         self._pumps = 0
         self._sending = False
         self._over = False
-        self._told = False
+        self._reported = False
 
-    def taken(self, mode: Mode, end: RingEnd) -> None:
+    def end_attached(self, mode: Mode, end: RingEnd) -> None:
         """Start the pump of a direction: a task attached to it."""
         if self._over or self.nursery.cancel_scope.cancel_called:
             end.close()
@@ -54,7 +54,7 @@ class FarSocket(ABC):
             self._sending = True
             self.nursery.start_soon(self._run_out, end, name="socket out")
 
-    def left(self, mode: Mode) -> None:
+    def end_closed(self, mode: Mode) -> None:
         """Note that no task will attach to a direction any more."""
         if mode is Mode.WRITE:
             self.finish()
@@ -63,7 +63,7 @@ class FarSocket(ABC):
         """Close after the object is gone; written bytes are still sent, for at most NETWORK_LINGER_MS_MAX."""
         self._over = True
         self._in.cancel()
-        if self._told:
+        if self._reported:
             self._out.cancel()
         elif self._sending:
             self._out.deadline = trio.current_time() + limits.NETWORK_LINGER_MS_MAX / 1000
@@ -97,7 +97,7 @@ class FarSocket(ABC):
             try:
                 await self.inbound(ring)
             except OSError as error:
-                await self._told_of(error)
+                await self._report_and_wait(error)
 
     async def _run_out(self, ring: RingReader) -> None:
         with self._pumping(ring), self._out:
@@ -105,7 +105,7 @@ class FarSocket(ABC):
                 await self.outbound(ring)
                 self.finish()
             except OSError as error:
-                await self._told_of(error)
+                await self._report_and_wait(error)
         self._sending = False
         if self._out.cancelled_caught:
             self.reset()
@@ -117,21 +117,21 @@ class FarSocket(ABC):
         except DiosError as error:
             # A task that damages its ring loses this stream and nothing else.
             self.reset()
-            self._tell(OSError(0, error.message))
+            self._report(OSError(0, error.message))
         finally:
             ring.close()
             self._pumps -= 1
             self._close_when_idle()
 
-    async def _told_of(self, error: OSError) -> None:
-        self._tell(error)
+    async def _report_and_wait(self, error: OSError) -> None:
+        self._report(error)
         if not self._over:
             # Keep the ring open until the core has published the failure on the public page.
             await trio.sleep_forever()
 
-    def _tell(self, error: OSError) -> None:
-        if not self._told and not self._over:
-            self._told = True
+    def _report(self, error: OSError) -> None:
+        if not self._reported and not self._over:
+            self._reported = True
             self._broke(error)
 
     def _close_when_idle(self) -> None:

@@ -18,16 +18,16 @@ from dios.core.events import ConnectionArrived, DatagramsDropped, Event, Network
 from dios.errors import Code, DiosError
 from dios.host.content.streams import Streams
 from dios.host.loop.clock import Clock
-from dios.host.network.acceptor import Acceptor
+from dios.host.network.acceptor import ListeningSocket
 from dios.host.network.addresses import Address, Resolver, failure_of, text_of
-from dios.host.network.socket_pump import FarSocket
-from dios.host.network.tcp import Connection
-from dios.host.network.udp import Datagrams
+from dios.host.network.socket_pump import SocketBackend
+from dios.host.network.tcp import TcpBackend
+from dios.host.network.udp import UdpBackend
 from dios.ids import ObjectId
 from dios.wire.types import ObjectType
 
-_Thing: TypeAlias = "FarSocket | Acceptor"
-_Maker: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], FarSocket]
+_OpenSocket: TypeAlias = "SocketBackend | ListeningSocket"
+_BackendFactory: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], SocketBackend]
 
 _DESCRIPTORS_OF_SOCKET: Final = 24
 """The descriptors of a stream in both directions: its socket and two rings."""
@@ -44,14 +44,14 @@ class Sockets:
         self._clock: Final = clock
         self._post: Final = post
         self._resolver: Final = Resolver()
-        self._things: Final[dict[ObjectId, _Thing]] = {}
+        self._things: Final[dict[ObjectId, _OpenSocket]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
-        self._lingering: Final[set[FarSocket]] = set()
+        self._lingering: Final[set[SocketBackend]] = set()
         half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // _DESCRIPTORS_OF_SOCKET)
 
     def __len__(self) -> int:
-        accepted = sum(each.waiting for each in self._things.values() if isinstance(each, Acceptor))
+        accepted = sum(each.waiting for each in self._things.values() if isinstance(each, ListeningSocket))
         return len(self._things) + len(self._opening) + len(self._lingering) + accepted
 
     def _has_room(self) -> bool:
@@ -70,7 +70,7 @@ class Sockets:
     def adopt(self, effect: AdoptConnection) -> None:
         """Give an accepted connection to an object."""
         for each in list(self._things.values()):
-            sock = each.take(effect.number) if isinstance(each, Acceptor) else None
+            sock = each.take(effect.number) if isinstance(each, ListeningSocket) else None
             if sock is not None:
                 self._connected(effect.object, sock, "the peer")
                 return
@@ -82,7 +82,7 @@ class Sockets:
         if scope is not None:
             scope.cancel()
         thing = self._things.pop(effect.object, None)
-        if isinstance(thing, FarSocket):
+        if isinstance(thing, SocketBackend):
             self._lingering.add(thing)
         if thing is not None:
             thing.close()
@@ -92,7 +92,7 @@ class Sockets:
         for scope in self._opening.values():
             scope.cancel()
         for thing in (*self._things.values(), *self._lingering):
-            if isinstance(thing, FarSocket):
+            if isinstance(thing, SocketBackend):
                 thing.abort()
             else:
                 thing.close()
@@ -154,7 +154,7 @@ class Sockets:
         except OSError:
             sock.close()
             raise
-        self._things[target] = Acceptor(sock, self._nursery, arrived, self._has_room)
+        self._things[target] = ListeningSocket(sock, self._nursery, arrived, self._has_room)
         self._opened(target, text_of(sock.getsockname()))
 
     async def _bind(self, effect: OpenNetwork) -> None:
@@ -162,8 +162,8 @@ class Sockets:
         sock = _bound(places[0], socket.SOCK_DGRAM)
         target = effect.object
 
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> FarSocket:
-            return Datagrams(sock, self._nursery, broke, closed, self._resolver, dropped)
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
+            return UdpBackend(sock, self._nursery, broke, closed, self._resolver, dropped)
 
         def dropped(count: int) -> None:
             self._post(DatagramsDropped(self._clock.now(), target, count))
@@ -172,12 +172,12 @@ class Sockets:
         self._opened(target, text_of(sock.getsockname()))
 
     def _connected(self, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> FarSocket:
-            return Connection(sock, self._nursery, broke, closed)
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
+            return TcpBackend(sock, self._nursery, broke, closed)
 
         self._serve(target, make, address)
 
-    def _serve(self, target: ObjectId, make: _Maker, address: str) -> None:
+    def _serve(self, target: ObjectId, make: _BackendFactory, address: str) -> None:
         def broke(error: OSError) -> None:
             self._failed(target, error, address)
 

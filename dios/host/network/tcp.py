@@ -17,14 +17,14 @@ import trio
 
 from dios import limits
 from dios.errors import ClosedError, EndOfStreamError
-from dios.host.network.socket_pump import FarSocket
+from dios.host.network.socket_pump import SocketBackend
 from dios.transport.rings import waiting_trio
 from dios.transport.rings.waiting import RingReader, RingWriter
 
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
-class Connection(FarSocket):
+class TcpBackend(SocketBackend):
     """A TCP socket behind two rings."""
 
     def __init__(

@@ -17,14 +17,14 @@ import trio
 from dios import limits
 from dios.errors import ClosedError, EndOfStreamError
 from dios.host.network.addresses import Resolver, text_of
-from dios.host.network.socket_pump import FarSocket
+from dios.host.network.socket_pump import SocketBackend
 from dios.transport.rings import waiting_trio
 from dios.transport.rings.waiting import RingReader, RingWriter
 
 _PREFIX_BYTES: Final = 4
 
 
-class Datagrams(FarSocket):
+class UdpBackend(SocketBackend):
     """A UDP socket behind two rings; ``dropped`` is called with the number of newly dropped datagrams."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Datagrams(FarSocket):
     ) -> None:
         super().__init__(sock, nursery, broke, closed)
         self._resolver: Final = resolver
-        self._tell_dropped: Final = dropped
+        self._on_dropped: Final = dropped
         self._dropped = 0
 
     async def inbound(self, ring: RingWriter) -> None:
@@ -79,10 +79,10 @@ class Datagrams(FarSocket):
     def _drop(self) -> None:
         self._dropped += 1
         if self._dropped == 1:
-            self.nursery.start_soon(self._report, name="datagrams dropped")
+            self.nursery.start_soon(self._report_dropped, name="datagrams dropped")
 
-    async def _report(self) -> None:
+    async def _report_dropped(self) -> None:
         # Report many together: a flood of datagrams must not become a flood of events.
         await trio.sleep(limits.NETWORK_RETRY_MS / 1000)
         count, self._dropped = self._dropped, 0
-        self._tell_dropped(count)
+        self._on_dropped(count)

@@ -31,7 +31,7 @@ from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, decode_head, encode_h
 _MS: Final = 1_000_000
 
 
-class Piece(NamedTuple):
+class FileRange(NamedTuple):
     """A range of bytes in a memory or file: its descriptor, start and length."""
 
     fd: int
@@ -47,7 +47,7 @@ class Transfer(NamedTuple):
     """
 
     message: bytes
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FileRange, ...]
     done: Callable[[], None]
     charge: Charge | None = None
 
@@ -57,7 +57,7 @@ class Transfer(NamedTuple):
         return sum(piece.length for piece in self.pieces)
 
 
-class Arrived(NamedTuple):
+class ReceivedTransfer(NamedTuple):
     """A complete received transfer: its message, and a memory with the attached bytes (-1 for none)."""
 
     message: bytes
@@ -65,7 +65,7 @@ class Arrived(NamedTuple):
     size: int
 
 
-class Allowance:
+class ReceiveAllowance:
     """A bound on the bytes that a peer may have in transfer to this node; for threads."""
 
     def __init__(self, most: int = limits.DCP_RECEIVING_BYTES_MAX) -> None:
@@ -94,7 +94,7 @@ class Allowance:
             self._changed.notify_all()
 
 
-class Arrival:
+class IncomingTransfer:
     """A transfer that is being received, with the meter of its principal; for one thread.
 
     If the transfer takes long, ``report`` is called as early as that can be predicted, and repeatedly after.
@@ -131,7 +131,7 @@ class Arrival:
         self._charge.close()
 
 
-class _Threaded(ABC):
+class _SocketThread(ABC):
     """A thread with a socket. ``ended`` is called in the event loop at its end, with its error or None."""
 
     def __init__(self, sock: socket.socket, ended: Callable[[Exception | None], None], name: str) -> None:
@@ -182,7 +182,7 @@ class _Threaded(ABC):
         self._thread.join(limits.TASK_DRAIN_MS_MAX / 1000)
 
 
-class DataSender(_Threaded):
+class DataSender(_SocketThread):
     """A thread that sends transfers. It calls ``sent`` in the loop for each, with True if it was sent."""
 
     def __init__(
@@ -255,7 +255,7 @@ class DataSender(_Threaded):
         self.sock.sendall(digest.digest())
 
 
-class DataReceiver(_Threaded):
+class DataReceiver(_SocketThread):
     """A thread that receives transfers. It calls ``arrived`` in the loop for each complete transfer.
 
     ``incoming`` is called in this thread with the message of a transfer before its bytes are received, and
@@ -265,10 +265,10 @@ class DataReceiver(_Threaded):
     def __init__(
         self,
         sock: socket.socket,
-        allowance: Allowance,
+        allowance: ReceiveAllowance,
         *,
-        incoming: Callable[[DataReceiver, bytes, int], Arrival],
-        arrived: Callable[[Arrived], None],
+        incoming: Callable[[DataReceiver, bytes, int], IncomingTransfer],
+        arrived: Callable[[ReceivedTransfer], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
         super().__init__(sock, ended, "receive bytes of a node")
@@ -299,9 +299,9 @@ class DataReceiver(_Threaded):
                 if fd >= 0:
                     os.close(fd)
                 raise
-            self._hand_on(Arrived(bytes(message), fd, size))
+            self._hand_on(ReceivedTransfer(bytes(message), fd, size))
 
-    def _receive_bytes(self, fd: int, size: int, digest: blake3, incoming: Arrival) -> None:
+    def _receive_bytes(self, fd: int, size: int, digest: blake3, incoming: IncomingTransfer) -> None:
         place = 0
         try:
             while place < size:
@@ -320,7 +320,7 @@ class DataReceiver(_Threaded):
         if bytes(sent) != digest.digest():
             raise ProtocolError("the bytes of a transfer do not match its digest")
 
-    def _hand_on(self, arrived: Arrived) -> None:
+    def _hand_on(self, arrived: ReceivedTransfer) -> None:
         def take() -> None:
             self._allowance.give_back(arrived.size)
             self._arrived(arrived)

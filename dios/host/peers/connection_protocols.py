@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from dios.ids import NodeId
 
 
-class Far(Protocol):
+class PeerIdentity(Protocol):
     """The identity of the node at the other end, taken from its certificate."""
 
     @property
@@ -25,11 +25,11 @@ class Far(Protocol):
         ...
 
 
-class Line(Protocol):
+class PeerConnection(Protocol):
     """One authenticated connection to another node."""
 
     @property
-    def peer(self) -> Far:
+    def peer(self) -> PeerIdentity:
         """The identity of the other node."""
         ...
 
@@ -59,15 +59,15 @@ class Line(Protocol):
         ...
 
 
-class Network(Protocol):
+class PeerNetwork(Protocol):
     """A dialler of other nodes."""
 
-    async def dial(self, address: str, *, expect: NodeId | None = None) -> Line:
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
         """Connect to the node ``expect`` at "HOST:PORT". Raise DiosError, in bounded time."""
         ...
 
 
-class Myself(NamedTuple):
+class NodeDescription(NamedTuple):
     """The description of this node that other nodes receive."""
 
     node: NodeId

@@ -12,7 +12,7 @@ import trio
 
 from dios import limits
 from dios.errors import ProtocolError, UnreachableError
-from dios.host.peers.connection_protocols import Line, Myself
+from dios.host.peers.connection_protocols import NodeDescription, PeerConnection
 from dios.wire.codec import DCP_VERSION
 from dios.wire.dcp import PeerHello
 from dios.wire.dcp_frames import (
@@ -28,26 +28,28 @@ from dios.wire.dcp_frames import (
 CONTROL: Final = 0
 
 
-class Opened(NamedTuple):
+class ReceivedHello(NamedTuple):
     """The other node's first message and the frames received after it."""
 
     hello: PeerHello
     rest: list[bytes]
 
 
-def hello_of(me: Myself, channel: int = CONTROL) -> PeerHello:
+def hello_of(me: NodeDescription, channel: int = CONTROL) -> PeerHello:
     """Return this node's first message."""
     return PeerHello(OLDEST_VERSION, DCP_VERSION, me.node, me.epoch, me.name, me.rack, me.address, channel)
 
 
-def say_hello(line: Line, me: Myself, channel: int = CONTROL, purpose: Channel | None = None) -> None:
+def send_hello(
+    line: PeerConnection, me: NodeDescription, channel: int = CONTROL, purpose: Channel | None = None
+) -> None:
     """Send the first frame, and on a data connection the second frame."""
     line.send_nowait(encode_frame(hello_of(me, channel)))
     if purpose is not None:
         line.send_nowait(encode_channel(purpose))
 
 
-async def hear_hello(line: Line) -> Opened:
+async def receive_hello(line: PeerConnection) -> ReceivedHello:
     """Wait for the other node's first frame and check it against its certificate.
 
     Raise ProtocolError if the frame is not the hello of this peer, and UnreachableError if the connection
@@ -67,7 +69,7 @@ async def hear_hello(line: Line) -> Opened:
         )
     if hello.epoch < 0 or hello.channel < 0:
         raise ProtocolError("a hello with a negative epoch or channel")
-    return Opened(hello, bodies[1:])
+    return ReceivedHello(hello, bodies[1:])
 
 
 def check_version(hello: PeerHello) -> None:
@@ -75,7 +77,7 @@ def check_version(hello: PeerHello) -> None:
     version_with(hello)
 
 
-async def hear_purpose(line: Line, opened: Opened) -> Channel:
+async def receive_purpose(line: PeerConnection, opened: ReceivedHello) -> Channel:
     """Wait for the second frame of a data connection. Raise ProtocolError or UnreachableError."""
     bodies = opened.rest
     if not bodies:

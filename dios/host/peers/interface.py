@@ -9,22 +9,22 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from dios.core import effects as fx
-from dios.host.content.buffers import Work
+from dios.host.content.buffers import BackgroundWork
 from dios.host.content.contents import Content
 from dios.ids import PayloadId
 from dios.wire.messages import Failure
 
-Do: TypeAlias = Callable[..., Work | None]  # type: ignore[explicit-any] # each takes its own kind of effect
+EffectHandler: TypeAlias = Callable[..., BackgroundWork | None]  # type: ignore[explicit-any] # each takes its own kind of effect
 
 
-class Elsewhere(Protocol):
+class RemoteEffects(Protocol):
     """The effects about other nodes, and answers to remote tasks."""
 
-    def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, Do]:
+    def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, EffectHandler]:
         """Return a handler for each effect about other nodes; ``payload_of`` returns the step's payloads."""
         ...
 
-    def minding(self, handlers: Mapping[type, Do]) -> Mapping[type, Do]:
+    def overrides(self, handlers: Mapping[type, EffectHandler]) -> Mapping[type, EffectHandler]:
         """Return replacements for local handlers that must treat remote tasks or objects differently."""
         ...
 

@@ -17,9 +17,16 @@ import trio
 from dios import limits
 from dios.errors import ProtocolError, WouldBlockError
 from dios.host.bandwidth.rates import Charge, Rates
-from dios.host.peers.bulk import Allowance, Arrival, Arrived, DataReceiver, Piece, Transfer
-from dios.host.peers.connection_protocols import Line
-from dios.host.peers.sending import Sending
+from dios.host.peers.bulk import (
+    DataReceiver,
+    FileRange,
+    IncomingTransfer,
+    ReceiveAllowance,
+    ReceivedTransfer,
+    Transfer,
+)
+from dios.host.peers.connection_protocols import PeerConnection
+from dios.host.peers.sending import TransferQueue
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
 from dios.wire.dcp_frames import Revoked, decode_frame, encode_frame
@@ -33,7 +40,7 @@ _NOBODY: Final = TaskId(0)
 _UNKNOWN: Final = ("", _NOBODY)
 
 
-class Standing:
+class PeerSession:
     """An established control connection, with its data connections.
 
     ``ours`` means that this node made it; ``fault`` is the reason why it must end, or None. ``under_way`` is
@@ -43,9 +50,9 @@ class Standing:
 
     def __init__(
         self,
-        line: Line,
+        line: PeerConnection,
         epoch: int,
-        sending: Sending,
+        sending: TransferQueue,
         counts: Counter[str],
         rates: Rates,
         *,
@@ -57,27 +64,27 @@ class Standing:
         self.ours = ours
         self.sending = sending
         self.fault: Exception | None = None
-        self.allowance = Allowance()
+        self.allowance = ReceiveAllowance()
         self.receivers: set[DataReceiver] = set()
         self.ends: set[Callable[[], None]] = set()
         """Functions to call when the connection ends."""
         self.closed = False
         self._counts = counts
         self._rates = rates
-        self._under_way_told = under_way
+        self._report_under_way = under_way
         self._askers: dict[int, tuple[str, TaskId]] = {}
         self._under_way: set[tuple[type, int]] = set()
         self._quiet = trio.Event()
         self._quiet.set()
 
     # -- sending --------------------------------------------------------------------------------------
-    def say(
-        self, message: dcp.Message | Revoked, beside: bytes | None = None, task: TaskId = _NOBODY
+    def send_message(
+        self, message: dcp.Message | Revoked, attached: bytes | None = None, task: TaskId = _NOBODY
     ) -> None:
         """Send a message now, with few attached bytes, on behalf of ``task``."""
         if type(message) is dcp.Ask:
             self._note_asker(message)
-        frame = encode_frame(message, beside)
+        frame = encode_frame(message, attached)
         size = len(frame)
         if size > _SMALL and (
             size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_QUEUE_HIGH_WATER_BYTES
@@ -95,8 +102,8 @@ class Standing:
         except WouldBlockError as error:
             self.end(error)
 
-    def say_bulk(
-        self, task: TaskId, message: dcp.Message, pieces: tuple[Piece, ...], done: Callable[[], None]
+    def send_bulk(
+        self, task: TaskId, message: dcp.Message, pieces: tuple[FileRange, ...], done: Callable[[], None]
     ) -> None:
         """Send a message with many attached bytes when it is the turn of ``task``; ``done`` is called once.
 
@@ -109,9 +116,9 @@ class Standing:
         if key in self._under_way:
             done()
             if isinstance(message, dcp.Reply):
-                self.say(dcp.Reply(message.number, dcp.Working()))
+                self.send_message(dcp.Reply(message.number, dcp.Working()))
             else:
-                self._under_way_told(message.number)
+                self._report_under_way(message.number)
             return
         self._under_way.add(key)
         if isinstance(message, dcp.Ask):
@@ -141,7 +148,7 @@ class Standing:
         """Remember the task of a call, which is charged for the bytes of the answer."""
         if type(asked.body) is dcp.Forward:
             askers = self._askers
-            askers[asked.number] = _whose(asked.body)
+            askers[asked.number] = _charged_to(asked.body)
             if len(askers) > limits.DCP_REQUESTS_MAX:
                 del askers[next(iter(askers))]
 
@@ -149,7 +156,7 @@ class Standing:
     def receive_on(
         self,
         sock: socket.socket,
-        arrived: Callable[[Arrived], None],
+        arrived: Callable[[ReceivedTransfer], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
         """Receive transfers from a socket. Raise ProtocolError if there are too many data connections."""
@@ -167,18 +174,18 @@ class Standing:
         receiver = DataReceiver(
             sock,
             self.allowance,
-            incoming=self._begun,
+            incoming=self._start_incoming,
             arrived=arrived,
             ended=over,
         )
         self.receivers.add(receiver)
 
-    def _tell_working(self, number: int) -> None:
+    def _report_working(self, number: int) -> None:
         """Answer that a request is in progress whose bytes are being received, before the core gets it."""
         if not self.closed:
-            self.say(dcp.Reply(number, dcp.Working()))
+            self.send_message(dcp.Reply(number, dcp.Working()))
 
-    def _begun(self, receiver: DataReceiver, body: bytes, size: int) -> Arrival:
+    def _start_incoming(self, receiver: DataReceiver, body: bytes, size: int) -> IncomingTransfer:
         """Return the counter for the bytes of a transfer. Runs in the thread of ``receiver``."""
         try:
             message, _ = decode_frame(body)
@@ -187,12 +194,12 @@ class Standing:
         whose, tell = _UNKNOWN, _nothing
         if isinstance(message, dcp.Reply):
             whose = self._askers.get(message.number, _UNKNOWN)
-            tell = partial(self._under_way_told, message.number)
+            tell = partial(self._report_under_way, message.number)
         elif isinstance(message, dcp.Ask):
-            whose = _whose(message.body)
-            tell = partial(self._tell_working, message.number)
+            whose = _charged_to(message.body)
+            tell = partial(self._report_working, message.number)
         principal, task = whose
-        return Arrival(
+        return IncomingTransfer(
             Charge(self._rates, principal, Traffic.IN, size, task), size, partial(receiver.in_loop, tell)
         )
 
@@ -216,7 +223,7 @@ class Standing:
         await self._quiet.wait()
 
 
-def _whose(body: dcp.RequestBody) -> tuple[str, TaskId]:
+def _charged_to(body: dcp.RequestBody) -> tuple[str, TaskId]:
     """Return the principal and the task on whose behalf a node makes a request."""
     if isinstance(body, dcp.Keep):
         return body.principal, _NOBODY
@@ -228,20 +235,20 @@ def _nothing() -> None:
     return
 
 
-class Link:
+class PeerLink:
     """The record of another node."""
 
     def __init__(self, node: NodeId, name: str, address: str) -> None:
         self.node = node
         self.name = name
         self.address = address
-        self.standing: Standing | None = None
+        self.session: PeerSession | None = None
         self.dialling: trio.CancelScope | None = None
         """Cancels the attempt to connect, while there is one."""
-        self.keeping: trio.CancelScope | None = None
+        self.keeper_scope: trio.CancelScope | None = None
         """Cancels the task that keeps the node connected, while there is one."""
         self.lost = trio.Event()
-        self.trouble = ""
+        self.last_error = ""
         """The reason why the last attempt to connect failed."""
-        self.told: int | None = None
+        self.reported_epoch: int | None = None
         """The epoch of the node's last PeerUp event; None after a PeerDown event."""

@@ -6,20 +6,20 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError
-from dios.host.peers.connection_protocols import Network
-from dios.host.peers.link import Link
+from dios.host.peers.connection_protocols import PeerNetwork
+from dios.host.peers.link import PeerLink
 
 _BETWEEN_S = limits.PEER_PROBE_MS_MAX / 10_000
 
 
-async def nobody_listens(network: Network, link: Link) -> bool:
+async def refuses_connections(network: PeerNetwork, link: PeerLink) -> bool:
     """Return True if the node's machine refuses connections at its address within PEER_PROBE_MS_MAX.
 
     It tries repeatedly, because the connections of a killed process may end shortly before its port closes.
     Return False as soon as the node is connected again.
     """
     with trio.move_on_after(limits.PEER_PROBE_MS_MAX / 1000):
-        while link.standing is None:
+        while link.session is None:
             try:
                 line = await network.dial(link.address, expect=link.node)
             except (DiosError, OSError) as error:

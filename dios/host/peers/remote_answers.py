@@ -15,9 +15,9 @@ from dios import limits
 from dios.core.effects import AnswerRead, AnswerVector, AnswerWrite
 from dios.errors import Code, DamagedError
 from dios.host.content.contents import Contents
-from dios.host.content.memories import Memory
-from dios.host.peers.bulk import Piece
-from dios.host.peers.links import Links
+from dios.host.content.memories import ContentMemory
+from dios.host.peers.bulk import FileRange
+from dios.host.peers.links import PeerLinks
 from dios.ids import NodeId, TaskId
 from dios.transport.memory.memfd import close_all, copies_of
 from dios.wire import dcp
@@ -26,12 +26,12 @@ from dios.wire.messages import AnyResult, Buffer, Failure, Mapping, Results, Wel
 _NOBODY: Final = TaskId(0)
 
 
-class Outlet:
+class RemoteTaskRoute:
     """The route for answers to one remote task."""
 
     __slots__ = ("_links", "_node", "task")
 
-    def __init__(self, task: TaskId, node: NodeId, links: Links) -> None:
+    def __init__(self, task: TaskId, node: NodeId, links: PeerLinks) -> None:
         self.task: Final = task
         self._node: Final = node
         self._links: Final = links
@@ -47,25 +47,25 @@ class Outlet:
             self._send(seq, result)
         elif isinstance(result, Buffer):
             pieces = _pieces((result,), fds)
-            self._send_beside(seq, _bare(result, came=bool(pieces)), pieces, fds)
+            self._send_beside(seq, _without_mapping(result, came=bool(pieces)), pieces, fds)
         elif isinstance(result, Results):
             mapped = [part for part in result.results if isinstance(part, Buffer) and part.mapping]
             each = [_pieces((part,), (fd,)) for part, fd in zip(mapped, fds, strict=True)]
             came = {id(part) for part, some in zip(mapped, each, strict=True) if some}
             parts = tuple(
-                _bare(part, came=id(part) in came) if isinstance(part, Buffer) else part
+                _without_mapping(part, came=id(part) in came) if isinstance(part, Buffer) else part
                 for part in result.results
             )
             self._send_beside(seq, Results(parts), tuple(one for some in each for one in some), fds)
 
-    def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
+    def _send(self, seq: int, result: AnyResult, attached: bytes | None = None) -> None:
         if not isinstance(result, Welcome):
             # Answers without object bytes are not counted as traffic of the task.
             task = self.task if isinstance(result, Buffer | Results) else _NOBODY
-            self._links.send(self.node, dcp.Reply(seq, result), beside, task)
+            self._links.send(self.node, dcp.Reply(seq, result), attached, task)
 
     def _send_beside(
-        self, seq: int, result: Buffer | Results, pieces: tuple[Piece, ...], fds: Sequence[int]
+        self, seq: int, result: Buffer | Results, pieces: tuple[FileRange, ...], fds: Sequence[int]
     ) -> None:
         size = sum(piece.length for piece in pieces)
         if size > limits.DCP_RECEIVING_BYTES_MAX:
@@ -80,7 +80,7 @@ class Outlet:
             )
 
 
-def _bare(result: Buffer, *, came: bool) -> Buffer:
+def _without_mapping(result: Buffer, *, came: bool) -> Buffer:
     """Return the buffer without its mapping; all its bytes are attached to the message, or none."""
     if not result.mapping:
         return result
@@ -88,10 +88,10 @@ def _bare(result: Buffer, *, came: bool) -> Buffer:
     return Buffer(result.buffer, result.size, result.v_r, result.v_w, length=length)
 
 
-def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[Piece, ...]:
+def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[FileRange, ...]:
     """Return the ranges of these buffers' bytes, without fresh memory, which is zero."""
     return tuple(
-        Piece(fd, result.start, result.size)
+        FileRange(fd, result.start, result.size)
         for result, fd in zip(results, fds, strict=True)
         if result.size and not (result.mapping is Mapping.WRITABLE and _is_blank(fd, result))
     )
@@ -104,11 +104,11 @@ def _is_blank(fd: int, result: Buffer) -> bool:
         return True
 
 
-def _bytes_of(piece: Piece) -> bytes:
+def _bytes_of(piece: FileRange) -> bytes:
     data = os.pread(piece.fd, piece.length, piece.start)
     if len(data) < piece.length:
-        raise DamagedError(f"{piece.length} bytes were promised to a node, {len(data)} are there")
         raise DamagedError(f"cannot send {piece.length} bytes to a node: only {len(data)} are there")
+    return data
 
 
 def _too_many(size: int) -> Failure:
@@ -119,7 +119,7 @@ def _too_many(size: int) -> Failure:
     )
 
 
-def for_deputy(
+def for_remote_task(
     effect: AnswerRead | AnswerWrite | AnswerVector, contents: Contents
 ) -> AnswerRead | AnswerWrite | AnswerVector:
     """Return the answer for a remote task, which cannot rely on seeing changes through a shared mapping."""
@@ -127,7 +127,7 @@ def for_deputy(
         if not any(isinstance(part, AnswerRead | AnswerWrite) and part.reuse for part in effect.parts):
             return effect
         parts = [
-            for_deputy(part, contents) if isinstance(part, AnswerRead | AnswerWrite) else part
+            for_remote_task(part, contents) if isinstance(part, AnswerRead | AnswerWrite) else part
             for part in effect.parts
         ]
         return replace(effect, parts=tuple(parts))
@@ -135,6 +135,6 @@ def for_deputy(
         return effect
     if isinstance(effect, AnswerRead):
         content = contents.peek(effect.object)
-        if not (isinstance(content, Memory) and content.raw):
+        if not (isinstance(content, ContentMemory) and content.raw):
             return effect
     return replace(effect, reuse=False)

@@ -16,7 +16,7 @@ from dios import limits
 from dios.errors import DiosError, WouldBlockError
 from dios.host.bandwidth.accounts import Account, TaskAccount
 from dios.host.bandwidth.rates import Charge, Rates
-from dios.host.loop.fair_queue import Owners, Turns
+from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
 from dios.host.peers.bulk import DataSender, Transfer
 from dios.ids import TaskId
 from dios.wire.types import Traffic
@@ -26,18 +26,18 @@ _log: Final = logging.getLogger(__name__)
 Open: TypeAlias = Callable[[], Awaitable[socket.socket]]
 
 
-class Sending:
+class TransferQueue:
     """The queue of transfers to one node while its control connection lasts.
 
     ``open_one`` makes one more data connection; its tasks run in ``nursery``.
     """
 
-    def __init__(self, nursery: trio.Nursery, owners: Owners, rates: Rates, open_one: Open) -> None:
+    def __init__(self, nursery: trio.Nursery, owners: TaskPrincipals, rates: Rates, open_one: Open) -> None:
         self._nursery: Final = nursery
         self._owners: Final = owners
         self._rates: Final = rates
         self._open_one: Final = open_one
-        self._turns: Final = Turns(
+        self._turns: Final = FairQueue(
             self,
             limits.DATA_CONNECTIONS,
             at_most=limits.DATA_CONNECTIONS_MAX,
@@ -45,7 +45,7 @@ class Sending:
             promised=_is_promised,
             promised_most=limits.GUARANTEED_CONNECTIONS_MAX,
         )
-        rates.listeners.add(self._turns.go_on)
+        rates.listeners.add(self._turns.start_ready)
         self._free: Final[list[DataSender]] = []
         self._all: Final[set[DataSender]] = set()
         self._task_of: Final[dict[int, TaskId]] = {}
@@ -75,7 +75,7 @@ class Sending:
         if transfer.size:
             charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size, task)
             transfer = transfer._replace(charge=charge)
-        self._turns.ask(task, lambda: self._begin(task, transfer))
+        self._turns.request_turn(task, lambda: self._begin(task, transfer))
 
     async def wait_empty(self) -> None:
         """Wait until every transfer has ended and every connection is closed."""
@@ -84,7 +84,7 @@ class Sending:
     def close(self) -> None:
         """End everything, because the node is gone."""
         self._closed = True
-        self._rates.listeners.discard(self._turns.go_on)
+        self._rates.listeners.discard(self._turns.start_ready)
         for sender in self._all:
             sender.close()
         self._rates.wake()
@@ -138,10 +138,10 @@ class Sending:
         if transfer.charge is not None:
             transfer.charge.close()
         transfer.done()
-        self._turns.ended(self._task_of.pop(id(transfer)))
-        self._look_whether_empty()
+        self._turns.end_turn(self._task_of.pop(id(transfer)))
+        self._check_empty()
 
-    def _look_whether_empty(self) -> None:
+    def _check_empty(self) -> None:
         if not self._queued and not self._all:
             self._empty.set()
 
@@ -149,7 +149,7 @@ class Sending:
         self._all.discard(sender)
         if sender in self._free:
             self._free.remove(sender)
-        self._look_whether_empty()
+        self._check_empty()
         if reason is not None and not self._closed:
             _log.warning("a data connection to a node ended", extra={"why": str(reason)})
 

@@ -36,14 +36,14 @@ _LENGTH: Final = struct.Struct("<I")
 _END: Final = _LENGTH.pack(0)
 
 
-class Taker(NamedTuple):
+class AttachedTask(NamedTuple):
     """The task of another node that attached to an end of a stream, and its principal."""
 
     task: TaskId
     principal: str
 
 
-class Pump:
+class StreamPump:
     """One stream between nodes, with a ring and a socket of its own.
 
     Its bytes are charged to ``taker``, the task that attached from another node. ``ended`` is called in the
@@ -51,7 +51,7 @@ class Pump:
     """
 
     def __init__(
-        self, ring: RingEnd, sock: socket.socket, rates: Rates, taker: Taker, ended: Callable[[], None]
+        self, ring: RingEnd, sock: socket.socket, rates: Rates, taker: AttachedTask, ended: Callable[[], None]
     ) -> None:
         self._ring: Final = ring
         self._sock: Final = sock
@@ -97,7 +97,9 @@ class Pump:
                     return  # the other node does not read any more: closing the ring notifies the writer
                 data = ring.read(self._rates.piece(self._account(), Traffic.OUT))
                 task, principal = self._taker
-                if not self._rates.pass_on(principal, Traffic.OUT, len(data), self._is_broken_off, task):
+                if not self._rates.take_stream_bytes(
+                    principal, Traffic.OUT, len(data), self._is_broken_off, task
+                ):
                     return
                 self._sock.sendall(_LENGTH.pack(len(data)) + data)
         except EndOfStreamError:

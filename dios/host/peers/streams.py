@@ -17,9 +17,9 @@ from dios import limits
 from dios.core.effects import AnswerAttachAway
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.host.bandwidth.rates import Rates
-from dios.host.peers.link import Standing
-from dios.host.peers.links import Links
-from dios.host.peers.stream_pump import Pump, Taker
+from dios.host.peers.link import PeerSession
+from dios.host.peers.links import PeerLinks
+from dios.host.peers.stream_pump import AttachedTask, StreamPump
 from dios.ids import NodeId, ObjectId
 from dios.transport.rings.end import RingEnd
 from dios.transport.rings.layout import RingDescriptors, create_ring
@@ -32,31 +32,31 @@ from dios.wire.types import Mode
 _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
 
 
-class _Kept(NamedTuple):
+class _KeptEnd(NamedTuple):
     """An end that a task of another node attached to, until that node connects for it."""
 
     end: RingEnd
     mode: Mode
-    taker: Taker
+    taker: AttachedTask
     scope: trio.CancelScope
 
 
-class StreamsBetween:
+class RemoteStreams:
     """Every stream between this node and another. Its tasks run in ``nursery``."""
 
-    def __init__(self, links: Links, nursery: trio.Nursery, rates: Rates) -> None:
+    def __init__(self, links: PeerLinks, nursery: trio.Nursery, rates: Rates) -> None:
         self._links: Final = links
         self._rates: Final = rates
         self._nursery: Final = nursery
-        self._kept: Final[dict[tuple[NodeId, int], _Kept]] = {}
-        self._pumps: Final[set[Pump]] = set()
+        self._kept: Final[dict[tuple[NodeId, int], _KeptEnd]] = {}
+        self._pumps: Final[set[StreamPump]] = set()
         self._rings: Final[dict[tuple[ObjectId, Mode], RingDescriptors]] = {}
 
     def __len__(self) -> int:
         return len(self._pumps) + len(self._kept)
 
     # -- the node that has the stream -----------------------------------------------------------------
-    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, taker: Taker) -> None:
+    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, taker: AttachedTask) -> None:
         """Keep one end of a ring until the node of the task ``taker`` connects to it or the time is over.
 
         Raise LimitError over PEER_STREAMS_MAX streams; the end is closed then.
@@ -64,28 +64,28 @@ class StreamsBetween:
         if len(self) >= limits.PEER_STREAMS_MAX:
             end.close()
             raise _too_many()
-        standing = self._links.standing_of(node)
-        if standing is None:
+        session = self._links.session_of(node)
+        if session is None:
             end.close()
             return
         scope = trio.CancelScope()
-        self._kept[node, number] = _Kept(end, mode, taker, scope)
-        standing.ends.add(scope.cancel)
-        self._nursery.start_soon(self._forget_later, node, number, standing, scope, name="keep an end")
+        self._kept[node, number] = _KeptEnd(end, mode, taker, scope)
+        session.ends.add(scope.cancel)
+        self._nursery.start_soon(self._forget_later, node, number, session, scope, name="keep an end")
 
     async def _forget_later(
-        self, node: NodeId, number: int, standing: Standing, scope: trio.CancelScope
+        self, node: NodeId, number: int, session: PeerSession, scope: trio.CancelScope
     ) -> None:
         try:
             with scope:
                 await trio.sleep(2 * limits.PEER_CONNECT_MS_MAX / 1000)
         finally:
-            standing.ends.discard(scope.cancel)
+            session.ends.discard(scope.cancel)
             kept = self._kept.pop((node, number), None)
             if kept is not None:
                 kept.end.close()
 
-    def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
+    def accept(self, node: NodeId, channel: Channel, sock: socket.socket, session: PeerSession) -> None:
         """Accept the connection for an end that was kept. Raise ProtocolError if its direction is wrong."""
         kept = self._kept.get((node, channel.stream))
         if kept is None:
@@ -96,10 +96,10 @@ class StreamsBetween:
             raise ProtocolError(f"stream {channel.stream} has the opposite direction")
         del self._kept[node, channel.stream]
         kept.scope.cancel()
-        self._pump(kept.end, sock, standing, kept.taker)
+        self._pump(kept.end, sock, session, kept.taker)
 
     # -- the node whose task took an end ---------------------------------------------------------------
-    def fetch(self, effect: AnswerAttachAway, taker: Taker) -> tuple[Attached, tuple[int, ...]]:
+    def fetch(self, effect: AnswerAttachAway, taker: AttachedTask) -> tuple[Attached, tuple[int, ...]]:
         """Create a ring for the local task ``taker``, and connect for the stream's bytes.
 
         Return the task's end: the reply and four descriptors, which the caller closes. Raise LimitError,
@@ -130,8 +130,8 @@ class StreamsBetween:
         ring.close()
         return True
 
-    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd, taker: Taker) -> None:
-        standing = self._links.standing_of(node)
+    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd, taker: AttachedTask) -> None:
+        session = self._links.session_of(node)
         try:
             sock = await self._links.open_data(node, channel)
         except (DiosError, OSError):
@@ -140,11 +140,11 @@ class StreamsBetween:
         except BaseException:
             end.close()
             raise
-        if standing is None or standing.closed:
+        if session is None or session.closed:
             sock.close()
             break_off(end)
             return
-        self._pump(end, sock, standing, taker)
+        self._pump(end, sock, session, taker)
 
     async def run(self) -> None:
         """Wait until cancelled, then close all streams."""
@@ -161,15 +161,15 @@ class StreamsBetween:
         self._rings.clear()
 
     # -- both -----------------------------------------------------------------------------------------
-    def _pump(self, end: RingEnd, sock: socket.socket, standing: Standing, taker: Taker) -> None:
+    def _pump(self, end: RingEnd, sock: socket.socket, session: PeerSession, taker: AttachedTask) -> None:
         def ended() -> None:
             self._pumps.discard(pump)
-            standing.ends.discard(pump.close)
+            session.ends.discard(pump.close)
 
-        pump = Pump(end, sock, self._rates, taker, ended)
+        pump = StreamPump(end, sock, self._rates, taker, ended)
         self._pumps.add(pump)
         # A stream ends with its control connection, because a later one may belong to a restarted node.
-        standing.ends.add(pump.close)
+        session.ends.add(pump.close)
 
 
 def _too_many() -> LimitError:

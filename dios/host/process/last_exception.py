@@ -13,7 +13,7 @@ _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 _GROUP_MARGIN: Final = "  | "
 
 
-def exception_told(text: str) -> str:
+def exception_line(text: str) -> str:
     """Return the line that names the exception of the last traceback in ``text``, or "" without a traceback.
 
     Further lines of the message, notes, and the members of a group are left out.

@@ -17,15 +17,15 @@ from dios.core.effects import Spawn
 from dios.core.events import ConsoleArrived, Disconnected, LogLeft, SessionOpened, TaskEnded, TaskStarted
 from dios.errors import DiosError, ProtocolError
 from dios.host.bandwidth.rates import Rates
-from dios.host.content.consoles import Console, Consoles
-from dios.host.content.memories import translated
+from dios.host.content.consoles import Consoles, TaskConsole
+from dios.host.content.memories import translate_os_error
 from dios.host.content.public_pages import PublicPages
-from dios.host.content.stored_bytes import Stored
+from dios.host.content.stored_bytes import StoredBytes
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.persister import Persister
-from dios.host.process.last_exception import exception_told
+from dios.host.process.last_exception import exception_line
 from dios.host.process.task_process import Exit, TaskProcess
 from dios.ids import Name, Principal, TaskId
 from dios.transport.unix.server import TaskChannel
@@ -39,7 +39,7 @@ DEFECT: Final = "an internal error of the node ended this connection; see the no
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
 
 
-class Spawner(Protocol):
+class ProcessSpawner(Protocol):
     """A factory of task processes."""
 
     async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
@@ -47,7 +47,7 @@ class Spawner(Protocol):
         ...
 
 
-class Desk(NamedTuple):
+class TaskHostParts(NamedTuple):
     """The parts of the host that serving tasks needs."""
 
     driver: Driver
@@ -57,10 +57,10 @@ class Desk(NamedTuple):
     persister: Persister
     clock: Clock
     rates: Rates
-    stored: Stored
+    stored: StoredBytes
 
 
-class _Running:
+class _StartedTask:
     """A task from its Spawn effect to its end. It remembers requests made before the process exists."""
 
     def __init__(self) -> None:
@@ -80,23 +80,23 @@ class _Running:
 class TaskHost:
     """All tasks and sessions of the node. Its trio tasks run in ``nursery``."""
 
-    def __init__(self, nursery: trio.Nursery, spawner: Spawner) -> None:
+    def __init__(self, nursery: trio.Nursery, spawner: ProcessSpawner) -> None:
         self._nursery: Final = nursery
         self._spawner: Final = spawner
-        self._running: Final[dict[TaskId, _Running]] = {}
+        self._running: Final[dict[TaskId, _StartedTask]] = {}
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
         self._empty = trio.Event()
-        self._desk: Desk
+        self._parts: TaskHostParts
 
-    def connect(self, desk: Desk) -> None:
+    def connect(self, parts: TaskHostParts) -> None:
         """Set the other parts of the host, which need this object themselves."""
-        self._desk = desk
+        self._parts = parts
 
     @property
     def sound(self) -> bool:
         """True if the node's state is intact, so that it may go on after an error in one connection."""
-        return self._desk.driver.sound
+        return self._parts.driver.sound
 
     @property
     def sessions(self) -> int:
@@ -112,11 +112,11 @@ class TaskHost:
     # -- what the core asks (``effector.Tasks``) ------------------------------------------------------
     def spawn(self, effect: Spawn) -> None:
         """Begin to start a process; replies to the task are queued until it is connected."""
-        desk = self._desk
-        desk.pages.open(effect.task)
-        desk.outbox.open(effect.task)
-        running = self._running[effect.task] = _Running()
-        self._nursery.start_soon(self._live, effect, running, name="task")
+        parts = self._parts
+        parts.pages.open(effect.task)
+        parts.outbox.open(effect.task)
+        running = self._running[effect.task] = _StartedTask()
+        self._nursery.start_soon(self._run_task, effect, running, name="task")
 
     def kill(self, task: TaskId) -> None:
         """End a task's process. Do nothing if it has ended."""
@@ -153,35 +153,35 @@ class TaskHost:
     def overrun(self, task: TaskId, why: str) -> None:
         """Close the connection of a task that does not read its replies."""
         _log.warning("a connection was closed", extra={"why": why})
-        connection = self._desk.outbox.get(task)
-        self._desk.outbox.close(task)
+        connection = self._parts.outbox.get(task)
+        self._parts.outbox.close(task)
         if connection is not None and connection.channel is not None:
             connection.channel.close()
-        self._desk.driver.post(Disconnected(self._desk.clock.now(), task, why))
+        self._parts.driver.post(Disconnected(self._parts.clock.now(), task, why))
 
     # -- one task -----------------------------------------------------------------------------------
-    async def _live(self, effect: Spawn, running: _Running) -> None:
+    async def _run_task(self, effect: Spawn, running: _StartedTask) -> None:
         task = effect.task
         end = Exit(Cause.SPAWN)
         try:
             end = await self._start_and_serve(effect, running)
         except (DiosError, OSError) as error:
-            end = Exit(Cause.SPAWN, detail=translated(error).message)
+            end = Exit(Cause.SPAWN, detail=translate_os_error(error).message)
         except Exception as error:
-            if not self._desk.driver.sound:
+            if not self._parts.driver.sound:
                 raise
             _log.exception("an internal error ended a task", exc_info=error)
             end = Exit(Cause.NODE, detail=DEFECT)
         finally:
             del self._running[task]
-            desk = self._desk
-            detail = self._described(end, desk.consoles.of(task))
-            written = desk.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)
-            desk.consoles.ended(task)
-            desk.outbox.close(task)
-            desk.driver.feed(
+            parts = self._parts
+            detail = self._described(end, parts.consoles.of(task))
+            written = parts.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)
+            parts.consoles.ended(task)
+            parts.outbox.close(task)
+            parts.driver.feed(
                 TaskEnded(
-                    desk.clock.now(),
+                    parts.clock.now(),
                     task,
                     detail[0],
                     end.exit_code,
@@ -192,13 +192,13 @@ class TaskHost:
                 )
             )
             if written:
-                payload, payloads = desk.driver.keep_bytes(written)
-                desk.driver.feed(LogLeft(desk.clock.now(), task, payload, len(written)), payloads)
-            desk.pages.close(task)
-            self._one_less()
+                payload, payloads = parts.driver.register_payload(written)
+                parts.driver.feed(LogLeft(parts.clock.now(), task, payload, len(written)), payloads)
+            parts.pages.close(task)
+            self._check_empty()
 
-    async def _start_and_serve(self, effect: Spawn, running: _Running) -> Exit:
-        desk, task = self._desk, effect.task
+    async def _start_and_serve(self, effect: Spawn, running: _StartedTask) -> Exit:
+        parts, task = self._parts, effect.task
         if running.killed:
             return Exit(Cause.KILLED, detail="it was ended before it started")
         process = await self._spawner.spawn(effect.brand, effect.limits)
@@ -220,29 +220,29 @@ class TaskHost:
                     senders.cancel_scope.cancel()
         finally:
             process.close()
-        desk.driver.feed(ConsoleArrived(desk.clock.now(), task, 0))
+        parts.driver.feed(ConsoleArrived(parts.clock.now(), task, 0))
         return end
 
-    def _begin(self, task: TaskId, running: _Running, process: TaskProcess, channel: TaskChannel) -> None:
-        desk = self._desk
-        connection = desk.outbox.get(task)
+    def _begin(self, task: TaskId, running: _StartedTask, process: TaskProcess, channel: TaskChannel) -> None:
+        parts = self._parts
+        connection = parts.outbox.get(task)
         if connection is not None:
             connection.attach(channel)
-        desk.driver.feed(TaskStarted(desk.clock.now(), task, process.pid))
+        parts.driver.feed(TaskStarted(parts.clock.now(), task, process.pid))
         running.apply(process)
         _log.debug("task started", extra={"task": task, "pid": process.pid})
 
     async def _serve_task(self, task: TaskId, channel: TaskChannel) -> None:
         reason = await self._calls_until_end(task, channel)
-        self._desk.driver.feed(Disconnected(self._desk.clock.now(), task, reason))
+        self._parts.driver.feed(Disconnected(self._parts.clock.now(), task, reason))
 
     async def _read_console(self, task: TaskId, fd: int) -> None:
-        desk = self._desk
-        console = desk.consoles.of(task)
+        parts = self._parts
+        console = parts.consoles.of(task)
         os.set_blocking(fd, False)
         while True:
             # While the console has no room the pipe fills up, and a task that prints too fast waits.
-            await console.room()
+            await console.wait_for_room()
             try:
                 data = os.read(fd, limits.CONSOLE_READ_BYTES)
             except BlockingIOError:
@@ -251,11 +251,11 @@ class TaskHost:
             if not data:
                 return
             console.append(data)
-            desk.driver.feed(ConsoleArrived(desk.clock.now(), task, len(data)))
+            parts.driver.feed(ConsoleArrived(parts.clock.now(), task, len(data)))
             await trio.lowlevel.checkpoint()
 
     @staticmethod
-    def _described(end: Exit, console: Console) -> tuple[Cause, str]:
+    def _described(end: Exit, console: TaskConsole) -> tuple[Cause, str]:
         """Return the cause of an end, and a description that includes the task's last lines."""
         if end.cause is Cause.EXITED and end.exit_code == 0:
             return end.cause, end.detail
@@ -263,7 +263,7 @@ class TaskHost:
         cause = end.cause
         text = "\n".join(lines)
         if cause is Cause.EXITED and end.exit_code == 1:
-            told = exception_told(console.text())
+            told = exception_line(console.text())
             if told:
                 return Cause.EXCEPTION, f"{told[: limits.TEXT_BYTES_MAX // 4]}\n\nLast lines:\n{text}"
         return cause, f"{end.detail}\nLast lines:\n{text}".strip() if lines else end.detail
@@ -271,31 +271,33 @@ class TaskHost:
     # -- one session --------------------------------------------------------------------------------
     async def serve_session(self, task: TaskId, principal: Principal, pid: int, channel: TaskChannel) -> None:
         """Serve a user's program from its Hello to its end."""
-        desk = self._desk
-        opening = await _opening(channel)
+        parts = self._parts
+        opening = await _receive_hello(channel)
         if opening is None:
             return
         seq, hello, rest = opening
-        refused = desk.driver.refusal_of(hello)
+        refused = parts.driver.refusal_of(hello)
         if refused is not None:
             _refuse(channel, refused, seq)
             return
-        desk.pages.open(task)
-        desk.outbox.open(task, channel)
+        parts.pages.open(task)
+        parts.outbox.open(task, channel)
         self._sessions[task] = channel
         reason = ""
         try:
             groups = tuple(Name(name) for name in hello.groups)
-            desk.driver.feed(SessionOpened(desk.clock.now(), task, seq, principal, groups, hello.label, pid))
+            parts.driver.feed(
+                SessionOpened(parts.clock.now(), task, seq, principal, groups, hello.label, pid)
+            )
             reason = await self._calls_until_end(task, channel, rest)
         finally:
-            desk.outbox.close(task)
-            desk.driver.feed(Disconnected(desk.clock.now(), task, reason))
-            desk.pages.close(task)
-            desk.consoles.drop(task)
+            parts.outbox.close(task)
+            parts.driver.feed(Disconnected(parts.clock.now(), task, reason))
+            parts.pages.close(task)
+            parts.consoles.drop(task)
             del self._sessions[task]
             self._closing.discard(task)
-            self._one_less()
+            self._check_empty()
 
     # -- frames -------------------------------------------------------------------------------------
     async def _calls_until_end(
@@ -308,15 +310,19 @@ class TaskHost:
         try:
             return await self.read_calls(task, channel, bodies)
         except Exception as error:
-            if not self._desk.driver.sound:
+            if not self._parts.driver.sound:
                 raise
             _log.exception("an internal error ended a connection", exc_info=error)
             return DEFECT
 
     async def read_calls(self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None) -> str:
         """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end."""
-        call = self._desk.driver.call
-        persister, rates, wait_off = self._desk.persister, self._desk.rates, self._desk.stored.wait_off
+        call = self._parts.driver.call
+        persister, rates, wait_off = (
+            self._parts.persister,
+            self._parts.rates,
+            self._parts.stored.wait_for_credit,
+        )
         receive = channel.receive
         try:
             if not bodies:
@@ -345,25 +351,25 @@ class TaskHost:
             return error.message
         return ""
 
-    def _one_less(self) -> None:
+    def _check_empty(self) -> None:
         if not self._running and not self._sessions:
             self._empty.set()
 
 
-async def _opening(channel: TaskChannel) -> tuple[int, Hello, list[bytes]] | None:
+async def _receive_hello(channel: TaskChannel) -> tuple[int, Hello, list[bytes]] | None:
     """Return the Hello of a new session, its sequence number, and the frames received after it."""
     with trio.move_on_after(limits.HELLO_MS_MAX / 1000):
         try:
             bodies = await channel.receive()
             if bodies:
                 request = decode_request(bodies[0])
-                return request.seq, _accepted(request.call), bodies[1:]
+                return request.seq, _checked_hello(request.call), bodies[1:]
         except ProtocolError as error:
             _refuse(channel, error)
     return None
 
 
-def _accepted(call: AnyCall) -> Hello:
+def _checked_hello(call: AnyCall) -> Hello:
     if not isinstance(call, Hello):
         raise ProtocolError("the first message on a connection must be a Hello")
     if call.version != PROTOCOL_VERSION:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, Ended
+from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
 from dios.wire.types import Brand, Cause
 
 if TYPE_CHECKING:
-    from dios.host.sandbox.cgroups import Group
+    from dios.host.sandbox.cgroups import ControlGroup
 
 _CPU_NEARLY: Final = 0.75
 """The kernel enforces the CPU limit with sampled ticks but reports exact run time; on a busy or virtual
@@ -26,7 +26,7 @@ the limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ProcessLimits:
     """The limits of a task's process: bytes, milliseconds (0 is none), processes including threads."""
 
     memory_bytes: int
@@ -54,7 +54,12 @@ class TaskProcess:
     """The process of a started task. ``close`` it after its socket and console have been drained."""
 
     def __init__(
-        self, number: int, brand: Brand, bounds: Bounds, socket: trio.socket.SocketType, console_fd: int
+        self,
+        number: int,
+        brand: Brand,
+        bounds: ProcessLimits,
+        socket: trio.socket.SocketType,
+        console_fd: int,
     ) -> None:
         self.number: Final = number
         self.brand: Final = brand
@@ -62,7 +67,7 @@ class TaskProcess:
         self.socket: Final = socket
         self.console_fd: Final = console_fd
         self.pid = 0
-        self.group: Group | None = None
+        self.group: ControlGroup | None = None
         self._pidfd = -1
         self._kill_asked = False
         self._closed = False
@@ -126,7 +131,7 @@ class TaskProcess:
         if self._kill_asked:
             self._signal(signal.SIGKILL)
 
-    def ended(self, message: Ended) -> None:
+    def ended(self, message: ChildExited) -> None:
         """Set the exit of the process, which was reaped."""
         oom = self.group.oom_kills() if self.group else 0
         peak = self.group.peak_bytes() if self.group else 0
@@ -147,7 +152,7 @@ class TaskProcess:
         self._ended.set()
 
 
-def _explain(message: Ended, bounds: Bounds, *, kill_asked: bool, oom_kills: int) -> Exit:
+def _explain(message: ChildExited, bounds: ProcessLimits, *, kill_asked: bool, oom_kills: int) -> Exit:
     code = os.waitstatus_to_exitcode(message.status)
     if code >= 0:
         return _explain_status(code)

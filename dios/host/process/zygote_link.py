@@ -18,19 +18,19 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, NotSupportedError, OutOfMemoryError
-from dios.host.process.task_process import Bounds, TaskProcess
+from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import (
-    Ended,
-    Failed,
+    ChildCreated,
+    ChildExited,
+    CreateChild,
+    CreateFailed,
     FromZygote,
-    Made,
-    Make,
-    NotMade,
-    Ready,
-    Setup,
-    Tighten,
-    Tightened,
+    LimitsLowered,
+    LowerLimits,
+    SetupFailed,
     ToZygote,
+    ZygoteReady,
+    ZygoteSetup,
     decode_from_zygote,
     encode,
 )
@@ -42,24 +42,24 @@ _INTS: Final = array.array("i")
 _numbers: Final = itertools.count(1)
 
 
-class Link:
+class ZygoteLink:
     """A running zygote. Create it with ``start``; run ``run`` in the caller's nursery."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: trio.socket.SocketType, setup: Setup
+        self, process: subprocess.Popen[bytes], control: trio.socket.SocketType, setup: ZygoteSetup
     ) -> None:
         self._process = process
         self._control = control
         self._setup = setup
         self._sending = trio.Lock()
         self._children: dict[int, TaskProcess] = {}
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, _PendingAnswer] = {}
         self.trees: tuple[str, ...] = ()
         self.alive = True
         self.on_end: Callable[[TaskProcess], None] = lambda _child: None
 
     @classmethod
-    async def start(cls, setup: Setup) -> Link:
+    async def start(cls, setup: ZygoteSetup) -> ZygoteLink:
         """Start a zygote and wait until it is set up. Raise ``NotSupportedError`` with its reason."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -84,9 +84,9 @@ class Link:
         except BaseException:
             await link.close()
             raise
-        if not isinstance(message, Ready):
+        if not isinstance(message, ZygoteReady):
             await link.close()
-            reason = message.reason if isinstance(message, Failed) else "it ended without a message"
+            reason = message.reason if isinstance(message, SetupFailed) else "it ended without a message"
             raise NotSupportedError(f"cannot set up the zygote process: {reason}")
         link.trees = message.trees
         return link
@@ -110,14 +110,14 @@ class Link:
                 self.on_end(child)
             self._children.clear()
 
-    async def make(self, bounds: Bounds) -> TaskProcess:
+    async def make(self, bounds: ProcessLimits) -> TaskProcess:
         """Create a child. Raise ``OutOfMemoryError`` with the kernel's reason if that fails."""
         number = next(_numbers)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         console, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(console, False)
         child = TaskProcess(number, self._setup.brand, bounds, trio.socket.from_stdlib_socket(ours), console)
-        make = Make(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
+        make = CreateChild(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
         self._children[number] = child
         try:
             reason = await self._ask(number, make, (theirs.fileno(), write_end))
@@ -133,9 +133,9 @@ class Link:
             raise OutOfMemoryError(f"cannot create the task's process: {reason}", call="run")
         return child
 
-    async def tighten(self, child: TaskProcess, bounds: Bounds) -> None:
+    async def tighten(self, child: TaskProcess, bounds: ProcessLimits) -> None:
         """Lower the limits of a child that has not started its task. Raise ``DiosError`` if that fails."""
-        message = Tighten(child.number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
+        message = LowerLimits(child.number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
         reason = await self._ask(child.number, message)
         if reason:
             raise DiosError(f"cannot set the task's limits: {reason}", call="run")
@@ -155,7 +155,7 @@ class Link:
         """Send a message about child ``number`` and return the error in the answer, empty for success."""
         if not self.alive:
             return "the zygote ended"
-        answer = self._answers[number] = _Answer()
+        answer = self._answers[number] = _PendingAnswer()
         try:
             await self._send(message, descriptors)
             return await answer.wait()
@@ -181,7 +181,7 @@ class Link:
         if not data:
             return None
         message: FromZygote = decode_from_zygote(data)
-        if isinstance(message, Made):
+        if isinstance(message, ChildCreated):
             # Register the process at once, so that it is closed even if the request is cancelled.
             pidfd = int.from_bytes(ancillary[0][2][: _INTS.itemsize], sys.byteorder)
             child = self._children.get(message.id)
@@ -192,13 +192,13 @@ class Link:
         return message
 
     def _handle(self, message: FromZygote) -> None:
-        if isinstance(message, Ended):
+        if isinstance(message, ChildExited):
             child = self._children.pop(message.id, None)
             if child is not None:
                 child.ended(message)
                 self.on_end(child)
-        elif isinstance(message, Made | NotMade | Tightened) and message.id in self._answers:
-            self._answers[message.id].give("" if isinstance(message, Made) else message.reason)
+        elif isinstance(message, ChildCreated | CreateFailed | LimitsLowered) and message.id in self._answers:
+            self._answers[message.id].give("" if isinstance(message, ChildCreated) else message.reason)
 
 
 def _environment(brand: Brand) -> dict[str, str]:
@@ -207,7 +207,7 @@ def _environment(brand: Brand) -> dict[str, str]:
     return _ENVIRONMENT if brand is Brand.PURE or home is None else {**_ENVIRONMENT, "HOME": home}
 
 
-class _Answer:
+class _PendingAnswer:
     """An answer that a request waits for."""
 
     def __init__(self) -> None:

@@ -27,16 +27,16 @@ from dios import limits
 from dios.host.process.zygote_messages import (
     EXCEPTION_STATUS,
     LOCKDOWN_FAILED_STATUS,
-    Ended,
-    Failed,
+    ChildCreated,
+    ChildExited,
+    CreateChild,
+    CreateFailed,
     FromZygote,
-    Made,
-    Make,
-    NotMade,
-    Ready,
-    Setup,
-    Tighten,
-    Tightened,
+    LimitsLowered,
+    LowerLimits,
+    SetupFailed,
+    ZygoteReady,
+    ZygoteSetup,
     decode_to_zygote,
     encode,
 )
@@ -52,13 +52,13 @@ _JOIN_SESSION_KEYRING: Final = 1
 _LOG_BYTES: Final = 16 * limits.KIB
 _LOG_READS: Final = 3
 _LOG_PAUSE_S: Final = 0.001
-Entry = Callable[[], int | None]
+EntryPoint = Callable[[], int | None]
 
 
-class Zygote:
+class ZygoteProcess:
     """The state of the zygote's main loop."""
 
-    def __init__(self, control: socket.socket, setup: Setup) -> None:
+    def __init__(self, control: socket.socket, setup: ZygoteSetup) -> None:
         self._control = control
         self._pure = setup.brand is Brand.PURE
         self._null = fcntl.fcntl(os.open(os.devnull, os.O_RDWR), fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS)
@@ -71,13 +71,13 @@ class Zygote:
         trees = self._confine(setup) if self._pure else []
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
-        self._prepared = lockdown.Prepared(frozenset(setup.available), trees, self._null, own)
+        self._prepared = lockdown.LockdownState(frozenset(setup.available), trees, self._null, own)
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, _woken)
+        signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
 
     @staticmethod
-    def _confine(setup: Setup) -> list[str]:
+    def _confine(setup: ZygoteSetup) -> list[str]:
         """Enter the read-only view and drop privileges, as far as possible. Return the view's trees."""
         # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
         with contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ class Zygote:
         gc.freeze()
         # A send can fail when the daemon closes the socket at that moment, which means the same.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.send(Ready(self._trees))
+            self.send(ZygoteReady(self._trees))
             self._serve_until_closed(poll)
         self._end_all()
 
@@ -134,30 +134,30 @@ class Zygote:
         if not data:
             return False
         message = decode_to_zygote(data)
-        if isinstance(message, Make):
+        if isinstance(message, CreateChild):
             self._make(message, *descriptors)
-        elif isinstance(message, Tighten):
+        elif isinstance(message, LowerLimits):
             self._tighten(message)
         return True
 
-    def _make(self, make: Make, task_socket: int, console: int) -> None:
+    def _make(self, make: CreateChild, task_socket: int, console: int) -> None:
         flags = self._prepared.flags if self._pure else 0
         try:
             pid, pidfd = kernel.clone3(flags, settid=self._prepared.tid_address)
             if pid == 0:
                 self._become_task(make, task_socket, console)
         except OSError as error:
-            self.send(NotMade(make.id, kernel.describe(error)))
+            self.send(CreateFailed(make.id, kernel.describe(error)))
             return
         finally:
             os.close(task_socket)
             os.close(console)
         self._pids[make.id] = pid
         self._ids[pid] = make.id
-        self.send(Made(make.id, pid), (pidfd,))
+        self.send(ChildCreated(make.id, pid), (pidfd,))
         os.close(pidfd)
 
-    def _become_task(self, make: Make, task_socket: int, console: int) -> NoReturn:
+    def _become_task(self, make: CreateChild, task_socket: int, console: int) -> NoReturn:
         """Lock down the child and run the entry point. No code of the zygote may run after it."""
         try:
             signal.set_wakeup_fd(-1)
@@ -169,7 +169,7 @@ class Zygote:
         gc.enable()
         _run(self._entry)
 
-    def _tighten(self, message: Tighten) -> None:
+    def _tighten(self, message: LowerLimits) -> None:
         pid = self._pids.get(message.id)
         reason = ""
         try:
@@ -184,7 +184,7 @@ class Zygote:
                 )
         except OSError as error:
             reason = kernel.describe(error)
-        self.send(Tightened(message.id, reason))
+        self.send(LimitsLowered(message.id, reason))
 
     def _reap(self) -> None:
         while True:
@@ -201,7 +201,7 @@ class Zygote:
             cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
             refused = _refused_call(pid) if killed else ""
-            self.send(Ended(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
+            self.send(ChildExited(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
         if not self._pure:
             self._end_orphans()
 
@@ -224,7 +224,7 @@ class Zygote:
                     _kill(pid)
 
 
-def _woken(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the byte in the wake-up pipe is the message."""
 
 
@@ -260,12 +260,12 @@ def _refused_call(pid: int) -> str:
     return ""
 
 
-def _load(setup: Setup) -> Entry:
+def _load(setup: ZygoteSetup) -> EntryPoint:
     sys.path.extend(path for path in setup.paths if path not in sys.path)
     for name in setup.preload:
         importlib.import_module(name)
     module, _, attribute = setup.entry.partition(":")
-    entry: Entry = getattr(importlib.import_module(module), attribute)
+    entry: EntryPoint = getattr(importlib.import_module(module), attribute)
     return entry
 
 
@@ -280,7 +280,7 @@ def _report_and_end(error: BaseException, console: int) -> NoReturn:
     os._exit(LOCKDOWN_FAILED_STATUS)
 
 
-def _run(entry: Entry) -> NoReturn:
+def _run(entry: EntryPoint) -> NoReturn:
     """Run the entry point as a program and end like the interpreter, without freeing memory page by page."""
     status = EXCEPTION_STATUS
     try:
@@ -299,7 +299,7 @@ def _run(entry: Entry) -> NoReturn:
         os._exit(status)
 
 
-def _guarded(entry: Entry) -> int:
+def _guarded(entry: EntryPoint) -> int:
     try:
         returned = entry()
     except SystemExit as end:
@@ -330,14 +330,14 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     data = control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX)
     setup = decode_to_zygote(data) if data else None
-    if not isinstance(setup, Setup):
+    if not isinstance(setup, ZygoteSetup):
         return
     _prefer_for_oom()
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     try:
-        zygote = Zygote(control, setup)
+        zygote = ZygoteProcess(control, setup)
     except Exception as error:  # noqa: BLE001 - every error is reported to the daemon
-        control.send(encode(Failed(f"{type(error).__name__}: {error}")))
+        control.send(encode(SetupFailed(f"{type(error).__name__}: {error}")))
         return
     zygote.serve()
 

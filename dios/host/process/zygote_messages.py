@@ -1,7 +1,7 @@
 """The messages between the daemon and a zygote, one per packet.
 
-Tasks never see this socket. Descriptors travel with ``Make`` (the task's socket, then its console's write
-end) and with ``Made`` (a pidfd of the new process).
+Tasks never see this socket. Descriptors travel with ``CreateChild`` (the task's socket, then its console's
+write end) and with ``ChildCreated`` (a pidfd of the new process).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXCEPTION_STATUS: Final = 251
 """Exit status of a task that an exception ended; ``sys.exit(251)`` looks the same."""
 
 
-class Setup(Struct, frozen=True, tag=1):
+class ZygoteSetup(Struct, frozen=True, tag=1):
     """The first message to a zygote: brand, entry point, modules to load, and available mechanisms."""
 
     brand: Brand
@@ -30,7 +30,7 @@ class Setup(Struct, frozen=True, tag=1):
     available: tuple[str, ...]
 
 
-class Make(Struct, frozen=True, tag=2):
+class CreateChild(Struct, frozen=True, tag=2):
     """A request to create child ``id`` with these limits; 0 means no limit."""
 
     id: int
@@ -39,7 +39,7 @@ class Make(Struct, frozen=True, tag=2):
     processes: int
 
 
-class Tighten(Struct, frozen=True, tag=3):
+class LowerLimits(Struct, frozen=True, tag=3):
     """A request to lower the limits of child ``id``, which has not started its task."""
 
     id: int
@@ -48,40 +48,40 @@ class Tighten(Struct, frozen=True, tag=3):
     processes: int
 
 
-class Ready(Struct, frozen=True, tag=10):
+class ZygoteReady(Struct, frozen=True, tag=10):
     """The zygote is set up; its view contains ``trees``."""
 
     trees: tuple[str, ...]
 
 
-class Failed(Struct, frozen=True, tag=11):
+class SetupFailed(Struct, frozen=True, tag=11):
     """The zygote cannot be set up and ends."""
 
     reason: str
 
 
-class Made(Struct, frozen=True, tag=12):
+class ChildCreated(Struct, frozen=True, tag=12):
     """Child ``id`` exists; ``pid`` is its process id as the daemon sees it."""
 
     id: int
     pid: int
 
 
-class NotMade(Struct, frozen=True, tag=13):
+class CreateFailed(Struct, frozen=True, tag=13):
     """Child ``id`` could not be created."""
 
     id: int
     reason: str
 
 
-class Tightened(Struct, frozen=True, tag=14):
+class LimitsLowered(Struct, frozen=True, tag=14):
     """The answer to Tighten; ``reason`` is empty for success."""
 
     id: int
     reason: str = ""
 
 
-class Ended(Struct, frozen=True, tag=15):
+class ChildExited(Struct, frozen=True, tag=15):
     """Child ``id`` was reaped, with its wait status, CPU time in ms, and peak memory in bytes.
 
     ``refused_call`` is the system call that the sandbox killed it for, if the kernel's log names it.
@@ -94,8 +94,8 @@ class Ended(Struct, frozen=True, tag=15):
     memory_bytes: int = 0
 
 
-ToZygote: TypeAlias = Setup | Make | Tighten
-FromZygote: TypeAlias = Ready | Failed | Made | NotMade | Tightened | Ended
+ToZygote: TypeAlias = ZygoteSetup | CreateChild | LowerLimits
+FromZygote: TypeAlias = ZygoteReady | SetupFailed | ChildCreated | CreateFailed | LimitsLowered | ChildExited
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_to_zygote: Final = msgspec.msgpack.Decoder(ToZygote).decode

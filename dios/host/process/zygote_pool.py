@@ -18,16 +18,16 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, InvalidError, NotSupportedError
-from dios.host.process.task_process import Bounds, TaskProcess
-from dios.host.process.zygote_link import Link
-from dios.host.process.zygote_messages import Setup
-from dios.host.sandbox.cgroups import Groups, open_groups
+from dios.host.process.task_process import ProcessLimits, TaskProcess
+from dios.host.process.zygote_link import ZygoteLink
+from dios.host.process.zygote_messages import ZygoteSetup
+from dios.host.sandbox.cgroups import ControlGroups, open_control_groups
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
 NO_LIMITS: Final = Limits()
-_OWN_DEFAULTS: Final = Bounds(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
+_OWN_DEFAULTS: Final = ProcessLimits(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
 _nodes: Final = itertools.count(1)
 
 
@@ -41,7 +41,7 @@ async def open_zygote(
     mechanisms: Mapping[str, Mechanism] | None = None,
     accept_weaker: bool = False,
     defaults: Limits = NO_LIMITS,
-) -> AsyncIterator[Zygote]:
+) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
     ``entry`` is ``module:function``. Each child calls it after lock-down, with the DIOS socket as descriptor
@@ -62,16 +62,16 @@ async def open_zygote(
     found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
     counted = {f"cgroup_{name}" for name in ("memory", "pids")}
     wanted = any(found[name].available for name in counted & set(found))
-    groups = open_groups(f"dios-{os.getpid()}-{next(_nodes)}") if wanted else Groups([])
+    groups = open_control_groups(f"dios-{os.getpid()}-{next(_nodes)}") if wanted else ControlGroups([])
     available = {name for name, mechanism in found.items() if mechanism.available} - counted
     available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
-    setup = Setup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
+    setup = ZygoteSetup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
     try:
         # Before the nursery, so that an error reaches the caller directly and not in an exception group.
-        link = await Link.start(setup) if confined else None
+        link = await ZygoteLink.start(setup) if confined else None
         async with trio.open_nursery() as nursery:
-            zygote = Zygote(
+            zygote = ZygotePool(
                 nursery,
                 setup,
                 found,
@@ -92,17 +92,17 @@ async def open_zygote(
         groups.close()
 
 
-class Zygote:
+class ZygotePool:
     """The starter of tasks that ``open_zygote`` returns."""
 
     def __init__(
         self,
         nursery: trio.Nursery,
-        setup: Setup,
+        setup: ZygoteSetup,
         mechanisms: Mapping[str, Mechanism],
-        groups: Groups,
+        groups: ControlGroups,
         pool_size: int,
-        defaults: Bounds,
+        defaults: ProcessLimits,
         *,
         accept_weaker: bool,
     ) -> None:
@@ -118,10 +118,10 @@ class Zygote:
         self._refill = trio.Event()
         self._filled = trio.Event()
         self._starting = trio.Lock()
-        self._links: dict[Brand, Link] = {}
+        self._links: dict[Brand, ZygoteLink] = {}
         self._alive: set[TaskProcess] = set()
 
-    def serve_pure(self, link: Link) -> None:
+    def serve_pure(self, link: ZygoteLink) -> None:
         """Use this zygote for pure tasks and start to fill the pool."""
         self._adopt(Brand.PURE, link)
         if self._pool_size:
@@ -158,7 +158,7 @@ class Zygote:
         if brand is Brand.PURE:
             if not self._accept_weaker:
                 require_pure(self._mechanisms)
-            child = await self._from_pool(bounds)
+            child = await self._take_from_pool(bounds)
             if child is not None:
                 return child
         return await self._make(brand, bounds)
@@ -171,31 +171,31 @@ class Zygote:
             await link.close()
         for child in list(self._alive):
             child.lost("the node stopped")
-            self._gone(child)
+            self._on_end(child)
         for child in self._pool:
             child.close()
         self._pool.clear()
 
-    async def _link(self, brand: Brand) -> Link:
+    async def _link(self, brand: Brand) -> ZygoteLink:
         """Return the zygote for ``brand``; start it if there is none or it has ended."""
         async with self._starting:
             link = self._links.get(brand)
             if link is None or not link.alive:
                 if link is not None:
                     await link.close()
-                setup = Setup(
+                setup = ZygoteSetup(
                     brand, self._setup.entry, self._setup.preload, self._setup.paths, self._setup.available
                 )
-                link = await Link.start(setup)
+                link = await ZygoteLink.start(setup)
                 self._adopt(brand, link)
             return link
 
-    def _adopt(self, brand: Brand, link: Link) -> None:
+    def _adopt(self, brand: Brand, link: ZygoteLink) -> None:
         self._links[brand] = link
-        link.on_end = self._gone
+        link.on_end = self._on_end
         self._nursery.start_soon(link.run)
 
-    async def _make(self, brand: Brand, bounds: Bounds) -> TaskProcess:
+    async def _make(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
         link = await self._link(brand)
         child = await link.make(bounds)
         self._alive.add(child)
@@ -208,7 +208,7 @@ class Zygote:
             raise
         finally:
             if child.exit is not None:
-                self._gone(child)
+                self._on_end(child)
         return child
 
     def _enter_group(self, child: TaskProcess) -> None:
@@ -224,7 +224,7 @@ class Zygote:
             if child.exit is None:
                 raise DiosError(f"cannot set the task's limits: {error.strerror}", call="run") from error
 
-    async def _from_pool(self, bounds: Bounds) -> TaskProcess | None:
+    async def _take_from_pool(self, bounds: ProcessLimits) -> TaskProcess | None:
         """Take a child from the pool and lower its limits; None if the limits exceed those of the pool."""
         if _exceeds(bounds, self._defaults):
             return None
@@ -266,10 +266,10 @@ class Zygote:
                 await trio.sleep(limits.POOL_REFILL_MS / 1000)
             self._refill = trio.Event()
 
-    def _gone(self, child: TaskProcess) -> None:
+    def _on_end(self, child: TaskProcess) -> None:
         self._alive.discard(child)
         if child.group is not None:
-            self._groups.give_up(child.group)
+            self._groups.dispose(child.group)
         with contextlib.suppress(ValueError):
             # The child ended in the pool: an entry point that does not wait, or a damaged view. After
             # POOL_FAILURES_MAX such ends in a row children are created on demand, where ends are reported.
@@ -279,7 +279,7 @@ class Zygote:
             self._refill.set()
 
 
-def _exceeds(asked: Bounds, given: Bounds) -> bool:
+def _exceeds(asked: ProcessLimits, given: ProcessLimits) -> bool:
     """Return True if ``asked`` has any limit above ``given``; a CPU limit of 0 is none."""
     return (
         asked.memory_bytes > given.memory_bytes
@@ -288,7 +288,7 @@ def _exceeds(asked: Bounds, given: Bounds) -> bool:
     )
 
 
-def _bounds(task_limits: Limits, defaults: Bounds) -> Bounds:
+def _bounds(task_limits: Limits, defaults: ProcessLimits) -> ProcessLimits:
     memory = task_limits.memory_bytes or defaults.memory_bytes
     processes = task_limits.processes or defaults.processes
     if not limits.TASK_MEMORY_BYTES_MIN <= memory <= limits.TASK_MEMORY_BYTES_MAX:
@@ -308,4 +308,4 @@ def _bounds(task_limits: Limits, defaults: Bounds) -> Bounds:
             f"a limit of {processes} processes is too high; at most {limits.TASK_OPEN_FILES_MAX} are allowed",
             call="run",
         )
-    return Bounds(memory, task_limits.cpu_ms or defaults.cpu_ms, processes)
+    return ProcessLimits(memory, task_limits.cpu_ms or defaults.cpu_ms, processes)

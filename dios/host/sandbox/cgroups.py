@@ -29,7 +29,7 @@ class Hierarchy:
     controllers: frozenset[str]
 
 
-class Group:
+class ControlGroup:
     """One task's groups, one in each hierarchy that counts memory or processes."""
 
     def __init__(self, folders: list[tuple[Path, Hierarchy]]) -> None:
@@ -86,12 +86,12 @@ class Group:
         return gone
 
 
-class Groups:
+class ControlGroups:
     """The node's folder in every hierarchy that it may write; there may be none."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self._hierarchies = hierarchies
-        self._leftover: list[Group] = []
+        self._leftover: list[ControlGroup] = []
 
     def __bool__(self) -> bool:
         return bool(self._hierarchies)
@@ -101,14 +101,14 @@ class Groups:
         """The names of the available controllers."""
         return frozenset(name for h in self._hierarchies for name in h.controllers)
 
-    def make(self, name: str) -> Group:
+    def make(self, name: str) -> ControlGroup:
         """Create the groups of one task; may be called in any thread. Raise ``OSError``."""
         folders = [(hierarchy.folder / name, hierarchy) for hierarchy in self._hierarchies]
         for folder, _ in folders:
             folder.mkdir(parents=True)
-        return Group(folders)
+        return ControlGroup(folders)
 
-    def give_up(self, group: Group) -> None:
+    def dispose(self, group: ControlGroup) -> None:
         """Remove a task's groups now, or on a later call if a process is still ending in them."""
         self._leftover = [left for left in (*self._leftover, group) if not left.remove()]
 
@@ -120,12 +120,12 @@ class Groups:
                 hierarchy.folder.rmdir()
 
 
-def open_groups(name: str, *, proc: Path = Path("/proc/self")) -> Groups:
+def open_control_groups(name: str, *, proc: Path = Path("/proc/self")) -> ControlGroups:
     """Create the node's folder ``name`` below its own group in every hierarchy that permits it.
 
     Hierarchies that cannot be written are left out; ``attempt`` reports the reason.
     """
-    return Groups(_open(name, proc)[0])
+    return ControlGroups(_open(name, proc)[0])
 
 
 def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
@@ -235,13 +235,13 @@ def _delegate(parent: Path, wanted: frozenset[str]) -> set[str]:
 def attempt(controller: str) -> str:
     """Create and remove a group like the start of a node. Raise ``OSError`` if ``controller`` is missing."""
     hierarchies, refused = _open(f"dios-{os.getpid()}-probe", Path("/proc/self"))
-    groups = Groups(hierarchies)
+    groups = ControlGroups(hierarchies)
     try:
         if controller not in groups.controllers:
             raise OSError("; ".join(refused) or f"no {controller} controller in this process's groups")
         group = groups.make("task")
         group.limit(memory_bytes=1 << 30, processes=16)
-        groups.give_up(group)
+        groups.dispose(group)
         return ", ".join(f"version {h.version}" for h in hierarchies if controller in h.controllers)
     finally:
         groups.close()

@@ -10,9 +10,9 @@ import select
 import signal
 from typing import Final
 
-from dios.host.process.zygote_messages import Make
+from dios.host.process.zygote_messages import CreateChild
 from dios.host.sandbox import kernel, landlock, limits_of_task, namespaces, policy, privileges
-from dios.host.sandbox.seccomp import Filter, program
+from dios.host.sandbox.seccomp import SeccompFilter, program
 
 STDIN: Final = 0
 CONSOLE: Final = (1, 2)
@@ -20,7 +20,7 @@ SOCKET: Final = 3
 FIRST_CLOSED: Final = 4
 
 
-class Prepared:
+class LockdownState:
     """The state that the zygote prepares once for all its children."""
 
     def __init__(self, available: frozenset[str], trees: list[str], null: int, own_pidfd: int) -> None:
@@ -33,8 +33,8 @@ class Prepared:
         self.rules = landlock.ruleset(trees) if "landlock" in available else -1
         self._filter = self._filter_for(policy.INIT_PID) if {"seccomp", "pid"} <= available else None
 
-    def _filter_for(self, pid: int) -> Filter:
-        return Filter(program(pid, memory_is_counted="cgroup_memory" in self.available))
+    def _filter_for(self, pid: int) -> SeccompFilter:
+        return SeccompFilter(program(pid, memory_is_counted="cgroup_memory" in self.available))
 
     def install_filter(self) -> None:
         """Install the system-call filter in the calling child for good. Raise ``OSError``."""
@@ -49,7 +49,7 @@ def die_with_the_zygote(zygote_pidfd: int) -> None:
         os._exit(1)
 
 
-def nothing_to_read() -> int:
+def open_empty_stdin() -> int:
     """Return a standard input that is at its end and shared with no other task. Raise ``OSError``."""
     # The zygote's /dev/null would be one open file for all tasks. Its flags can be set and read, so tasks
     # could communicate through them.
@@ -70,7 +70,7 @@ def place_descriptors(stdin: int, console: int, socket: int) -> None:
     kernel.syscall("close_range", FIRST_CLOSED, 0xFFFF_FFFF, 0)
 
 
-def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
+def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
     """Lock the calling child down as a pure task. Raise ``OSError`` at the first step that fails."""
     available = prepared.available
     die_with_the_zygote(prepared.own_pidfd)
@@ -81,7 +81,7 @@ def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
     privileges.no_new_privileges()
     if prepared.rules >= 0:
         landlock.restrict_self(prepared.rules)
-    place_descriptors(nothing_to_read(), console, socket)
+    place_descriptors(open_empty_stdin(), console, socket)
     if "user" in available:
         privileges.drop_everything(prepared.last_capability)
     else:
@@ -91,7 +91,7 @@ def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
         prepared.install_filter()
 
 
-def limbo(prepared: Prepared, make: Make, socket: int, console: int) -> None:
+def limbo(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
     """Prepare the calling child as a limbo task: an ordinary process that cannot gain privileges."""
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()

@@ -60,7 +60,7 @@ ANY_MEMORY: Final = Allow(
     ("mmap",),
     "its own memory, libraries, and the buffers that the node shares with it",
     "nothing runs",
-    "where no control group counts memory: not shared and anonymous at once, which no other limit counts",
+    "if no control group counts memory: not both shared and anonymous, which no other limit counts",
 )
 COUNTED_MEMORY: Final = ANY_MEMORY._replace(
     checks=(
@@ -149,9 +149,7 @@ _DESCRIPTORS: Final = (
 )
 _WAITING: Final = (
     Allow(("poll", "ppoll"), "waiting for the node's answer with a time limit", "calls with a timeout"),
-    Allow(
-        ("select", "pselect6"), "the same by the older call, and the rehearsal of a waiting task", "its start"
-    ),
+    Allow(("select", "pselect6"), "the same by an older call, also in the warm-up of tasks", "its start"),
     Allow(("epoll_create1", "epoll_ctl"), "event loops are built on it", "asyncio and trio"),
     Allow(("epoll_wait", "epoll_pwait"), "an event loop waits", "asyncio and trio"),
     Allow(("eventfd2",), "wake-ups between threads of a runtime", "numeric runtimes' event loops"),
@@ -159,7 +157,7 @@ _WAITING: Final = (
 )
 _SOCKETS: Final = (
     Allow(("sendmsg",), "calls to the node, in several pieces", "every call"),
-    Allow(("recvmsg",), "replies of the node, with the buffers beside them", "every call"),
+    Allow(("recvmsg",), "replies of the node, with their buffers", "every call"),
     Allow(
         ("sendto",),
         "calls to the node, in one piece",
@@ -187,8 +185,8 @@ _SOCKETS: Final = (
         ("getsockopt",),
         "Python asks what kind of socket a descriptor is, and event loops for its error",
         "socket objects on the DIOS socket",
-        "SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN: nothing of who is "
-        "at the other end, of whom SO_PEERPIDFD would even give a descriptor",
+        "SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN: no option that "
+        "identifies the peer; SO_PEERPIDFD would even return a descriptor of it",
         (Check(1, (1,)), Check(2, (3, 4, 7, 8, 30, 38, 39))),
     ),
     Allow(("getsockname", "getpeername"), "Python asks for a socket's family", "socket objects of any kind"),
@@ -199,7 +197,7 @@ _TIME: Final = (
         "clocks, where the machine's cannot be read without a call",
         "time.time and time.monotonic",
     ),
-    Allow(("times", "getrusage"), "how much processor time and memory it used itself", "resource, os.times"),
+    Allow(("times", "getrusage"), "its own use of processor time and memory", "resource, os.times"),
     Allow(("nanosleep", "clock_nanosleep"), "sleeping for a time", "time.sleep"),
     Allow(("restart_syscall",), "the kernel resumes a sleep that a signal broke", "sleeps in stopped tasks"),
     Allow(("pause",), "waiting for any signal", "signal.pause"),
@@ -221,7 +219,7 @@ _SIGNALS: Final = (
         (Check(0, (), or_own_pid=True),),
     ),
 )
-_KNOWING: Final = (
+_SELF_INSPECTION: Final = (
     Allow(
         ("getpid", "getppid"), "its own number, which inside its namespace says nothing", "logging, random"
     ),
@@ -269,7 +267,7 @@ ALLOWED: Final = (
     *_SOCKETS,
     *_TIME,
     *_SIGNALS,
-    *_KNOWING,
+    *_SELF_INSPECTION,
     *_FILES,
 )
 

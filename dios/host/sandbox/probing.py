@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dios.host.sandbox import cgroups, kernel, landlock, namespaces, privileges, view
-from dios.host.sandbox.seccomp import Filter, program
+from dios.host.sandbox.seccomp import SeccompFilter, program
 
 
 def attempts() -> dict[str, Callable[[], str]]:
@@ -90,7 +90,7 @@ def _landlock() -> str:
 
 
 def _seccomp() -> str:
-    code = Filter(program(os.getpid()))
+    code = SeccompFilter(program(os.getpid()))
     privileges.no_new_privileges()
     code.install()
     try:

@@ -132,7 +132,7 @@ def program(own_pid: int = policy.INIT_PID, *, memory_is_counted: bool = False) 
     return b"".join(code)
 
 
-class Filter:
+class SeccompFilter:
     """A filter program in memory, which any number of children can install."""
 
     def __init__(self, code: bytes) -> None:

@@ -48,7 +48,7 @@ def enter_user_namespace(flags: int) -> None:
 
 
 def library_trees(paths: Iterable[str]) -> list[str]:
-    """Return every directory or file that imports may read: the interpreter's, loaded modules', and ``paths``.
+    """Return every path that imports may read: of the interpreter, of loaded modules, and ``paths``.
 
     The result has real paths, none inside another. A package outside the interpreter's trees adds only its
     own directory, never the directory in which it was found.

@@ -9,8 +9,8 @@ import numpy as np
 
 from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.trace import FairTrace
-from dios.fairness.trace_events import Replay, replay
-from dios.fairness.trace_report import delta_text, play
+from dios.fairness.trace_events import TreeReplay, replay
+from dios.fairness.trace_report import delta_text, run_mechanism
 from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, Scope
 from dios.plotting import Lines
@@ -123,7 +123,7 @@ def _literal(months: Months, trace: FairTrace) -> Sheet:
     for level, delta in months.scope.literal:
         pool = trace.usage() * level
         told = partial(_tell, months.told, f"equation 14: {level:.0%} of R, {delta_text(delta)}")
-        each: Replay = replay(trace, pool, play(trace, pool, delta), told=told)
+        each: TreeReplay = replay(trace, pool, run_mechanism(trace, pool, delta), told=told)
         rows.append(
             (
                 *(f"{level:.0%}", delta_text(delta), each.decisions, each.events),

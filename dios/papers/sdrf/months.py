@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from dios.fairness.allocation import Floats
 from dios.fairness.google_like import GoogleLike, generate_trace
 from dios.fairness.trace import FairTrace
-from dios.fairness.trace_report import Compared, Played, compare, play, reductions
+from dios.fairness.trace_report import Comparison, MechanismResult, compare, reductions, run_mechanism
 from dios.papers.figures import Told
 
 FAMILY: Final = "sdrf"
@@ -74,7 +74,7 @@ NOTES: Final = (
 class Cell(NamedTuple):
     """The result of one mechanism in one month."""
 
-    compared: Compared
+    compared: Comparison
     each: Floats
     """Every user's reduction of waiting."""
 
@@ -103,23 +103,23 @@ class Months:
             trace = self.trace(seed)
             pool = trace.usage() * level
             self.told(f"seed {seed}, {level:.0%} of R: DRF and {len(self.scope.deltas)} discount factors")
-            plain = play(trace, pool, None)
+            plain = run_mechanism(trace, pool, None)
             found = {}
             for delta in self.scope.deltas:
-                other = play(trace, pool, delta)
+                other = run_mechanism(trace, pool, delta)
                 found[delta] = Cell(compare(trace, plain, other), reductions(plain, other))
             self._cells[key] = found
         return self._cells[key]
 
     def pair(
         self, seed: int, level: float, delta: float, rule: str = "dominant"
-    ) -> tuple[FairTrace, Played, Played]:
+    ) -> tuple[FairTrace, MechanismResult, MechanismResult]:
         """Return a month with its complete results under DRF and under SDRF."""
         trace = self.trace(seed)
         pool = trace.usage() * level
-        return trace, play(trace, pool, None), play(trace, pool, delta, rule)
+        return trace, run_mechanism(trace, pool, None), run_mechanism(trace, pool, delta, rule)
 
-    def over_seeds(self, level: float, delta: float, of: Callable[[Compared], float]) -> list[float]:
+    def over_seeds(self, level: float, delta: float, of: Callable[[Comparison], float]) -> list[float]:
         """Return a number for every seed."""
         return [of(self.cells(seed, level)[delta].compared) for seed in self.seeds()]
 

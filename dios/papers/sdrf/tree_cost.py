@@ -14,8 +14,8 @@ import numpy as np
 
 from dios.fairness.google_like import UNITS
 from dios.fairness.trace import MICRO, FairTrace
-from dios.fairness.trace_events import Replay, replay
-from dios.fairness.trace_report import play
+from dios.fairness.trace_events import TreeReplay, replay
+from dios.fairness.trace_report import run_mechanism
 from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
 from dios.papers.sdrf.months import FAMILY, PAPER
 
@@ -46,14 +46,14 @@ def crowd(users: int, decisions: int, seed: int) -> FairTrace:
 def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
     """Return the figure of the time for each decision, by the number of waiting users."""
     decisions = QUICK_DECISIONS if quick else DECISIONS
-    found: dict[int, tuple[Replay, float]] = {}
+    found: dict[int, tuple[TreeReplay, float]] = {}
     for users in QUICK if quick else CROWDS:
         told(f"{users} waiting users")
         trace = crowd(users, decisions, seed)
         pool = trace.demands.mean(axis=0) * ROOM
-        play(trace.taking(np.arange(trace.user.size) < 10), pool, DELTA)
+        run_mechanism(trace.select(np.arange(trace.user.size) < 10), pool, DELTA)
         began = time.process_time()
-        played = play(trace, pool, DELTA)
+        played = run_mechanism(trace, pool, DELTA)
         compiled_s = (time.process_time() - began) / played.order.size
         again = replay(trace, pool, played, resort_every=max(1, decisions // 300))
         found[users] = (again, compiled_s)
@@ -102,7 +102,7 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
     )
 
 
-def _claims(found: dict[int, tuple[Replay, float]]) -> tuple[Claim, ...]:
+def _claims(found: dict[int, tuple[TreeReplay, float]]) -> tuple[Claim, ...]:
     most, least = max(found), min(found)
     gain = {users: each.sorted_s * each.decisions / each.tree_s for users, (each, _) in found.items()}
     return (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dios.fairness.allocation import Floats
-from dios.fairness.trace_report import Compared, compare, delta_text
+from dios.fairness.trace_report import Comparison, compare, delta_text
 from dios.papers.figures import Cell, Claim, Figure, Sheet, median
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months
 from dios.plotting import Boxes, Dots
@@ -55,7 +55,7 @@ def figure_5(months: Months) -> Figure:
     )
 
 
-def _reductions(found: Compared) -> tuple[float, ...]:
+def _reductions(found: Comparison) -> tuple[float, ...]:
     """Return the cells under ``COLUMNS``, in percent; less waiting is positive."""
     changes = (found.wait_users, found.wait_until_end, found.each_mean, found.each_median)
     return tuple(-100.0 * change for change in (*changes, found.wait_low, found.wait_tasks))
@@ -74,11 +74,11 @@ def _by_sum(months: Months) -> Sheet:
     return Sheet(title, ("seed", "R", *COLUMNS), rows)
 
 
-def _users(found: Compared) -> float:
+def _users(found: Comparison) -> float:
     return -found.wait_users
 
 
-def _each_mean(found: Compared) -> float:
+def _each_mean(found: Comparison) -> float:
     return -found.each_mean
 
 
@@ -156,7 +156,7 @@ def figure_6(months: Months) -> Figure:
     """Return Figure 6: users who complete fewer or more tasks before the month ends."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
-    found: list[Compared] = []
+    found: list[Comparison] = []
     points: dict[str, tuple[Floats, Floats, Floats]] = {}
     for seed in months.seeds():
         months.told(f"completed tasks: seed {seed}")
@@ -199,7 +199,7 @@ def figure_6(months: Months) -> Figure:
     )
 
 
-def _claims_6(found: list[Compared], users: int) -> tuple[Claim, ...]:
+def _claims_6(found: list[Comparison], users: int) -> tuple[Claim, ...]:
     fewer, gained = [each.fewer / users for each in found], [each.more for each in found]
     lost = max(each.lost_most for each in found)
     ahead = sum(each.more > each.fewer for each in found)

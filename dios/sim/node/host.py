@@ -23,7 +23,7 @@ from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
 from dios.host.loop import effect_kinds
-from dios.host.loop.commit_results import settle
+from dios.host.loop.commit_results import commit_batch
 from dios.ids import BufferId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.sim.node.contents import SimContents, read_whole
 from dios.store.protocol import Change, Drop, InlinePayload, Put, Store
@@ -123,7 +123,7 @@ class SimHost:
     def sync(self, jobs: int = 1) -> None:
         """Make the oldest jobs durable together; if one is refused, refuse all jobs issued since as well."""
         batch = [self._queue.popleft() for _ in range(min(jobs, len(self._queue)))]
-        for result in settle(batch, self._apply):
+        for result in commit_batch(batch, self._apply):
             if result.error is None:
                 ready = self._no_longer_held(result.last)
                 self.step(events.Persisted(self.now, result.last))
@@ -171,7 +171,7 @@ class SimHost:
             wait = max(wait, self._tangled)
         if wait > self._durable:
             self._held.append((wait, outcome.after))
-            if wait > outcome.wait_for or effect_kinds.tangles(outcome.after):
+            if wait > outcome.wait_for or effect_kinds.defers_volatile_changes(outcome.after):
                 self._tangled = max(self._tangled, wait)
         else:
             self._run(outcome.after)
@@ -209,7 +209,7 @@ class SimHost:
 
     def _refused(self, effect: effects.Effect, failure: messages.Failure) -> bool:
         """Report a failure to the task; return False if the rest of the step must fail too."""
-        if isinstance(effect, effect_kinds.ANSWERS):
+        if isinstance(effect, effect_kinds.ANSWER_EFFECTS):
             self._reply(effect.task, effect.seq, failure, None)
         if isinstance(effect, effects.AnswerRead | effects.AnswerWrite):
             self._posted.append(
@@ -232,9 +232,9 @@ class SimHost:
         ``content_lost``: the durable writes among the effects did not take place.
         """
         for effect in after:
-            if isinstance(effect, effect_kinds.ANSWERS):
+            if isinstance(effect, effect_kinds.ANSWER_EFFECTS):
                 self._reply(effect.task, effect.seq, failure, None)
-            elif isinstance(effect, effect_kinds.DONE_EVEN_IN_FAILURE):
+            elif isinstance(effect, effect_kinds.RUN_DESPITE_FAILURE):
                 self._one(effect)
             elif isinstance(effect, effects.Spawn):
                 self._posted.append(

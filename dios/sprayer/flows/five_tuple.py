@@ -65,7 +65,7 @@ def _hash_for_core(flow: Flow, seed: int) -> int:
 
 @no_refcount_kernel
 def hash_flow(flow: Flow, seed: int) -> int:
-    """Return a 64-bit hash of a flow, equal for both directions (thesis section 3.2.2); ``seed`` is uint64."""
+    """Return 64 bits, equal for both directions of a flow (thesis section 3.2.2); ``seed`` is uint64."""
     one = _mix_endpoint(flow.source_high, flow.source_low, flow.source_port, seed)
     other = _mix_endpoint(flow.target_high, flow.target_low, flow.target_port, seed)
     mixed = (one + other + flow.protocol) * _TWO

@@ -44,7 +44,7 @@ def load(text: str, settings: Mapping[str, object]) -> NetworkFunction:
     path, _, name = text.partition(":")
     if not path.endswith(".py"):
         raise InvalidError(
-            f"{text!r} is no network function: give a file, such as nat.py:Name, or one of {', '.join(BUILT_IN)}"
+            f"{text!r} is no network function: give a file, as nat.py:Name, or one of {', '.join(BUILT_IN)}"
         )
     module = _module(Path(path))
     return _make(_find(module, name, path), settings, module, text)

@@ -162,7 +162,7 @@ class Workers:
             row_bytes=flows.table.itemsize,
             seed=self.seed,
             now=now,
-            verdicts=verdicts(stateless=stateless),
+            rules=verdicts(stateless=stateless),
             connection=connection,
             regular=regular,
             passing=np.zeros(SPRAYER_BATCH, PACKET),

@@ -1,7 +1,6 @@
-"""Rings for who waits on trio: the same ends, another way of sleeping.
+"""Waiting for rings on trio; the ends themselves are in ``dios.transport.rings.waiting``.
 
-Not for: the ends themselves (``dios.transport.rings.waiting``), and never imported by a task that needs no
-trio.
+A task without trio never imports this module.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ async def read(reader: RingReader, size_max: int = 0, timeout_s: float | None = 
 
 
 async def wait_ready(end: RingEnd) -> None:
-    """Wait until the end can move a byte, or learn of its peer's end."""
+    """Wait until the end can move a byte, or learn that its peer closed."""
     await trio.lowlevel.checkpoint()
     while not is_ready(end):
         if end.arm():

@@ -288,7 +288,7 @@ async def test_a_peer_that_does_not_read_loses_its_connection(tmp_path: Path) ->
     """
     async with stage(tmp_path) as (villain, target, _):
         line = await villain.control()
-        standing = target.links.standing_of(villain.node)
+        standing = target.links.session_of(villain.node)
         assert standing is not None
         large, small = (dcp.Gossip(bytes(size)) for size in (limits.DCP_INLINE_BYTES_MAX, 3_000))
         with trio.fail_after(10):

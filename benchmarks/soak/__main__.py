@@ -16,13 +16,14 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from benchmarks import report, soak_report
+from benchmarks import report
+from benchmarks.soak import report as soak_report
 from benchmarks.measure import descendants
 from benchmarks.nodes import BenchNode, node_in, workspace
 from benchmarks.run import RESULTS, adopt_orphans
-from benchmarks.soak_measure import group_folders
-from benchmarks.soak_run import POOL, Plan, Run
-from benchmarks.soak_verdict import Soak, judge
+from benchmarks.soak.sampler import group_folders
+from benchmarks.soak.run import POOL, SoakOptions, SoakRun
+from benchmarks.soak.verdict import Soak, judge
 from dios.host.audit.reader import verify
 from dios.limits import ENDED_TASKS_KEPT
 from dios.store.lmdb_store import LmdbStore
@@ -30,7 +31,7 @@ from dios.store.lmdb_store import LmdbStore
 _SAY_EVERY_S: Final = 30.0
 
 
-class _Voice:
+class _ProgressLine:
     """A line that changes on a terminal; elsewhere a line now and then."""
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ def main() -> int:
     plan, out = _arguments()
     adopt_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    say = _Voice()
+    say = _ProgressLine()
     machine = report.begin()
     with workspace() as folder:
         soak = _soak(plan, folder, say, machine)
@@ -70,7 +71,7 @@ def main() -> int:
     return 0 if soak.good else 1
 
 
-def _arguments() -> tuple[Plan, Path]:
+def _arguments() -> tuple[SoakOptions, Path]:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.soak")
     add = parser.add_argument
     add("--minutes", type=float, default=30.0, help="how long (default 30)")
@@ -88,7 +89,7 @@ def _arguments() -> tuple[Plan, Path]:
     )
     add("--out", type=Path, default=RESULTS, help="the folder for soak.md, soak.json and soak.png")
     options = parser.parse_args()
-    plan = Plan(
+    plan = SoakOptions(
         options.minutes * 60,
         options.interval,
         options.clients,
@@ -101,13 +102,13 @@ def _arguments() -> tuple[Plan, Path]:
     return plan, options.out
 
 
-def _soak(plan: Plan, folder: Path, say: _Voice, machine: report.Report) -> Soak:
+def _soak(plan: SoakOptions, folder: Path, say: _ProgressLine, machine: report.Report) -> Soak:
     temporary = folder / "tmp"
     temporary.mkdir()
     os.environ["TMPDIR"] = str(temporary)
     complete = False
     with node_in(folder, pool_size=str(POOL), accept_weaker_sandbox="yes", log_format="json") as node:
-        run = Run(plan, node, folder, say)
+        run = SoakRun(plan, node, folder, say)
         try:
             run.prepare()
             run.go()
@@ -121,12 +122,12 @@ def _soak(plan: Plan, folder: Path, say: _Voice, machine: report.Report) -> Soak
         try:
             run.finish()
         except Exception:  # noqa: BLE001 - the same
-            run.tell(["the run's end: " + traceback.format_exc(limit=-6).replace("\n", " | ")])
+            run.report(["the run's end: " + traceback.format_exc(limit=-6).replace("\n", " | ")])
         finally:
             run.end_clients()
         tree = [node.pid, *descendants(node.pid)]
         groups = group_folders(node.pid)
-    run.tell([*run.troubles.new(), *_left(node, tree, groups, temporary)])
+    run.report([*run.troubles.new(), *_check_leftovers(node, tree, groups, temporary)])
     return Soak(
         date=machine.date,
         machine=machine.machine,
@@ -141,7 +142,7 @@ def _soak(plan: Plan, folder: Path, say: _Voice, machine: report.Report) -> Soak
         },
         seconds=seconds,
         complete=complete,
-        operations=run.board.done(),
+        operations=run.table.done(),
         disturbances=dict(sorted(run.disturbances.items())),
         endings=dict(run.sampler.endings.most_common()),
         log=dict(run.sampler.log_messages.most_common()),
@@ -151,10 +152,10 @@ def _soak(plan: Plan, folder: Path, say: _Voice, machine: report.Report) -> Soak
     )
 
 
-def _left(node: BenchNode, tree: list[int], groups: list[Path], temporary: Path) -> list[str]:
+def _check_leftovers(node: BenchNode, tree: list[int], groups: list[Path], temporary: Path) -> list[str]:
     """What the node left behind when it had ended; and whether its files are whole."""
     deadline = time.monotonic() + 10
-    while (alive := [pid for pid in tree if _lives(pid)]) and time.monotonic() < deadline:
+    while (alive := [pid for pid in tree if _is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     found = [f"left behind: {len(alive)} processes of the node"] if alive else []
     for path in groups:
@@ -180,7 +181,7 @@ def _left(node: BenchNode, tree: list[int], groups: list[Path], temporary: Path)
     return found
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

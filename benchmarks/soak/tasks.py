@@ -1,6 +1,6 @@
 """The tasks of one client of a soak: started, watched, disturbed, and judged by how they ended.
 
-Not for: what they do inside (``benchmarks.soak_program``).
+Not for: what they do inside (``benchmarks.soak.task_program``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 import dios
-from benchmarks.soak_data import Data, digest
+from benchmarks.soak.data import Data, digest
 from dios.limits import MIB
 from dios.wire.types import TaskState
 
-PROGRAM: Final = Path(__file__).with_name("soak_program.py")
+PROGRAM: Final = Path(__file__).with_name("task_program.py")
 WRONG_BYTES: Final = 86
 LONG_S: Final = (2.0, 60.0)
 """Between which bounds the long ones' lengths lie."""
@@ -62,7 +62,7 @@ class TaskError(Exception):
 
 
 @dataclass(slots=True)
-class Child:
+class SoakTask:
     """A running task, and what it must come to."""
 
     task: dios.Task
@@ -72,7 +72,7 @@ class Child:
     delegated: bool = False
 
 
-class Children:
+class SoakTasks:
     """Up to ``most`` tasks of one client."""
 
     def __init__(self, node: dios.Node, data: Data, source: random.Random, most: int) -> None:
@@ -80,7 +80,7 @@ class Children:
         self._data: Final = data
         self._random: Final = source
         self._most: Final = most
-        self._children: Final[list[Child]] = []
+        self._children: Final[list[SoakTask]] = []
         self._program: Final = node.create_program(PROGRAM)
 
     @property
@@ -108,12 +108,12 @@ class Children:
             limits=_LIMITS.get(kind),
             wait=self._random.random() < 0.5,
         )
-        child = Child(task, kind, digest(data[::-1]), [source, answer])
+        child = SoakTask(task, kind, digest(data[::-1]), [source, answer])
         if kind == "receiver":
             child.objects.append(self._node.create(dios.SHMEM_BLOB, data=expected))
         self._children.append(child)
 
-    def _one(self) -> Child | None:
+    def _one(self) -> SoakTask | None:
         return self._random.choice(self._children) if self._children else None
 
     def look(self) -> None:
@@ -172,7 +172,7 @@ class Children:
                 self._drop(child)
                 return
 
-    def _judge(self, child: Child, status: dios.Status) -> None:
+    def _judge(self, child: SoakTask, status: dios.Status) -> None:
         with contextlib.closing(child.task.console()) as console:
             printed = b"".join(console)
         if status.exit_code == WRONG_BYTES and status.cause is dios.Cause.EXITED:
@@ -190,7 +190,7 @@ class Children:
         if child.kind == "brief" and child.objects[1].read_bytes() != child.answer:
             raise TaskError("a task's answer is wrong")
 
-    def _drop(self, child: Child) -> None:
+    def _drop(self, child: SoakTask) -> None:
         child.task.close()
         for item in child.objects:
             item.close()
@@ -208,7 +208,7 @@ class Children:
         status = task.wait(timeout=_WAIT_S)
         if status.ok and messages[-1] != digest(b"".join(messages[:-1])):
             raise TaskError(f"a stream of {len(messages)} messages came with wrong bytes")
-        child = Child(task, "sender", objects=[stream])
+        child = SoakTask(task, "sender", objects=[stream])
         self._judge(child, status)
         self._drop(child)
 

@@ -1,7 +1,7 @@
 """A soak as it goes: clients that come and go, kills, samples, and the quiet points between.
 
-Not for: what clients do (``benchmarks.soak_client``), or what is made of the samples
-(``benchmarks.soak_verdict``).
+Not for: what clients do (``benchmarks.soak.client``), or what is made of the samples
+(``benchmarks.soak.verdict``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Final
 import dios
 from benchmarks.measure import descendants
 from benchmarks.nodes import BenchNode
-from benchmarks.soak_board import STOP, Board, DeadSession, Troubles
-from benchmarks.soak_client import Load, fork_client
-from benchmarks.soak_data import Data, hex_digest
-from benchmarks.soak_measure import Sampler, extents, stored
-from benchmarks.soak_verdict import Point
+from benchmarks.soak.shared_table import STOP, SharedTable, DeadSession, Troubles
+from benchmarks.soak.client import ClientLoad, fork_client
+from benchmarks.soak.data import Data, hex_digest
+from benchmarks.soak.sampler import Sampler, extents, stored
+from benchmarks.soak.verdict import Point
 from dios.core.model.names import deterministic_name
 from dios.ids import Name
 from dios.limits import CONSOLE_ENDED_BYTES_MAX, CONSOLE_TAIL_BYTES
@@ -43,7 +43,7 @@ POOL: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SoakOptions:
     """What was asked for; rates are averages a second, over the whole run."""
 
     seconds: float
@@ -60,15 +60,15 @@ class _TooLateError(Exception):
     """The node did not answer in time."""
 
 
-class Run:
+class SoakRun:
     """One soak of one node; made by ``benchmarks.soak``."""
 
-    def __init__(self, plan: Plan, node: BenchNode, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: SoakOptions, node: BenchNode, folder: Path, say: Callable[[str], None]) -> None:
         self.plan: Final = plan
         self.points: Final[list[Point]] = []
         self.disturbances: Final[Counter[str]] = Counter()
         self.trouble_lines: Final[list[str]] = []
-        self.board: Final = Board(plan.clients)
+        self.table: Final = SharedTable(plan.clients)
         self.troubles: Final = Troubles(folder / "troubles")
         temporary = folder / "tmp"
         self.sampler: Final = Sampler(node.pid, node.data, node.data.parent / "log", temporary)
@@ -115,7 +115,7 @@ class Run:
             self._run_each(programs[start : start + PRIME_AT_ONCE])
 
     def _run_each(self, programs: list[bytes]) -> None:
-        with _answers():
+        with _answer_timeout():
             tasks = [self._session.run(source) for source in programs]
             for task in tasks:
                 task.wait(timeout=ANSWER_S)
@@ -127,18 +127,18 @@ class Run:
         end = time.monotonic() + self.plan.seconds
         self._look()
         while time.monotonic() < end:
-            self.board.phase = phase = phase + 2 - phase % 2
+            self.table.phase = phase = phase + 2 - phase % 2
             until = min(end, time.monotonic() + self.plan.interval_s)
             self._work(until)
-            self.board.phase = phase = phase + 1
+            self.table.phase = phase = phase + 1
             self._rest(phase)
 
     def finish(self) -> None:
         """Rest a last time if the run was cut short, and end the clients."""
-        if not self.board.phase % 2:
-            self.board.phase += 1
-            self._rest(self.board.phase)
-        self.board.phase = STOP
+        if not self.table.phase % 2:
+            self.table.phase += 1
+            self._rest(self.table.phase)
+        self.table.phase = STOP
         if not self._wait(lambda: not self._reap_clients(again=False)):
             self.troubles.add("the run", "clients did not end when told to")
         self.end_clients()
@@ -160,7 +160,7 @@ class Run:
         next_look = time.monotonic()
         while (now := time.monotonic()) < until:
             self._reap_clients(again=True)
-            self._look_for_hangs()
+            self._check_for_hangs()
             self._disturb()
             self._look()
             next_look = max(next_look + SAMPLE_S, now)
@@ -173,7 +173,7 @@ class Run:
             if not ended:
                 continue
             del self._pids[pid]
-            self._dead.extend(self.board.rows[number].take_dead())
+            self._dead.extend(self.table.rows[number].take_dead())
             if os.WIFSIGNALED(status) and pid not in self._killed:
                 self.troubles.add(f"client {number}", f"ended by signal {os.WTERMSIG(status)}")
             self._killed.discard(pid)
@@ -185,18 +185,18 @@ class Run:
 
     def _fork(self, number: int) -> int:
         share, left = divmod(self.plan.tasks, self.plan.clients)
-        load = Load(self._node.data, self._shared, share + (number < left), self.plan.rate)
+        load = ClientLoad(self._node.data, self._shared, share + (number < left), self.plan.rate)
         self._beats.pop(number, None)
-        return fork_client(number, self.board.rows[number], self.troubles, lambda: self.board.phase, load)
+        return fork_client(number, self.table.rows[number], self.troubles, lambda: self.table.phase, load)
 
-    def _look_for_hangs(self) -> None:
+    def _check_for_hangs(self) -> None:
         now = time.monotonic()
         for pid, number in self._pids.items():
-            row = self.board.rows[number]
+            row = self.table.rows[number]
             beat, since = self._beats.get(number, (-1, now))
             if row.beat != beat:
                 self._beats[number] = (row.beat, now)
-            elif now - since > HANG_S and not self.board.phase % 2:
+            elif now - since > HANG_S and not self.table.phase % 2:
                 self.troubles.add(f"client {number}", f"hangs for {HANG_S:.0f} s in {row.doing!r}")
                 self._kill(pid)
                 self._beats.pop(number)
@@ -207,10 +207,10 @@ class Run:
 
     def _disturb(self) -> None:
         """Kill a client, a task's process, or a task by the call, each now and then."""
-        if self._pids and _now_and_then(self.plan.client_kills):
+        if self._pids and _randomly(self.plan.client_kills):
             self._kill(random.choice(list(self._pids)))  # noqa: S311 - a load
             self.disturbances["clients killed"] += 1
-        kills = sum(_now_and_then(self.plan.task_kills / 4) for _ in range(4))
+        kills = sum(_randomly(self.plan.task_kills / 4) for _ in range(4))
         if not kills:
             return
         running = [row for row in self._tasks() if not row.ended and row.pid]
@@ -221,7 +221,7 @@ class Run:
                 self.disturbances["tasks killed by the call"] += self._kill_task(row)
 
     def _tasks(self) -> list[dios.Status]:
-        with _answers():
+        with _answer_timeout():
             return self._session.tasks()
 
     def _kill_process(self, pid: int) -> bool:
@@ -243,7 +243,7 @@ class Run:
     def _kill_task(self, row: dios.Status) -> bool:
         if row.name is None:
             return False
-        with _answers():
+        with _answer_timeout():
             found = self._session.find(row.name)
             if found is None:
                 return False
@@ -255,10 +255,10 @@ class Run:
     # -- looks ------------------------------------------------------------------------------------
     def _look(self, **more: float) -> Point:
         values = self.sampler.sample()
-        with _answers():
+        with _answer_timeout():
             values |= {f"node: {name}": count for name, count in self._session.info().counts.items()}
-        values["operations"] = sum(self.board.done().values())
-        values["held durable bytes"] = sum(row.durable_bytes for row in self.board.rows) / 1e6
+        values["operations"] = sum(self.table.done().values())
+        values["held durable bytes"] = sum(row.durable_bytes for row in self.table.rows) / 1e6
         point = Point(self.passed_s, quiet=False, values=values | more)
         self.points.append(point)
         self._collect()
@@ -269,7 +269,7 @@ class Run:
         v = point.values
         left = max(0.0, self.plan.seconds - self.passed_s)
         return (
-            f"{'rest' if self.board.phase % 2 else 'load'}, about {left / 60:.1f} min left: "
+            f"{'rest' if self.table.phase % 2 else 'load'}, about {left / 60:.1f} min left: "
             f"{v['operations']:.0f} operations, {v['node: tasks']:.0f} tasks, "
             f"{sum(self.disturbances.values())} kills, {v['processors at work']:.0f} % busy, "
             f"daemon {v['daemon own memory']:.1f} MB, "
@@ -277,10 +277,10 @@ class Run:
         )
 
     def _collect(self) -> None:
-        self.tell([*self.troubles.new(), *(f"node's log: {line}" for line in self.sampler.log_errors)])
+        self.report([*self.troubles.new(), *(f"node's log: {line}" for line in self.sampler.log_errors)])
         self.sampler.log_errors.clear()
 
-    def tell(self, troubles: list[str]) -> None:
+    def report(self, troubles: list[str]) -> None:
         """Note what should not have happened, and say it."""
         self.trouble_lines.extend(troubles)
         for line in troubles:
@@ -291,7 +291,7 @@ class Run:
         """Let everything that comes and goes go; then look, with nothing in the way."""
         if not self._wait(lambda: self._all_rest(phase), REST_S):
             for pid, number in self._pids.items():
-                row = self.board.rows[number]
+                row = self.table.rows[number]
                 if row.rests != phase:
                     self.troubles.add(f"client {number}", f"does not come to rest, in {row.doing!r}")
                     self._kill(pid)
@@ -303,7 +303,7 @@ class Run:
 
         def settled() -> bool:
             nonlocal problem
-            problem = self._unsettled()
+            problem = self._differences()
             return not problem
 
         if not self._wait(settled):
@@ -312,8 +312,8 @@ class Run:
 
     def _all_rest(self, phase: int) -> bool:
         self._reap_clients(again=True)
-        self._say(f"rest: waiting for {sum(row.rests != phase for row in self.board.rows)} clients")
-        return all(row.rests == phase for row in self.board.rows)
+        self._say(f"rest: waiting for {sum(row.rests != phase for row in self.table.rows)} clients")
+        return all(row.rests == phase for row in self.table.rows)
 
     def _clear_after_the_dead(self) -> None:
         """Delete what killed clients left: running tasks, and durable objects, whose names can be told."""
@@ -324,7 +324,7 @@ class Run:
         self._dead.clear()
         for session in dead:
             for number in range(session.made + 1):
-                with _answers():
+                with _answer_timeout():
                     self._destroy(deterministic_name(Name(session.name), number))
 
     def _destroy(self, name: Name) -> None:
@@ -341,9 +341,9 @@ class Run:
                 if group.object_id == found.object_id:
                     group.destroy()
 
-    def _unsettled(self) -> str:
+    def _differences(self) -> str:
         """What is not yet as it was before the load, empty for nothing."""
-        with _answers():
+        with _answer_timeout():
             counts = self._session.info().counts
         rows = stored(self._node.data)
         files, _ = extents(self._node.data)
@@ -382,12 +382,12 @@ class Run:
         return True
 
 
-def _now_and_then(rate: float) -> bool:
+def _randomly(rate: float) -> bool:
     return random.random() < rate * SAMPLE_S  # noqa: S311 - a load
 
 
 @contextlib.contextmanager
-def _answers() -> Iterator[None]:
+def _answer_timeout() -> Iterator[None]:
     """A node that does not answer in time is a finding, not a reason to wait for ever."""
 
     def too_late(number: int, frame: object) -> None:

@@ -68,7 +68,7 @@ class DeadSession:
     made: int
 
 
-class Board:
+class SharedTable:
     """Shared memory that forked children inherit: the phase, then one row of cells for each client.
 
     An even phase is work, an odd one rest, ``STOP`` the end.
@@ -77,7 +77,7 @@ class Board:
     def __init__(self, clients: int) -> None:
         self._memory: Final = mmap.mmap(-1, (1 + clients * _CELLS) * _CELL)
         self._cells: Final = memoryview(self._memory).cast("q")
-        self.rows: Final = [Row(self._cells, 1 + number * _CELLS) for number in range(clients)]
+        self.rows: Final = [ClientRow(self._cells, 1 + number * _CELLS) for number in range(clients)]
 
     @property
     def phase(self) -> int:
@@ -93,7 +93,7 @@ class Board:
         return {name: sum(row.count(number) for row in self.rows) for number, name in enumerate(OPERATIONS)}
 
 
-class Row:
+class ClientRow:
     """One client's cells."""
 
     def __init__(self, cells: memoryview, start: int) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.soak_verdict import Finding, Point, Rule, Soak
+from benchmarks.soak.verdict import SeriesFinding, Point, SeriesRule, Soak
 
 POINTS_KEPT: Final = 200
 """Looks that are kept in the JSON, beside the quiet ones."""
@@ -42,11 +42,11 @@ def save(soak: Soak, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     why = picture(soak, folder / "soak.png")
     (folder / "soak.md").write_text(markdown(soak, with_picture=not why))
-    (folder / "soak.json").write_bytes(msgspec.json.encode(_thinned(soak)) + b"\n")
+    (folder / "soak.json").write_bytes(msgspec.json.encode(_reduced(soak)) + b"\n")
     return why
 
 
-def _thinned(soak: Soak) -> Soak:
+def _reduced(soak: Soak) -> Soak:
     every = max(1, math.ceil(len(soak.points) / POINTS_KEPT))
     kept = [
         Point(round(p.at_s, 1), p.quiet, {name: round(value, 4) for name, value in p.values.items()})
@@ -107,10 +107,10 @@ _EXPLAINED: Final = (
 )
 
 
-def _row(finding: Finding) -> str:
+def _row(finding: SeriesFinding) -> str:
     series = finding.series
     unit = f" {series.unit}" if series.unit else ""
-    exact = series.rule is Rule.EXACT
+    exact = series.rule is SeriesRule.EXACT
     judged = exact or finding.allowed_per_minute > 0
     allowed = "0" if exact else f"{finding.allowed_per_minute:.3g}{unit}" if judged else ""
     text = f"**{finding.text}**" if finding.grows else finding.text

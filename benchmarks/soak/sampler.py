@@ -1,6 +1,6 @@
 """What a soak looks at each second, from outside of the node: its processes, descriptors, groups and files.
 
-Not for: what the node says of itself, which the run asks for, or for judging (``benchmarks.soak_verdict``).
+Not for: what the node says of itself, which the run asks for, or for judging (``benchmarks.soak.verdict``).
 """
 
 from __future__ import annotations

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Final
 
 import dios
-from benchmarks.soak_data import Data
+from benchmarks.soak.data import Data
 from dios.transport.unix.client import connect
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, encode_request
 from dios.wire.types import ObjectType
 
-_PATIENCE_S: Final = 20.0
+_TIMEOUT_S: Final = 20.0
 
 
 def drop_mid_frame(place: Path, source: random.Random) -> None:
     """Say Hello or not, begin a frame, and go."""
     with connect(_socket(place)) as sock:
-        sock.settimeout(_PATIENCE_S)
+        sock.settimeout(_TIMEOUT_S)
         if source.random() < 0.7:
             sock.sendall(encode_request(1, messages.Hello(PROTOCOL_VERSION)))
             if source.random() < 0.7:
@@ -41,7 +41,7 @@ def drop_with_requests(place: Path, data: Data) -> None:
         blob.read()
         blob.write(200_000, dios.ANY)
         stream = node.create_stream()
-        stream.send(b"never read", timeout=_PATIENCE_S)
+        stream.send(b"never read", timeout=_TIMEOUT_S)
         with connect(_socket(place)) as waiting:
             waiting.sendall(encode_request(1, messages.Hello(PROTOCOL_VERSION)))
             waiting.sendall(encode_request(2, messages.NodeInfo()) * 3)

@@ -1,6 +1,6 @@
 """What is to be said of a soak: which series are flat at the quiet points, and which grow.
 
-Not for: collecting them (``benchmarks.soak_measure``), or showing them (``benchmarks.soak_report``).
+Not for: collecting them (``benchmarks.soak.sampler``), or showing them (``benchmarks.soak.report``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RATE_SHARE: Final = 0.10
 """How much a rate (bytes for each record) may rise over them."""
 
 
-class Rule(enum.StrEnum):
+class SeriesRule(enum.StrEnum):
     """How a series is judged."""
 
     EXACT = "the same at every quiet point"
@@ -42,7 +42,7 @@ class Series(msgspec.Struct, frozen=True):
 
     name: str
     unit: str
-    rule: Rule
+    rule: SeriesRule
     slack: float = 0.0
     per: str = ""
     """For a rate: the series that it is divided by, both as growth from one quiet point to the next."""
@@ -57,7 +57,7 @@ class Point(msgspec.Struct):
     values: dict[str, float]
 
 
-class Finding(msgspec.Struct):
+class SeriesFinding(msgspec.Struct):
     """One series, judged: ``grows`` None means that it could not be."""
 
     series: Series
@@ -70,45 +70,45 @@ class Finding(msgspec.Struct):
 
 
 SERIES: Final = (
-    Series("daemon own memory", "MB", Rule.FLAT, 2.0),
-    Series("daemon shared memory", "MB", Rule.FLAT, 16.0),
-    Series("daemon PSS", "MB", Rule.FLAT, 8.0),
-    Series("zygote own memory", "MB", Rule.FLAT, 0.5),
-    Series("zygote PSS", "MB", Rule.FLAT, 0.5),
-    Series("daemon descriptors", "", Rule.FLAT, 8),
-    Series("zygote descriptors", "", Rule.FLAT, 1),
-    Series("memfds", "", Rule.FLAT, 8),
-    Series("sockets", "", Rule.EXACT),
-    Series("daemon threads", "", Rule.FLAT, 2),
-    Series("daemon mappings", "", Rule.FLAT, 24),
-    Series("processes", "", Rule.EXACT),
-    Series("cgroup folders", "", Rule.EXACT),
-    Series("node: tasks", "", Rule.EXACT),
-    Series("node: sessions", "", Rule.EXACT),
-    Series("node: buffers", "", Rule.EXACT),
-    Series("node: waiting", "", Rule.EXACT),
-    Series("node: objects", "", Rule.FLAT, 4),
-    Series("node: names", "", Rule.FLAT, 4),
-    Series("node: references", "", Rule.FLAT, 4),
-    Series("rows", "", Rule.EXACT),
-    Series("extents of rows", "", Rule.EXACT),
-    Series("extent files", "", Rule.EXACT),
-    Series("extent bytes", "MB", Rule.EXACT),
-    Series("database pages", "", Rule.FLAT, 64),
-    Series("database bytes", "MB", Rule.FLAT, 0.5),
-    Series("audit bytes", "MB", Rule.SHOWN),
-    Series("audit records", "", Rule.SHOWN),
-    Series("audit bytes a record", "B", Rule.RATE, 4, "audit bytes/audit records", 1e6),
-    Series("audit records an operation", "", Rule.SHOWN, per="audit records/operations"),
-    Series("log bytes", "MB", Rule.SHOWN),
-    Series("log bytes an operation", "B", Rule.RATE, 1.0, "log bytes/operations", 1e6),
-    Series("shared memory files", "MB", Rule.FLAT, 1.0),
-    Series("temporary files", "", Rule.EXACT),
-    Series("operations", "", Rule.SHOWN),
+    Series("daemon own memory", "MB", SeriesRule.FLAT, 2.0),
+    Series("daemon shared memory", "MB", SeriesRule.FLAT, 16.0),
+    Series("daemon PSS", "MB", SeriesRule.FLAT, 8.0),
+    Series("zygote own memory", "MB", SeriesRule.FLAT, 0.5),
+    Series("zygote PSS", "MB", SeriesRule.FLAT, 0.5),
+    Series("daemon descriptors", "", SeriesRule.FLAT, 8),
+    Series("zygote descriptors", "", SeriesRule.FLAT, 1),
+    Series("memfds", "", SeriesRule.FLAT, 8),
+    Series("sockets", "", SeriesRule.EXACT),
+    Series("daemon threads", "", SeriesRule.FLAT, 2),
+    Series("daemon mappings", "", SeriesRule.FLAT, 24),
+    Series("processes", "", SeriesRule.EXACT),
+    Series("cgroup folders", "", SeriesRule.EXACT),
+    Series("node: tasks", "", SeriesRule.EXACT),
+    Series("node: sessions", "", SeriesRule.EXACT),
+    Series("node: buffers", "", SeriesRule.EXACT),
+    Series("node: waiting", "", SeriesRule.EXACT),
+    Series("node: objects", "", SeriesRule.FLAT, 4),
+    Series("node: names", "", SeriesRule.FLAT, 4),
+    Series("node: references", "", SeriesRule.FLAT, 4),
+    Series("rows", "", SeriesRule.EXACT),
+    Series("extents of rows", "", SeriesRule.EXACT),
+    Series("extent files", "", SeriesRule.EXACT),
+    Series("extent bytes", "MB", SeriesRule.EXACT),
+    Series("database pages", "", SeriesRule.FLAT, 64),
+    Series("database bytes", "MB", SeriesRule.FLAT, 0.5),
+    Series("audit bytes", "MB", SeriesRule.SHOWN),
+    Series("audit records", "", SeriesRule.SHOWN),
+    Series("audit bytes a record", "B", SeriesRule.RATE, 4, "audit bytes/audit records", 1e6),
+    Series("audit records an operation", "", SeriesRule.SHOWN, per="audit records/operations"),
+    Series("log bytes", "MB", SeriesRule.SHOWN),
+    Series("log bytes an operation", "B", SeriesRule.RATE, 1.0, "log bytes/operations", 1e6),
+    Series("shared memory files", "MB", SeriesRule.FLAT, 1.0),
+    Series("temporary files", "", SeriesRule.EXACT),
+    Series("operations", "", SeriesRule.SHOWN),
 )
 
 
-def judge(points: list[Point]) -> list[Finding]:
+def judge(points: list[Point]) -> list[SeriesFinding]:
     """A finding for each series of which there are values at quiet points."""
     quiet = [point for point in points if point.quiet]
     cold = sum(point.at_s < WARM_UP_S for point in quiet)
@@ -135,26 +135,26 @@ def _values(series: Series, quiet: list[Point]) -> list[tuple[float, float]]:
     return found
 
 
-def _judge(series: Series, every: list[tuple[float, float]], judged: list[tuple[float, float]]) -> Finding:
+def _judge(series: Series, every: list[tuple[float, float]], judged: list[tuple[float, float]]) -> SeriesFinding:
     first, last = judged[0][1], judged[-1][1]
-    if series.rule is Rule.EXACT:
+    if series.rule is SeriesRule.EXACT:
         seen = {round(value, 6) for _, value in every}
         same = len(seen) == 1
         text = "the same at every quiet point" if same else f"between {min(seen):g} and {max(seen):g}"
-        return Finding(series, first, last, slope(every), 0.0, not same, text)
+        return SeriesFinding(series, first, last, slope(every), 0.0, not same, text)
     per_minute = slope(judged)
-    if series.rule is Rule.SHOWN:
+    if series.rule is SeriesRule.SHOWN:
         text = "as the load is" if series.per else "grows with the load"
-        return Finding(series, first, last, per_minute, 0.0, False, text)
+        return SeriesFinding(series, first, last, per_minute, 0.0, False, text)
     minutes = judged[-1][0] - judged[0][0]
     if len(judged) < POINTS_MIN or minutes <= 0:
-        return Finding(series, first, last, per_minute, 0.0, None, "too few quiet points")
-    share = RATE_SHARE if series.rule is Rule.RATE else GROWTH_SHARE
+        return SeriesFinding(series, first, last, per_minute, 0.0, None, "too few quiet points")
+    share = RATE_SHARE if series.rule is SeriesRule.RATE else GROWTH_SHARE
     level = statistics.median(value for _, value in judged)
     allowed = max(series.slack, share * level) / minutes
     grows = per_minute > allowed
     text = f"grows by {per_minute:.3g} {series.unit} a minute".replace("  ", " ") if grows else "flat"
-    return Finding(series, first, last, per_minute, allowed, grows, text)
+    return SeriesFinding(series, first, last, per_minute, allowed, grows, text)
 
 
 def slope(values: list[tuple[float, float]]) -> float:
@@ -176,7 +176,7 @@ class Soak(msgspec.Struct):
     disturbances: dict[str, int]
     endings: dict[str, int]
     log: dict[str, int]
-    findings: list[Finding]
+    findings: list[SeriesFinding]
     troubles: list[str]
     points: list[Point]
     format: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1

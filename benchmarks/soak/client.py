@@ -1,6 +1,6 @@
 """One client of a soak: a process that does a bit of everything, and checks every byte that it reads.
 
-Not for: the tasks it starts (``benchmarks.soak_tasks``), its bad manners (``benchmarks.soak_rough``), or the
+Not for: the tasks it starts (``benchmarks.soak.tasks``), its bad manners (``benchmarks.soak.abrupt_connections``), or the
 run as a whole (``benchmarks.soak``).
 """
 
@@ -22,10 +22,10 @@ from typing import Final
 import trio
 
 import dios
-from benchmarks import soak_rough
-from benchmarks.soak_board import STOP, Row, Troubles
-from benchmarks.soak_data import Data, digest, hex_digest
-from benchmarks.soak_tasks import Children
+from benchmarks.soak import abrupt_connections
+from benchmarks.soak.shared_table import STOP, ClientRow, Troubles
+from benchmarks.soak.data import Data, digest, hex_digest
+from benchmarks.soak.tasks import SoakTasks
 from dios.limits import INLINE_VALUE_BYTES_MAX
 
 SIZES: Final = (0, 1, 100, 4_000, 16_384, 33_000, 100_000, 1_000_000)
@@ -41,7 +41,7 @@ _REST_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClientLoad:
     """How hard each client works."""
 
     place: Path
@@ -58,7 +58,7 @@ class WrongBytesError(Exception):
 
 
 @dataclass(slots=True)
-class Held:
+class StoredObject:
     """An object and what must be in it."""
 
     reference: dios.Reference
@@ -66,7 +66,7 @@ class Held:
     durable: bool = False
 
 
-def fork_client(number: int, row: Row, troubles: Troubles, phase: Callable[[], int], load: Load) -> int:
+def fork_client(number: int, row: ClientRow, troubles: Troubles, phase: Callable[[], int], load: ClientLoad) -> int:
     """Begin a client in a process of its own, which ends with this one; returns its process id."""
     seed = random.getrandbits(64)
     parent = os.getpid()
@@ -82,7 +82,7 @@ def fork_client(number: int, row: Row, troubles: Troubles, phase: Callable[[], i
         # The parent's own connection and files are not this process's to keep open.
         os.closerange(3, 1024)
         if os.getppid() == parent:
-            Client(number, row, troubles, phase, load, seed).run()
+            SoakClient(number, row, troubles, phase, load, seed).run()
         status = 0
     except BaseException:  # noqa: BLE001 - whatever it is, the verdict tells
         troubles.add(f"client {number}, at {row.doing!r}", traceback.format_exc(limit=-3))
@@ -90,11 +90,11 @@ def fork_client(number: int, row: Row, troubles: Troubles, phase: Callable[[], i
         os._exit(status)
 
 
-class Client:
+class SoakClient:
     """A person's process that is never satisfied."""
 
     def __init__(
-        self, number: int, row: Row, troubles: Troubles, phase: Callable[[], int], load: Load, seed: int
+        self, number: int, row: ClientRow, troubles: Troubles, phase: Callable[[], int], load: ClientLoad, seed: int
     ) -> None:
         self._row: Final = row
         self._phase: Final = phase
@@ -103,9 +103,9 @@ class Client:
         self._data: Final = Data(self._random)
         self._who: Final = f"client {number}"
         self._troubles: Final = troubles
-        self._held: list[Held] = []
+        self._objects: list[StoredObject] = []
         self._node: dios.Node
-        self._children: Children
+        self._children: SoakTasks
 
     # -- its life ---------------------------------------------------------------------------------
     def run(self) -> None:
@@ -121,7 +121,7 @@ class Client:
         until = time.monotonic() + self._random.uniform(0.5, 1.5) * self._load.reconnect_s
         with dios.connect(self._load.place, groups=(), label=self._who) as self._node:
             self._row.session(0, self._node.name)
-            self._children = Children(self._node, self._data, self._random, self._load.tasks)
+            self._children = SoakTasks(self._node, self._data, self._random, self._load.tasks)
             weights = self._weights()
             names, shares = list(weights), [share for _, share in weights.values()]
             while self._phase() == phase and time.monotonic() < until:
@@ -145,7 +145,7 @@ class Client:
         self._row.finished()
 
     def _weights(self) -> dict[str, tuple[Callable[[], None], float]]:
-        children, rough = self._children, soak_rough
+        children, abrupt = self._children, abrupt_connections
         place = self._load.place
         return {
             "create volatile": (self._create_volatile, 12),
@@ -172,40 +172,40 @@ class Client:
             "kill task": (children.kill, 1),
             "delegate": (children.delegate, 2),
             "task stream": (children.stream, 2),
-            "drop mid-frame": (lambda: rough.drop_mid_frame(place, self._random), 2),
-            "drop with requests": (lambda: rough.drop_with_requests(place, self._data), 2),
-            "never read replies": (lambda: rough.never_read(place), 0.2),
+            "drop mid-frame": (lambda: abrupt.drop_mid_frame(place, self._random), 2),
+            "drop with requests": (lambda: abrupt.drop_with_requests(place, self._data), 2),
+            "never read replies": (lambda: abrupt.never_read(place), 0.2),
         }
 
     def _clear(self) -> None:
         self._children.end_all()
-        for held in self._held:
+        for held in self._objects:
             held.reference.destroy()
-        self._held.clear()
+        self._objects.clear()
 
     # -- bytes ------------------------------------------------------------------------------------
     def _check(self, got: bytes | memoryview, wanted: bytes | memoryview, what: str) -> None:
         if bytes(got) != bytes(wanted):
             raise WrongBytesError(f"{what}: {len(got)} bytes {hex_digest(got)}, not {hex_digest(wanted)}")
 
-    def _keep(self, held: Held) -> None:
-        self._held.append(held)
+    def _keep(self, held: StoredObject) -> None:
+        self._objects.append(held)
         self._count_durable()
-        if len(self._held) > HELD_MAX:
+        if len(self._objects) > HELD_MAX:
             self._delete()
 
     def _count_durable(self) -> None:
         self._row.durable_bytes = sum(
-            len(held.data) for held in self._held if held.durable and len(held.data) > INLINE_VALUE_BYTES_MAX
+            len(held.data) for held in self._objects if held.durable and len(held.data) > INLINE_VALUE_BYTES_MAX
         )
 
-    def _one(self) -> Held | None:
-        return self._random.choice(self._held) if self._held else None
+    def _one(self) -> StoredObject | None:
+        return self._random.choice(self._objects) if self._objects else None
 
     def _create_volatile(self) -> None:
         kind = self._random.choice((dios.SHMEM_BLOB, dios.PRIVMEM_BLOB))
         data = self._data.of(self._random.choice(SIZES))
-        self._keep(Held(self._node.create(kind, data=data), data))
+        self._keep(StoredObject(self._node.create(kind, data=data), data))
 
     def _new_durable(self, data: bytes) -> dios.Reference:
         assert self._node.home is not None
@@ -215,7 +215,7 @@ class Client:
 
     def _create_durable(self) -> None:
         data = self._data.of(self._random.choice(LARGE if self._random.random() < 0.3 else SIZES[:5]))
-        self._keep(Held(self._new_durable(data), data, durable=True))
+        self._keep(StoredObject(self._new_durable(data), data, durable=True))
 
     def _update(self) -> None:
         held = self._one()
@@ -289,7 +289,7 @@ class Client:
         return found
 
     def _look_up(self) -> None:
-        durable = [held for held in self._held if held.durable]
+        durable = [held for held in self._objects if held.durable]
         if not durable:
             return
         held = self._random.choice(durable)
@@ -302,8 +302,8 @@ class Client:
             raise WrongBytesError("a name that nobody made was found")
 
     def _delete(self) -> None:
-        if self._held:
-            held = self._held.pop(self._random.randrange(len(self._held)))
+        if self._objects:
+            held = self._objects.pop(self._random.randrange(len(self._objects)))
             self._random.choice((held.reference.delete, held.reference.destroy))()
             self._count_durable()
 
@@ -383,10 +383,10 @@ class Client:
                             request.view[:] = bytes(len(data))
                         self._check(await blob.read_bytes(), bytes(len(data)), "an object written on trio")
 
-            async def given_up() -> None:
+            async def cancelled_wait() -> None:
                 with trio.move_on_after(0.02):
                     await node.next_event(timeout=20)
 
             for _ in range(4):
                 nursery.start_soon(one)
-            nursery.start_soon(given_up)
+            nursery.start_soon(cancelled_wait)
