@@ -1,7 +1,7 @@
-"""``make soak MINUTES=30``: one node under mixed load with random kills, watched for whatever grows.
+"""The soak test, ``make soak MINUTES=30``: one node under mixed load with random kills, checked for growth.
 
-Not for: speed (``make bench``). Exit status 1 when something grew, was wrong, or was left behind; Ctrl-C ends
-the run in an orderly way and judges what there is.
+The exit status is 1 if something grew, was wrong, or was left behind. Ctrl-C ends the run in order and judges
+the points so far.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import report
-from benchmarks.soak import report as soak_report
 from benchmarks.measure import descendants
 from benchmarks.nodes import BenchNode, node_in, workspace
 from benchmarks.run import RESULTS, adopt_orphans
-from benchmarks.soak.sampler import group_folders
+from benchmarks.soak import report as soak_report
 from benchmarks.soak.run import POOL, SoakOptions, SoakRun
+from benchmarks.soak.sampler import group_folders
 from benchmarks.soak.verdict import Soak, judge
 from dios.host.audit.reader import verify
 from dios.limits import ENDED_TASKS_KEPT
@@ -32,7 +32,7 @@ _SAY_EVERY_S: Final = 30.0
 
 
 class _ProgressLine:
-    """A line that changes on a terminal; elsewhere a line now and then."""
+    """A progress line that is rewritten on a terminal, and printed every half minute elsewhere."""
 
     def __init__(self) -> None:
         self._tty: Final = sys.stdout.isatty()
@@ -40,7 +40,7 @@ class _ProgressLine:
         self._last = float("-inf")
 
     def __call__(self, text: str) -> None:
-        """Say something; what ends its line is always said."""
+        """Show a text; a text with a line end is always printed."""
         passed = time.monotonic() - self._began
         line = f"{passed / 60:5.1f} min  {text}"
         if text.endswith("\n"):
@@ -54,7 +54,7 @@ class _ProgressLine:
 
 
 def main() -> int:
-    """Run a soak as the command line says."""
+    """Run a soak with the options of the command line."""
     plan, out = _arguments()
     adopt_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -74,18 +74,18 @@ def main() -> int:
 def _arguments() -> tuple[SoakOptions, Path]:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.soak")
     add = parser.add_argument
-    add("--minutes", type=float, default=30.0, help="how long (default 30)")
+    add("--minutes", type=float, default=30.0, help="duration in minutes (default 30)")
     add("--interval", type=float, default=60.0, help="seconds of load between quiet points (default 60)")
-    add("--clients", type=int, default=32, help="client processes (default 32)")
-    add("--tasks", type=int, default=200, help="tasks that the clients keep running together (default 200)")
-    add("--rate", type=float, default=5.0, help="operations a second of each client (default 5)")
-    add("--client-kills", type=float, default=0.3, help="clients killed a second (default 0.3)")
-    add("--task-kills", type=float, default=2.0, help="tasks killed a second (default 2)")
+    add("--clients", type=int, default=32, help="number of client processes (default 32)")
+    add("--tasks", type=int, default=200, help="number of tasks that all clients keep running (default 200)")
+    add("--rate", type=float, default=5.0, help="operations per second of each client (default 5)")
+    add("--client-kills", type=float, default=0.3, help="clients killed per second (default 0.3)")
+    add("--task-kills", type=float, default=2.0, help="tasks killed per second (default 2)")
     add(
         "--prime",
         type=int,
         default=ENDED_TASKS_KEPT + 100,
-        help="short tasks before the load, so that the node's memory of ended tasks is full",
+        help="number of short tasks before the load, which fill the node's memory of ended tasks",
     )
     add("--out", type=Path, default=RESULTS, help="the folder for soak.md, soak.json and soak.png")
     options = parser.parse_args()
@@ -115,13 +115,13 @@ def _soak(plan: SoakOptions, folder: Path, say: _ProgressLine, machine: report.R
             complete = True
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            say("stopped; a last quiet point, then the verdict\n")
-        except Exception:  # noqa: BLE001 - whatever it is, the verdict so far is told, with it
+            say("stopped; one more quiet point follows, then the verdict\n")
+        except Exception:  # noqa: BLE001 - any error becomes part of the verdict
             run.troubles.add("the run", traceback.format_exc(limit=-6))
         seconds = run.passed_s
         try:
             run.finish()
-        except Exception:  # noqa: BLE001 - the same
+        except Exception:  # noqa: BLE001 - any error becomes part of the verdict
             run.report(["the run's end: " + traceback.format_exc(limit=-6).replace("\n", " | ")])
         finally:
             run.end_clients()
@@ -153,7 +153,7 @@ def _soak(plan: SoakOptions, folder: Path, say: _ProgressLine, machine: report.R
 
 
 def _check_leftovers(node: BenchNode, tree: list[int], groups: list[Path], temporary: Path) -> list[str]:
-    """What the node left behind when it had ended; and whether its files are whole."""
+    """Return the problems after the node has ended: anything left behind, and damaged files."""
     deadline = time.monotonic() + 10
     while (alive := [pid for pid in tree if _is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)

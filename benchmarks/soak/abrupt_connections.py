@@ -1,6 +1,6 @@
-"""Bad manners of a soak's clients: connections that end in the middle of something.
+"""Connections of a soak's clients that end in the middle of an operation.
 
-Not for: attacks on the codec, which the fuzzer makes.
+Attacks on the codec are the task of the fuzzer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 20.0
 
 
 def drop_mid_frame(place: Path, source: random.Random) -> None:
-    """Say Hello or not, begin a frame, and go."""
+    """Send Hello or not, begin a frame, and disconnect."""
     with connect(_socket(place)) as sock:
         sock.settimeout(_TIMEOUT_S)
         if source.random() < 0.7:
@@ -34,7 +34,7 @@ def drop_mid_frame(place: Path, source: random.Random) -> None:
 
 
 def drop_with_requests(place: Path, data: Data) -> None:
-    """Go with buffers held and a call waiting."""
+    """Disconnect with open buffers and a waiting call."""
     node = dios.connect(place, groups=())
     try:
         blob = node.create(dios.SHMEM_BLOB, data=data.of(200_000))
@@ -50,7 +50,7 @@ def drop_with_requests(place: Path, data: Data) -> None:
 
 
 def never_read(place: Path) -> None:
-    """Ask for more than fits the socket, and read nothing of it; the node may hang up."""
+    """Send more requests than the socket has room for, and read no reply; the node may disconnect."""
     with connect(_socket(place)) as sock:
         sock.settimeout(1.0)
         sock.sendall(encode_request(1, messages.Hello(PROTOCOL_VERSION)))

@@ -1,7 +1,6 @@
-"""One client of a soak: a process that does a bit of everything, and checks every byte that it reads.
+"""One client of a soak: a process that uses every kind of call, and checks every byte that it reads.
 
-Not for: the tasks it starts (``benchmarks.soak.tasks``), its bad manners (``benchmarks.soak.abrupt_connections``), or the
-run as a whole (``benchmarks.soak``).
+Its tasks are in ``tasks``, its abrupt disconnects in ``abrupt_connections``.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ import trio
 
 import dios
 from benchmarks.soak import abrupt_connections
-from benchmarks.soak.shared_table import STOP, ClientRow, Troubles
 from benchmarks.soak.data import Data, digest, hex_digest
+from benchmarks.soak.shared_table import STOP, ClientRow, Troubles
 from benchmarks.soak.tasks import SoakTasks
 from dios.limits import INLINE_VALUE_BYTES_MAX
 
 SIZES: Final = (0, 1, 100, 4_000, 16_384, 33_000, 100_000, 1_000_000)
 LARGE: Final = (40_000, 300_000, 2_000_000)
 HELD_MAX: Final = 24
-"""How many objects a client keeps at most before it deletes some."""
+"""The maximum number of objects of a client; above it the client deletes one."""
 
 START_SHARE: Final = 0.25
-"""How much of its time a client gives to starting tasks while it has fewer than it should."""
+"""The share of operations that start a task while a client has fewer tasks than it should."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _REST_S: Final = 0.05
@@ -42,32 +41,34 @@ _REST_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ClientLoad:
-    """How hard each client works."""
+    """The load of each client."""
 
     place: Path
     shared: tuple[tuple[bytes, str], ...]
-    """Names in the home group of objects that stay, and the digests of their bytes."""
+    """Names of permanent objects in the home group, and the digests of their bytes."""
     tasks: int
     rate: float
-    """Operations a second."""
+    """Operations per second."""
     reconnect_s: float = 20.0
 
 
 class WrongBytesError(Exception):
-    """Something was read that was never written there."""
+    """A read returned bytes that were never written there."""
 
 
 @dataclass(slots=True)
 class StoredObject:
-    """An object and what must be in it."""
+    """An object and its expected content."""
 
     reference: dios.Reference
     data: bytes
     durable: bool = False
 
 
-def fork_client(number: int, row: ClientRow, troubles: Troubles, phase: Callable[[], int], load: ClientLoad) -> int:
-    """Begin a client in a process of its own, which ends with this one; returns its process id."""
+def fork_client(
+    number: int, row: ClientRow, troubles: Troubles, phase: Callable[[], int], load: ClientLoad
+) -> int:
+    """Start a client in its own process, which ends with this one; return its process id."""
     seed = random.getrandbits(64)
     parent = os.getpid()
     pid = os.fork()
@@ -79,22 +80,28 @@ def fork_client(number: int, row: ClientRow, troubles: Troubles, phase: Callable
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         gc.freeze()
-        # The parent's own connection and files are not this process's to keep open.
+        # The child must not keep the parent's connection and files open.
         os.closerange(3, 1024)
         if os.getppid() == parent:
             SoakClient(number, row, troubles, phase, load, seed).run()
         status = 0
-    except BaseException:  # noqa: BLE001 - whatever it is, the verdict tells
+    except BaseException:  # noqa: BLE001 - any error becomes part of the verdict
         troubles.add(f"client {number}, at {row.doing!r}", traceback.format_exc(limit=-3))
     finally:
         os._exit(status)
 
 
 class SoakClient:
-    """A person's process that is never satisfied."""
+    """A client process that makes random calls without end."""
 
     def __init__(
-        self, number: int, row: ClientRow, troubles: Troubles, phase: Callable[[], int], load: ClientLoad, seed: int
+        self,
+        number: int,
+        row: ClientRow,
+        troubles: Troubles,
+        phase: Callable[[], int],
+        load: ClientLoad,
+        seed: int,
     ) -> None:
         self._row: Final = row
         self._phase: Final = phase
@@ -107,9 +114,9 @@ class SoakClient:
         self._node: dios.Node
         self._children: SoakTasks
 
-    # -- its life ---------------------------------------------------------------------------------
+    # -- the main loop ------------------------------------------------------------------------------
     def run(self) -> None:
-        """Work and rest until told to stop."""
+        """Work and rest until stopped."""
         while (phase := self._phase()) != STOP:
             if phase % 2:
                 self._row.rests = phase
@@ -196,7 +203,9 @@ class SoakClient:
 
     def _count_durable(self) -> None:
         self._row.durable_bytes = sum(
-            len(held.data) for held in self._objects if held.durable and len(held.data) > INLINE_VALUE_BYTES_MAX
+            len(held.data)
+            for held in self._objects
+            if held.durable and len(held.data) > INLINE_VALUE_BYTES_MAX
         )
 
     def _one(self) -> StoredObject | None:
@@ -251,7 +260,7 @@ class SoakClient:
             first.view[:] = bytes(len(held.data))
             with contextlib.suppress(dios.Conflict):
                 first.commit()
-                raise WrongBytesError("a commit held although another one came between")
+                raise WrongBytesError("a commit succeeded although another commit came between")
         finally:
             first.release()
         self._check(held.reference.read_bytes(), held.data, "after a conflict")
@@ -285,7 +294,7 @@ class SoakClient:
     def _found(self, name: bytes) -> dios.Reference:
         found = self._node.find(name)
         if found is None:
-            raise WrongBytesError("a name that is there was not found")
+            raise WrongBytesError("an existing name was not found")
         return found
 
     def _look_up(self) -> None:
@@ -299,7 +308,7 @@ class SoakClient:
 
     def _look_up_absent(self) -> None:
         if self._node.lookup(self._random.randbytes(32)):
-            raise WrongBytesError("a name that nobody made was found")
+            raise WrongBytesError("a name that does not exist was found")
 
     def _delete(self) -> None:
         if self._objects:
@@ -307,7 +316,7 @@ class SoakClient:
             self._random.choice((held.reference.delete, held.reference.destroy))()
             self._count_durable()
 
-    # -- the rest of the calls ----------------------------------------------------------------------
+    # -- other calls --------------------------------------------------------------------------------
     def _copy(self) -> None:
         held = self._one()
         if held is not None:
@@ -317,7 +326,8 @@ class SoakClient:
     def _group(self) -> None:
         parents = () if self._random.random() < 0.5 else None
         if parents is None:
-            # One in the home group is durable, and must be found again should this process be killed.
+            # A group in the home group is durable; its name allows the run to delete it if this process is
+            # killed.
             self._row.will_create(0)
             assert self._node.home is not None
             group = self._node.create(dios.GROUP, groups=[self._node.home], naming=dios.DETERMINISTIC)
@@ -331,7 +341,9 @@ class SoakClient:
             with dios.connect(self._load.place, groups=groups) as other:
                 found = other.find(blob.name)
                 if (found is not None) is not there:
-                    raise WrongBytesError("an object is found by who is not in its group, or not by who is")
+                    raise WrongBytesError(
+                        "an object was found by a non-member of its group, or not by a member"
+                    )
                 if found is not None:
                     self._check(found.read_bytes(), data, "an object in a group")
         blob.destroy()
@@ -349,7 +361,7 @@ class SoakClient:
         if self._random.random() < 0.5:
             with contextlib.suppress(dios.EndOfStreamError):
                 other.receive(timeout=30)
-                raise WrongBytesError("a stream went on after its writer had gone")
+                raise WrongBytesError("a stream continued after its writer had closed")
         other.close()
 
     def _vector(self) -> None:

@@ -1,7 +1,4 @@
-"""Bytes for a soak: cheap to make, and different each time.
-
-Not for: secrets, or for data that compress like real ones.
-"""
+"""Test data for a soak: cheap to create, and different each time. Not cryptographically random."""
 
 from __future__ import annotations
 
@@ -15,17 +12,17 @@ _NUMBER_BYTES: Final = 8
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """What stands for bytes that are compared later; the tasks' program has the same."""
+    """Return a digest for a later comparison; the program of the tasks uses the same."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def hex_digest(data: bytes | memoryview) -> str:
-    """The same, to be shown."""
+    """Return the digest as text."""
     return digest(data).hex()
 
 
 class Data:
-    """A stock of random bytes, of which each piece is marked with a number of its own."""
+    """A stock of random bytes; each piece is marked with a unique number."""
 
     def __init__(self, source: random.Random) -> None:
         self._random: Final = source
@@ -33,7 +30,7 @@ class Data:
         self._numbers: Final = itertools.count(source.getrandbits(48))
 
     def of(self, size: int) -> bytes:
-        """``size`` bytes."""
+        """Return ``size`` bytes."""
         start = self._random.randrange(_POOL_BYTES - size + 1)
         mark = next(self._numbers).to_bytes(_NUMBER_BYTES, "little")
         return (mark + self._stock[start : start + max(0, size - _NUMBER_BYTES)])[:size]

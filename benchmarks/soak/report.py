@@ -1,6 +1,6 @@
-"""A soak's outcome as Markdown, JSON and a picture.
+"""The result of a soak as Markdown, JSON and a figure.
 
-Not for: judging it. The picture needs matplotlib, which only the benchmarks' environment has.
+The figure needs matplotlib, which is installed only in the environment of the benchmarks.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.soak.verdict import SeriesFinding, Point, SeriesRule, Soak
+from benchmarks.soak.verdict import Point, SeriesFinding, SeriesRule, Soak
 
 POINTS_KEPT: Final = 200
-"""Looks that are kept in the JSON, beside the quiet ones."""
+"""The number of samples that are stored in the JSON, in addition to the quiet points."""
 
 PICTURES: Final = (
     ("daemon own memory", "daemon PSS"),
@@ -38,7 +38,7 @@ _MEGABYTES: Final = ("memory", "PSS", "bytes")
 
 
 def save(soak: Soak, folder: Path) -> str:
-    """Write soak.md, soak.json and soak.png; says why there is no picture when there is none."""
+    """Write soak.md, soak.json and soak.png; return the reason if there is no figure, or ""."""
     folder.mkdir(parents=True, exist_ok=True)
     why = picture(soak, folder / "soak.png")
     (folder / "soak.md").write_text(markdown(soak, with_picture=not why))
@@ -58,20 +58,20 @@ def _reduced(soak: Soak) -> Soak:
 
 # -- text -------------------------------------------------------------------------------------------
 def verdict(soak: Soak) -> str:
-    """One sentence."""
+    """Return the result in one sentence."""
     growing = [finding.series.name for finding in soak.findings if finding.grows]
     faults = [f"{len(growing)} series grow ({', '.join(growing)})"] if growing else []
-    faults += [f"{len(soak.troubles)} troubles"] if soak.troubles else []
-    cut = "" if soak.complete else " The run was cut short."
+    faults += [f"{len(soak.troubles)} problems"] if soak.troubles else []
+    cut = "" if soak.complete else " The run was ended early."
     unjudged = any(f.grows is None for f in soak.findings)
     few = " Too few quiet points to judge slopes." if unjudged else ""
     if faults:
-        return f"Not good: {' and '.join(faults)}.{cut}{few}"
-    return f"Good: nothing grew, nothing was wrong, nothing was left.{cut}{few}"
+        return f"Failed: {' and '.join(faults)}.{cut}{few}"
+    return f"Passed: nothing grew, nothing was wrong, nothing was left behind.{cut}{few}"
 
 
 def markdown(soak: Soak, *, with_picture: bool) -> str:
-    """The page."""
+    """Return the page."""
     lines = [
         "# A node under mixed load",
         "",
@@ -79,31 +79,31 @@ def markdown(soak: Soak, *, with_picture: bool) -> str:
         "",
     ]
     lines += ["![every series over time](soak.png)", ""] if with_picture else []
-    lines += ["## Machine and load", "", "| what | value |", "|---|---|"]
+    lines += ["## Machine and load", "", "| property | value |", "|---|---|"]
     shown = {**soak.machine, **{k: v for k, v in soak.versions.items() if v != "not installed"}}
     lines += [f"| {name} | {value} |" for name, value in shown.items()]
     lines += [f"| {name} | {value:g} |" for name, value in soak.load.items()]
     lines += ["", "## Series", "", _EXPLAINED, ""]
-    lines += ["| series | first | last | slope a minute | allowed | verdict |", "|---|---|---|---|---|---|"]
+    lines += ["| series | first | last | slope per minute | allowed | verdict |", "|---|---|---|---|---|---|"]
     lines += [_row(finding) for finding in soak.findings]
     for title, counts in (
-        ("What the clients did", soak.operations),
-        ("What was done to them and to tasks", soak.disturbances),
-        ("How tasks and sessions ended, by the audit log", soak.endings),
+        ("Operations of the clients", soak.operations),
+        ("Kills of clients and tasks", soak.disturbances),
+        ("Ends of tasks and sessions, from the audit log", soak.endings),
         ("The node's log", soak.log),
     ):
-        lines += ["", f"## {title}", "", "| what | times |", "|---|---|"]
+        lines += ["", f"## {title}", "", "| event | count |", "|---|---|"]
         lines += [f"| {name} | {count:,} |" for name, count in counts.items()]
-    lines += ["", "## Troubles", ""]
+    lines += ["", "## Problems", ""]
     lines += [f"- {text}" for text in soak.troubles[:50]] or ["None."]
     return "\n".join(lines) + "\n"
 
 
 _EXPLAINED: Final = (
-    "At the quiet points every client has deleted what it made and left, and every task has ended. First and"
-    " last are the quiet points after the warm-up (the first half, at least 150 s); the slope is the"
+    "At the quiet points every client has deleted its objects and disconnected, and every task has ended."
+    " First and last are the quiet points after the warm-up (the first half, at least 150 s); the slope is the"
     " median of the slopes between all pairs of them. Allowed is 3 % of the size over that time, or a small"
-    " slack of its own where that is more. Shared memory files are those in /dev/shm, of the whole machine."
+    " minimum for each series. Shared memory files are those in /dev/shm, of the whole machine."
 )
 
 
@@ -126,14 +126,14 @@ def _number(value: float) -> str:
 
 # -- picture ----------------------------------------------------------------------------------------
 def picture(soak: Soak, path: Path) -> str:
-    """Small multiples over time; empty when it was drawn, else why not."""
+    """Draw all series over time; return "" or the reason why nothing was drawn."""
     try:
         import matplotlib as mpl
 
         mpl.use("Agg")
         from matplotlib import pyplot as plt
     except ImportError:
-        return "no picture: matplotlib is not installed here (`make soak` brings it)"
+        return "no figure: matplotlib is not installed here (`make soak` installs it)"
     columns = 4
     rows = math.ceil(len(PICTURES) / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.4 * columns, 2.8 * rows), sharex=True)
@@ -149,7 +149,7 @@ def picture(soak: Soak, path: Path) -> str:
         axis.set_ylabel(_unit(names[0]), fontsize=8)
         axis.tick_params(labelsize=8)
         axis.grid(visible=True, linewidth=0.3)
-        # Above the lines: the quiet points lie at the bottom.
+        # The legend is above the axes because the quiet points are at the bottom.
         axis.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, borderpad=0)
         if place >= len(PICTURES) - columns:
             axis.set_xlabel("minutes", fontsize=8)

@@ -1,7 +1,6 @@
-"""A soak as it goes: clients that come and go, kills, samples, and the quiet points between.
+"""The course of a soak: clients that start and end, kills, samples, and the quiet points in between.
 
-Not for: what clients do (``benchmarks.soak.client``), or what is made of the samples
-(``benchmarks.soak.verdict``).
+The clients are in ``client``; ``verdict`` judges the samples.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from typing import Final
 import dios
 from benchmarks.measure import descendants
 from benchmarks.nodes import BenchNode
-from benchmarks.soak.shared_table import STOP, SharedTable, DeadSession, Troubles
 from benchmarks.soak.client import ClientLoad, fork_client
 from benchmarks.soak.data import Data, hex_digest
 from benchmarks.soak.sampler import Sampler, extents, stored
+from benchmarks.soak.shared_table import STOP, DeadSession, SharedTable, Troubles
 from benchmarks.soak.verdict import Point
 from dios.core.model.names import deterministic_name
 from dios.ids import Name
@@ -44,7 +43,7 @@ POOL: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """What was asked for; rates are averages a second, over the whole run."""
+    """The options of a run; rates are averages per second over the whole run."""
 
     seconds: float
     interval_s: float
@@ -61,7 +60,7 @@ class _TooLateError(Exception):
 
 
 class SoakRun:
-    """One soak of one node; made by ``benchmarks.soak``."""
+    """One soak of one node."""
 
     def __init__(self, plan: SoakOptions, node: BenchNode, folder: Path, say: Callable[[str], None]) -> None:
         self.plan: Final = plan
@@ -85,12 +84,12 @@ class SoakRun:
 
     @property
     def passed_s(self) -> float:
-        """Seconds since the beginning."""
+        """The seconds since the start."""
         return time.monotonic() - self._began
 
-    # -- the whole --------------------------------------------------------------------------------
+    # -- phases -----------------------------------------------------------------------------------
     def prepare(self) -> None:
-        """What stays for the whole run, and what a node fills once: its memory of ended tasks."""
+        """Create the permanent objects, and fill the node's memory of ended tasks."""
         home = self._session.home
         assert home is not None
         data = Data(random.Random(1))  # noqa: S311 - a load, no secret
@@ -105,13 +104,13 @@ class SoakRun:
         self._baseline = stored(self._node.data)
         self._prime()
         if not self._wait(lambda: len(descendants(self._node.pid)) == 1 + POOL):
-            self.troubles.add("the node", "its pool was not full before the load began")
+            self.troubles.add("the node", "its process pool was not full before the load began")
 
     def _prime(self) -> None:
         floods = min(self.plan.prime, CONSOLE_ENDED_BYTES_MAX // CONSOLE_TAIL_BYTES + 1)
         programs = [FLOOD_PRINTS] * floods + [b"pass"] * (self.plan.prime - floods)
         for start in range(0, len(programs), PRIME_AT_ONCE):
-            self._say(f"first {start} of {len(programs)} short tasks, which fill what a node remembers")
+            self._say(f"{start} of {len(programs)} short tasks that fill the node's memory of ended tasks")
             self._run_each(programs[start : start + PRIME_AT_ONCE])
 
     def _run_each(self, programs: list[bytes]) -> None:
@@ -122,7 +121,7 @@ class SoakRun:
                 task.close()
 
     def go(self) -> None:
-        """Load and rest in turns until the time is over; ends early with KeyboardInterrupt."""
+        """Alternate load and rest until the time is over; ends early with KeyboardInterrupt."""
         phase = 0
         end = time.monotonic() + self.plan.seconds
         self._look()
@@ -134,19 +133,19 @@ class SoakRun:
             self._rest(phase)
 
     def finish(self) -> None:
-        """Rest a last time if the run was cut short, and end the clients."""
+        """Rest once more if the run was ended early, and stop the clients."""
         if not self.table.phase % 2:
             self.table.phase += 1
             self._rest(self.table.phase)
         self.table.phase = STOP
         if not self._wait(lambda: not self._reap_clients(again=False)):
-            self.troubles.add("the run", "clients did not end when told to")
+            self.troubles.add("the run", "clients did not stop")
         self.end_clients()
         self._session.close()
         self._collect()
 
     def end_clients(self) -> None:
-        """Kill the clients that are left."""
+        """Kill the remaining clients."""
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -167,7 +166,7 @@ class SoakRun:
             time.sleep(max(0.0, min(next_look, until) - time.monotonic()))
 
     def _reap_clients(self, *, again: bool) -> int:
-        """Take note of clients that ended, and begin others in their place; how many there are."""
+        """Record the clients that have ended and start others; return the number of clients."""
         for pid, number in list(self._pids.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
@@ -197,7 +196,7 @@ class SoakRun:
             if row.beat != beat:
                 self._beats[number] = (row.beat, now)
             elif now - since > HANG_S and not self.table.phase % 2:
-                self.troubles.add(f"client {number}", f"hangs for {HANG_S:.0f} s in {row.doing!r}")
+                self.troubles.add(f"client {number}", f"has hung for {HANG_S:.0f} s in {row.doing!r}")
                 self._kill(pid)
                 self._beats.pop(number)
 
@@ -206,7 +205,7 @@ class SoakRun:
         os.kill(pid, signal.SIGKILL)
 
     def _disturb(self) -> None:
-        """Kill a client, a task's process, or a task by the call, each now and then."""
+        """Kill a client, the process of a task, or a task by a call, at random."""
         if self._pids and _randomly(self.plan.client_kills):
             self._kill(random.choice(list(self._pids)))  # noqa: S311 - a load
             self.disturbances["clients killed"] += 1
@@ -230,7 +229,7 @@ class SoakRun:
         except OSError:
             return False
         try:
-            # Only now: its number cannot become somebody else's any more.
+            # With the pidfd open, its number cannot be reused by another process.
             if pid not in descendants(self._node.pid):
                 return False
             signal.pidfd_send_signal(process, signal.SIGKILL)
@@ -252,7 +251,7 @@ class SoakRun:
                 found.kill()
         return True
 
-    # -- looks ------------------------------------------------------------------------------------
+    # -- samples ------------------------------------------------------------------------------------
     def _look(self, **more: float) -> Point:
         values = self.sampler.sample()
         with _answer_timeout():
@@ -273,7 +272,7 @@ class SoakRun:
             f"{v['operations']:.0f} operations, {v['node: tasks']:.0f} tasks, "
             f"{sum(self.disturbances.values())} kills, {v['processors at work']:.0f} % busy, "
             f"daemon {v['daemon own memory']:.1f} MB, "
-            f"{v['daemon descriptors']:.0f} descriptors, {len(self.trouble_lines)} troubles"
+            f"{v['daemon descriptors']:.0f} descriptors, {len(self.trouble_lines)} problems"
         )
 
     def _collect(self) -> None:
@@ -281,23 +280,23 @@ class SoakRun:
         self.sampler.log_errors.clear()
 
     def report(self, troubles: list[str]) -> None:
-        """Note what should not have happened, and say it."""
+        """Record and show problems."""
         self.trouble_lines.extend(troubles)
         for line in troubles:
             self._say(f"! {line}\n")
 
     # -- rest -------------------------------------------------------------------------------------
     def _rest(self, phase: int) -> None:
-        """Let everything that comes and goes go; then look, with nothing in the way."""
+        """Wait until all temporary objects and tasks are gone, then take samples."""
         if not self._wait(lambda: self._all_rest(phase), REST_S):
             for pid, number in self._pids.items():
                 row = self.table.rows[number]
                 if row.rests != phase:
-                    self.troubles.add(f"client {number}", f"does not come to rest, in {row.doing!r}")
+                    self.troubles.add(f"client {number}", f"does not reach the rest phase, in {row.doing!r}")
                     self._kill(pid)
             self._wait(lambda: self._all_rest(phase))
         self._clear_after_the_dead()
-        # A control group in which something was still dying is removed with the next one.
+        # The node removes a control group with a dying process when it removes the next group.
         self._run_each([b"pass"])
         problem = ""
 
@@ -316,7 +315,7 @@ class SoakRun:
         return all(row.rests == phase for row in self.table.rows)
 
     def _clear_after_the_dead(self) -> None:
-        """Delete what killed clients left: running tasks, and durable objects, whose names can be told."""
+        """Delete what killed clients left: running tasks, and durable objects, whose names are known."""
         for row in self._tasks():
             if not row.ended:
                 self._kill_task(row)
@@ -335,14 +334,14 @@ class SoakRun:
         if found.type is not dios.GROUP:
             found.destroy()
             return
-        # Only a member destroys a group, and only who begins with its name is made one.
+        # Only a member can destroy a group, and a session becomes a member by connecting with its name.
         with contextlib.closing(found), dios.connect(self._node.data, groups=(name,)) as member:
             for group in member.groups:
                 if group.object_id == found.object_id:
                     group.destroy()
 
     def _differences(self) -> str:
-        """What is not yet as it was before the load, empty for nothing."""
+        """Return the differences from the state before the load; empty if there are none."""
         with _answer_timeout():
             counts = self._session.info().counts
         rows = stored(self._node.data)
@@ -362,7 +361,7 @@ class SoakRun:
         )
 
     def _quiet_look(self) -> None:
-        """Several looks, of which the lowest values count: what is garbage goes sooner or later."""
+        """Take several samples and store their lowest values, because garbage is removed after a while."""
         rows = stored(self._node.data)
         looks = []
         for _ in range(QUIET_LOOKS):
@@ -388,7 +387,7 @@ def _randomly(rate: float) -> bool:
 
 @contextlib.contextmanager
 def _answer_timeout() -> Iterator[None]:
-    """A node that does not answer in time is a finding, not a reason to wait for ever."""
+    """Raise an error if the node does not answer in time."""
 
     def too_late(number: int, frame: object) -> None:
         del number, frame

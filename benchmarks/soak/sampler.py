@@ -1,6 +1,6 @@
-"""What a soak looks at each second, from outside of the node: its processes, descriptors, groups and files.
+"""Measurements of a node from outside, once per second: processes, descriptors, control groups and files.
 
-Not for: what the node says of itself, which the run asks for, or for judging (``benchmarks.soak.verdict``).
+The counts that the node reports itself are added by ``run``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KIB: Final = 1024
 
 
 class Sampler:
-    """Looks at one node."""
+    """The measurements of one node."""
 
     def __init__(self, pid: int, data: Path, log: Path, temporary: Path) -> None:
         self.pid: Final = pid
@@ -44,7 +44,7 @@ class Sampler:
         self.log_messages: Final[Counter[str]] = Counter()
 
     def sample(self) -> dict[str, float]:
-        """One look at everything."""
+        """Take one sample of everything."""
         found: dict[str, float] = {}
         tree = descendants(self.pid)
         found["processes"] = 1 + len(tree)
@@ -56,7 +56,7 @@ class Sampler:
         return found
 
     def _use(self) -> float:
-        """Percent of all processors that anybody used since the last look."""
+        """Return the percentage of all processors in use since the last sample, by any process."""
         times = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
         before, self._busy = self._busy, (sum(times), sum(times) - times[3] - times[4])
         passed = self._busy[0] - before[0]
@@ -122,7 +122,7 @@ class Sampler:
                 try:
                     record: dict[str, object] = json.loads(line)
                 except ValueError:
-                    # Whatever is no record of the log was printed by what went wrong.
+                    # A line that is not a log record was printed by something that failed.
                     self.log_errors.append(line.rstrip())
                     continue
                 self.log_messages[f"{record.get('level')}: {record.get('message')}"] += 1
@@ -131,7 +131,7 @@ class Sampler:
 
 
 def extents(data: Path) -> tuple[int, int]:
-    """How many extent files there are, and their bytes."""
+    """Return the number of extent files and their total bytes."""
     count = size = 0
     for folder in os.scandir(data / "extents"):
         with os.scandir(folder) as entries:
@@ -143,7 +143,7 @@ def extents(data: Path) -> tuple[int, int]:
 
 
 def stored(data: Path) -> dict[str, float]:
-    """What the rows of a store say, while nobody writes it: objects, extents, pages that were ever used."""
+    """Return counts from the rows of a store that nobody writes: objects, extents, pages ever used."""
     environment = lmdb.open(
         str(data / "store"), readonly=True, lock=False, create=False, max_dbs=2, map_size=1 << 34
     )
@@ -152,7 +152,9 @@ def stored(data: Path) -> dict[str, float]:
         with environment.begin(objects) as txn, txn.cursor() as cursor:
             found = read_rows(cursor.iternext())
         homes = [one.name for one in found.records if one.deletion is Deletion.IMMORTAL and one.name]
-        logs = {(logs_group(home),) for home in homes}  # of tasks that are over: kept on purpose, in a number
+        logs = {
+            (logs_group(home),) for home in homes
+        }  # logs of ended tasks: kept on purpose, in a limited number
         return {
             "rows": sum(one.groups not in logs for one in found.records) + found.rows_lost,
             "extents of rows": len(found.named),
@@ -167,7 +169,7 @@ def stored(data: Path) -> dict[str, float]:
 
 
 def group_folders(pid: int) -> list[Path]:
-    """The node's own folders in every hierarchy of control groups."""
+    """Return the folders of the node's control groups in every hierarchy."""
     mounts = [
         Path(line.split()[1])
         for line in Path("/proc/mounts").read_text().splitlines()

@@ -1,7 +1,6 @@
-"""What the processes of a soak share: the phase of the run, and what each client says of itself.
+"""The memory that the processes of a soak share: the phase of the run, and one row for each client.
 
-Not for: doing anything. A client that is killed in the middle of something leaves its cells as they were,
-so that whoever comes after it knows what to clear away.
+The row of a client that is killed keeps its values, so that the run can delete what the client has created.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ OPERATIONS: Final = (
     ),
     *("drop mid-frame", "drop with requests", "never read replies", "reconnect", "clear away"),
 )
-"""What a client can be at; its cells count how often it was done."""
+"""The operations of a client; its row counts each."""
 
 SESSIONS: Final = 2
-"""Of how many sessions at once a client says the name: its own one, and that of the face on trio."""
+"""The number of concurrent sessions whose names a row stores: the blocking client and the trio client."""
 
 STOP: Final = -1
 _CELL: Final = 8
@@ -62,16 +61,16 @@ _NAME: Final = struct.Struct(f"{_NAME_CELLS}q")
 
 @dataclass(frozen=True, slots=True)
 class DeadSession:
-    """A session that ended without clearing away: its name, and how many durable objects it may have made."""
+    """A session that ended without cleanup: its name, and how many durable objects it may have created."""
 
     name: bytes
     made: int
 
 
 class SharedTable:
-    """Shared memory that forked children inherit: the phase, then one row of cells for each client.
+    """Shared memory that forked children inherit: the phase, then one row for each client.
 
-    An even phase is work, an odd one rest, ``STOP`` the end.
+    An even phase is work, an odd phase is rest, ``STOP`` is the end.
     """
 
     def __init__(self, clients: int) -> None:
@@ -81,7 +80,7 @@ class SharedTable:
 
     @property
     def phase(self) -> int:
-        """What everybody should be doing."""
+        """Return the current phase."""
         return self._cells[0]
 
     @phase.setter
@@ -89,55 +88,55 @@ class SharedTable:
         self._cells[0] = value
 
     def done(self) -> dict[str, int]:
-        """How often each operation was done, over all clients."""
+        """Return the number of times that each operation was done, over all clients."""
         return {name: sum(row.count(number) for row in self.rows) for number, name in enumerate(OPERATIONS)}
 
 
 class ClientRow:
-    """One client's cells."""
+    """The row of one client."""
 
     def __init__(self, cells: memoryview, start: int) -> None:
         self._cells: Final = cells
         self._start: Final = start
 
-    # -- what it is at ----------------------------------------------------------------------------
+    # -- the current operation --------------------------------------------------------------------
     def begin(self, operation: str) -> None:
-        """Note what is begun now."""
+        """Record the start of an operation."""
         self._cells[self._start + 2] = OPERATIONS.index(operation)
         self._cells[self._start + 1] += 1
 
     def finished(self) -> None:
-        """What was begun last is done."""
+        """Record the end of the current operation."""
         self._cells[self._start + _DONE + self._cells[self._start + 2]] += 1
 
     @property
     def beat(self) -> int:
-        """Grows with everything that is begun: one that stands still belongs to a client that hangs."""
+        """Return a number that grows with every operation; it stands still if the client hangs."""
         return self._cells[self._start + 1]
 
     @property
     def doing(self) -> str:
-        """What it began last."""
+        """Return the operation that was started last."""
         return OPERATIONS[self._cells[self._start + 2]]
 
     def count(self, operation: int) -> int:
-        """How often an operation was done, also by those who had this row before."""
+        """Return the number of times that an operation was done, by all clients that had this row."""
         return self._cells[self._start + _DONE + operation]
 
     # -- rest -------------------------------------------------------------------------------------
     @property
     def rests(self) -> int:
-        """The phase in which it has cleared everything away."""
+        """Return the rest phase in which the client has deleted everything."""
         return self._cells[self._start]
 
     @rests.setter
     def rests(self, phase: int) -> None:
         self._cells[self._start] = phase
 
-    # -- what it holds ----------------------------------------------------------------------------
+    # -- its objects ------------------------------------------------------------------------------
     @property
     def durable_bytes(self) -> int:
-        """The bytes of its durable objects that are large enough for an extent."""
+        """Return the number of bytes of its durable objects that are large enough for an extent."""
         return self._cells[self._start + 3]
 
     @durable_bytes.setter
@@ -145,24 +144,24 @@ class ClientRow:
         self._cells[self._start + 3] = value
 
     def session(self, which: int, name: bytes) -> None:
-        """A session begins; ``which`` counts from 0."""
+        """Record the start of a session; ``which`` counts from 0."""
         start = self._start + _HEAD + which * (_NAME_CELLS + 1)
         self._cells[start] = 0
         for place, value in enumerate(_NAME.unpack(name), 1):
             self._cells[start + place] = value
 
     def will_create(self, which: int) -> None:
-        """A durable object with a deterministic name is about to be made."""
+        """Record that a durable object with a deterministic name is about to be created."""
         self._cells[self._start + _HEAD + which * (_NAME_CELLS + 1)] += 1
 
     def cleared(self) -> None:
-        """Everything that its sessions made is gone."""
+        """Record that everything that its sessions created is deleted."""
         for which in range(SESSIONS):
             self._cells[self._start + _HEAD + which * (_NAME_CELLS + 1)] = 0
         self.durable_bytes = 0
 
     def take_dead(self) -> list[DeadSession]:
-        """What a client that is gone leaves to be cleared away."""
+        """Return and clear the sessions that an ended client has left behind."""
         found = []
         for which in range(SESSIONS):
             start = self._start + _HEAD + which * (_NAME_CELLS + 1)
@@ -174,7 +173,7 @@ class ClientRow:
 
 
 class Troubles:
-    """A file to which every process adds what should not have happened, one line each."""
+    """A file to which every process adds its problems, one line each."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
@@ -191,7 +190,7 @@ class Troubles:
             os.close(fd)
 
     def new(self) -> list[str]:
-        """The lines added since the last look."""
+        """Return the lines added since the last call."""
         with self.path.open(errors="replace") as file:
             file.seek(self._read)
             text = file.read()

@@ -1,6 +1,6 @@
-"""The program of a soak's tasks: what the first argument says. Runs sandboxed; never import it.
+"""The program of a soak's tasks. It runs in a sandbox and cannot be imported.
 
-Arguments: what to do, for how many seconds, and the digest that the input must have.
+Arguments: the kind of task, its duration in seconds, and the expected digest of the input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ until = time.monotonic() + float(length)
 
 
 def check(data: bytes, digest: str = expected) -> None:
-    """End with a status of its own when bytes are not what they should be."""
+    """End with a special exit status if bytes are not as expected."""
     if hashlib.blake2b(data, digest_size=16).hexdigest() != digest:
         sys.stdout.write("wrong bytes\n")
         sys.stdout.flush()
@@ -38,7 +38,7 @@ def brief() -> None:
 
 
 def long() -> None:
-    """Stay for a while, with objects of its own of every kind that come and go."""
+    """Run for a while, and create and delete objects of every kind."""
     while time.monotonic() < until:
         check(node.input("data").read_bytes())
         data = random.randbytes(random.choice((10, 3_000, 50_000)))  # noqa: S311 - data
@@ -54,20 +54,20 @@ def long() -> None:
 
 
 def memory() -> None:
-    """Take more memory than there is for it."""
+    """Allocate more memory than the limit."""
     held = []
     while True:
         held.append(bytearray(b"x") * (8 << 20))
 
 
 def spin() -> None:
-    """Use more time than there is for it."""
+    """Use more processor time than the limit."""
     for _ in itertools.count():
         pass
 
 
 def flood() -> None:
-    """Print more than is kept."""
+    """Print more than the node keeps."""
     line = "x" * 1000
     for number in range(1000):
         sys.stdout.write(f"{number} {line}\n")
@@ -90,7 +90,7 @@ def family() -> None:
 
 
 def sender() -> None:
-    """Fill a stream; the last message is the digest of those before."""
+    """Fill a stream; the last message is the digest of the messages before."""
     stream = node.outputs[0]
     assert isinstance(stream, dios.Stream)
     whole = hashlib.blake2b(digest_size=16)
@@ -102,7 +102,7 @@ def sender() -> None:
 
 
 def receiver() -> None:
-    """Wait to be handed an object, and say its digest."""
+    """Wait for the delegation of an object, and check its digest."""
     event = node.next_event(timeout=float(length))
     assert isinstance(event, dios.Delegated)
     check(event.reference.read_bytes())
@@ -110,7 +110,7 @@ def receiver() -> None:
 
 
 def careless() -> None:
-    """End in the middle of requests, with buffers held and a child running."""
+    """End in the middle of requests, with open buffers."""
     blob = node.create(dios.SHMEM_BLOB, data=bytes(100_000))
     held = [blob.read(), blob.write(100_000, dios.ANY), blob.write(10, dios.ANY)]
     held[1].view[:4] = b"lost"
@@ -118,12 +118,12 @@ def careless() -> None:
 
 
 def failing() -> None:
-    """Leave by an exception."""
-    raise ValueError("as it was meant to")
+    """End with an exception."""
+    raise ValueError("this failure is intended")
 
 
 def exiting() -> None:
-    """Leave with a status."""
+    """End with an exit status."""
     sys.exit(3)
 
 

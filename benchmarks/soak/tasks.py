@@ -1,6 +1,6 @@
-"""The tasks of one client of a soak: started, watched, disturbed, and judged by how they ended.
+"""The tasks of one client of a soak: starting, watching, disturbing, and checking how they ended.
 
-Not for: what they do inside (``benchmarks.soak.task_program``).
+Their program is ``task_program``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dios.wire.types import TaskState
 PROGRAM: Final = Path(__file__).with_name("task_program.py")
 WRONG_BYTES: Final = 86
 LONG_S: Final = (2.0, 60.0)
-"""Between which bounds the long ones' lengths lie."""
+"""The bounds of the duration of long tasks."""
 
 _WAIT_S: Final = 60.0
 _SHARES: Final = {
@@ -49,21 +49,21 @@ _SHORT_OF_MEMORY: Final = {
 _ENDS: Final[dict[str, Callable[[dios.Status], bool]]] = {
     "failing": lambda status: status.cause is dios.Cause.EXCEPTION,
     "exiting": lambda status: (status.cause, status.exit_code) == (dios.Cause.EXITED, 3),
-    # Where memory is short even an interpreter's last words may fail.
+    # Without memory even the interpreter's last messages may fail.
     "memory": lambda status: not status.ok and status.cause in _SHORT_OF_MEMORY,
     "spin": lambda status: status.cause is dios.Cause.CPU,
-    # The object it waits for may never come.
+    # The object for which it waits may never arrive.
     "receiver": lambda status: status.ok or "TimeLimitError" in status.detail,
 }
 
 
 class TaskError(Exception):
-    """A task ended as it should not have."""
+    """A task ended in an unexpected way."""
 
 
 @dataclass(slots=True)
 class SoakTask:
-    """A running task, and what it must come to."""
+    """A running task and its expected result."""
 
     task: dios.Task
     kind: str
@@ -85,11 +85,11 @@ class SoakTasks:
 
     @property
     def wanting(self) -> bool:
-        """Whether there are fewer than there should be."""
+        """Return True if there are fewer tasks than there should be."""
         return len(self._children) < self._most
 
     def start(self) -> None:
-        """Start one, unless there are enough; then judge one."""
+        """Start a task; if there are enough, check one that has ended instead."""
         if not self.wanting:
             self.reap()
             return
@@ -117,7 +117,7 @@ class SoakTasks:
         return self._random.choice(self._children) if self._children else None
 
     def look(self) -> None:
-        """Ask for a status and for what was printed so far."""
+        """Read the status and the output of a task."""
         child = self._one()
         if child is not None:
             child.task.status()
@@ -129,7 +129,7 @@ class SoakTasks:
                 console.receive(timeout=0)
 
     def pause(self) -> None:
-        """Suspend one, sometimes for longer."""
+        """Suspend a task, sometimes for longer."""
         child = self._one()
         if (
             child is not None
@@ -140,13 +140,13 @@ class SoakTasks:
             child.task.resume()
 
     def kill(self) -> None:
-        """End one."""
+        """Kill a task."""
         child = self._one()
         if child is not None:
             child.task.kill()
 
     def delegate(self) -> None:
-        """Hand an object to one that runs; a receiver gets what it waits for."""
+        """Delegate an object to a running task, first to a receiver that waits for one."""
         child = next(
             (child for child in self._children if child.kind == "receiver" and not child.delegated), None
         )
@@ -161,7 +161,7 @@ class SoakTasks:
                 child.objects[0].delegate(child.task, "read")
 
     def reap(self) -> None:
-        """Judge one that has ended, if there is one."""
+        """Check a task that has ended, if there is one."""
         for child in self._children:
             status = child.task.status()
             if status.state is TaskState.PAUSED:
@@ -188,7 +188,7 @@ class SoakTasks:
         if child.kind in {"brief", "family"} and printed != b"ok\n":
             raise TaskError(f"a task ({child.kind}) printed {printed[:200]!r}")
         if child.kind == "brief" and child.objects[1].read_bytes() != child.answer:
-            raise TaskError("a task's answer is wrong")
+            raise TaskError("the answer of a task is wrong")
 
     def _drop(self, child: SoakTask) -> None:
         child.task.close()
@@ -196,7 +196,7 @@ class SoakTasks:
             item.close()
 
     def stream(self) -> None:
-        """Read what a task sends through a stream, to the end; it may be killed meanwhile."""
+        """Read the messages of a task from a stream, to the end; the task may be killed meanwhile."""
         stream = self._node.create_stream(ring_bytes=32 * 1024)
         task = self._node.run(
             self._program, args=["sender", "0", "-"], outputs=[stream.restrict("write")], label="soak sender"
@@ -207,13 +207,13 @@ class SoakTasks:
                 messages.append(stream.receive(timeout=_WAIT_S))
         status = task.wait(timeout=_WAIT_S)
         if status.ok and messages[-1] != digest(b"".join(messages[:-1])):
-            raise TaskError(f"a stream of {len(messages)} messages came with wrong bytes")
+            raise TaskError(f"a stream of {len(messages)} messages had wrong bytes")
         child = SoakTask(task, "sender", objects=[stream])
         self._judge(child, status)
         self._drop(child)
 
     def end_all(self) -> None:
-        """End every task and give everything back."""
+        """End every task and release everything."""
         for child in self._children:
             child.task.kill()
         for child in self._children:

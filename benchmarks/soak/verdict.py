@@ -1,7 +1,4 @@
-"""What is to be said of a soak: which series are flat at the quiet points, and which grow.
-
-Not for: collecting them (``benchmarks.soak.sampler``), or showing them (``benchmarks.soak.report``).
-"""
+"""The verdict on a soak: which series are flat at the quiet points, and which grow."""
 
 from __future__ import annotations
 
@@ -14,22 +11,23 @@ import msgspec
 
 WARM_UP_SHARE: Final = 0.5
 WARM_UP_S: Final = 150.0
-"""The quiet points of this part of the run, and of so many seconds, show no slope: caches fill, and each
-higher peak of the load leaves its mark in what allocators keep. A leak grows in the second half as well.
+"""The slope ignores the quiet points in this share of the run, and in its first ``WARM_UP_S`` seconds:
+caches fill and each higher peak of the load leaves memory in allocators. A leak grows in the second half,
+too.
 """
 
 POINTS_MIN: Final = 4
-"""Fewer judged quiet points than these show no slope."""
+"""The minimum number of quiet points for a slope."""
 
 GROWTH_SHARE: Final = 0.03
-"""How much a series may rise over all judged quiet points, relative to its size."""
+"""The allowed growth of a series over all judged quiet points, relative to its size."""
 
 RATE_SHARE: Final = 0.10
-"""How much a rate (bytes for each record) may rise over them."""
+"""The allowed growth of a rate (bytes per record) over them."""
 
 
 class SeriesRule(enum.StrEnum):
-    """How a series is judged."""
+    """The rule by which a series is judged."""
 
     EXACT = "the same at every quiet point"
     FLAT = "no slope"
@@ -38,19 +36,19 @@ class SeriesRule(enum.StrEnum):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One thing that is watched; ``slack`` is how much it may rise in any case, in its unit."""
+    """A series of measurements; ``slack`` is the growth that is always allowed, in its unit."""
 
     name: str
     unit: str
     rule: SeriesRule
     slack: float = 0.0
     per: str = ""
-    """For a rate: the series that it is divided by, both as growth from one quiet point to the next."""
+    """For a rate: the series by which it is divided; both as growth from one quiet point to the next."""
     scale: float = 1.0
 
 
 class Point(msgspec.Struct):
-    """One look: seconds since the start, whether the load rested, and the values by name."""
+    """One sample: seconds since the start, True for a quiet point, and the values by name."""
 
     at_s: float
     quiet: bool
@@ -58,7 +56,7 @@ class Point(msgspec.Struct):
 
 
 class SeriesFinding(msgspec.Struct):
-    """One series, judged: ``grows`` None means that it could not be."""
+    """The verdict on one series; ``grows`` is None if it could not be judged."""
 
     series: Series
     first: float
@@ -109,7 +107,7 @@ SERIES: Final = (
 
 
 def judge(points: list[Point]) -> list[SeriesFinding]:
-    """A finding for each series of which there are values at quiet points."""
+    """Return a finding for each series with values at quiet points."""
     quiet = [point for point in points if point.quiet]
     cold = sum(point.at_s < WARM_UP_S for point in quiet)
     skipped = max(int(len(quiet) * WARM_UP_SHARE), cold)
@@ -122,7 +120,7 @@ def judge(points: list[Point]) -> list[SeriesFinding]:
 
 
 def _values(series: Series, quiet: list[Point]) -> list[tuple[float, float]]:
-    """Minutes and values at the quiet points; of a rate, of the time before each."""
+    """Return minutes and values at the quiet points; for a rate, over the time before each point."""
     if not series.per:
         return [(p.at_s / 60, p.values[series.name]) for p in quiet if series.name in p.values]
     above, _, below = series.per.partition("/")
@@ -135,7 +133,9 @@ def _values(series: Series, quiet: list[Point]) -> list[tuple[float, float]]:
     return found
 
 
-def _judge(series: Series, every: list[tuple[float, float]], judged: list[tuple[float, float]]) -> SeriesFinding:
+def _judge(
+    series: Series, every: list[tuple[float, float]], judged: list[tuple[float, float]]
+) -> SeriesFinding:
     first, last = judged[0][1], judged[-1][1]
     if series.rule is SeriesRule.EXACT:
         seen = {round(value, 6) for _, value in every}
@@ -144,7 +144,7 @@ def _judge(series: Series, every: list[tuple[float, float]], judged: list[tuple[
         return SeriesFinding(series, first, last, slope(every), 0.0, not same, text)
     per_minute = slope(judged)
     if series.rule is SeriesRule.SHOWN:
-        text = "as the load is" if series.per else "grows with the load"
+        text = "depends on the load" if series.per else "grows with the load"
         return SeriesFinding(series, first, last, per_minute, 0.0, False, text)
     minutes = judged[-1][0] - judged[0][0]
     if len(judged) < POINTS_MIN or minutes <= 0:
@@ -153,18 +153,18 @@ def _judge(series: Series, every: list[tuple[float, float]], judged: list[tuple[
     level = statistics.median(value for _, value in judged)
     allowed = max(series.slack, share * level) / minutes
     grows = per_minute > allowed
-    text = f"grows by {per_minute:.3g} {series.unit} a minute".replace("  ", " ") if grows else "flat"
+    text = f"grows by {per_minute:.3g} {series.unit} per minute".replace("  ", " ") if grows else "flat"
     return SeriesFinding(series, first, last, per_minute, allowed, grows, text)
 
 
 def slope(values: list[tuple[float, float]]) -> float:
-    """The median of the slopes between all pairs (Theil and Sen): one odd point does not turn it."""
+    """Return the median of the slopes between all pairs (Theil-Sen), which is robust against outliers."""
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(values, 2) if b[0] > a[0]]
     return statistics.median(slopes) if slopes else 0.0
 
 
 class Soak(msgspec.Struct):
-    """One run: what it was, what it found, and what it looked like."""
+    """One run: its options, its findings, and its samples."""
 
     date: str
     machine: dict[str, str]
@@ -183,5 +183,5 @@ class Soak(msgspec.Struct):
 
     @property
     def good(self) -> bool:
-        """Whether nothing grew, nothing was wrong and nothing was left."""
+        """Return True if nothing grew, nothing was wrong and nothing was left behind."""
         return not self.troubles and not any(finding.grows for finding in self.findings)

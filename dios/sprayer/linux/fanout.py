@@ -98,7 +98,7 @@ def steering(text: str) -> Steering:
         return Steering(text)
     raise ValueError(
         f"unknown steering {text!r}: choose spray, rss, flowlet, direct (spray, but connections open and "
-        f"close on the core that stores them), or subset:2 (up to {SPRAYER_CORES_MAX}) for two cores of each flow"
+        f"close on the core that stores them), or subset:2 (up to {SPRAYER_CORES_MAX}) for two cores per flow"
     )
 
 
