@@ -1,6 +1,6 @@
-"""One node's parts, put together: the only place that knows which concrete ones there are.
+"""Connects the parts of one node: the only module that knows their concrete classes.
 
-Not for: behaviour. ``dios.node.serve`` runs what is built here.
+``dios.node.serve`` runs the result.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from dios.wire.types import Resource
 
 
 class Alarm:
-    """Wakes the core at the moment it asked for last."""
+    """A timer that sends the core an event at the time that it requested last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
@@ -62,7 +62,7 @@ class Alarm:
         self._deadline: int | None = None
 
     def set(self, deadline: int | None) -> None:
-        """Ring at ``deadline`` (the core's nanoseconds) instead of what was set before."""
+        """Set the time of the next event, in the core's nanoseconds; replaces the earlier one."""
         self._deadline = deadline
         self._scope.deadline = self._seconds()
 
@@ -72,7 +72,7 @@ class Alarm:
         return trio.current_time() + (self._deadline - self._clock.now()) / 1e9
 
     async def run(self, ring: Callable[[Event], None]) -> None:
-        """Ring until cancelled."""
+        """Send timer events until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._seconds()) as self._scope:
                 await trio.sleep_forever()
@@ -83,7 +83,7 @@ class Alarm:
 
 
 class NodeHost:
-    """The parts of a running node; made inside its trio loop, in ``nursery``."""
+    """The parts of a running node; created inside its trio loop, in ``nursery``."""
 
     def __init__(
         self,
@@ -184,21 +184,21 @@ class NodeHost:
         )
 
     def recover(self, event: Recovered) -> None:
-        """What the store held is the core's and the host's beginning."""
+        """Give the contents of the store to the core and the host, before anything else."""
         self.contents.recovered((record.object, record.size) for record in event.records)
         self.driver.feed(event)
 
     def denied_connection(self, principal: Principal, why: str) -> None:
-        """Somebody was not let in: the core never sees it."""
+        """Record in the audit log that a connection was refused; the core never sees it."""
         self._record_denial("connect", principal, why)
 
     def broken_connection(self, principal: Principal, why: str) -> None:
-        """A defect outside of every step ended a connection."""
+        """Record in the audit log that an internal error outside of every step ended a connection."""
         self._record_denial("disconnect", principal, why)
 
     def _record_denial(self, action: str, principal: Principal, why: str) -> None:
         if self._audit.pressure is BacklogLevel.HIGH:
-            return  # the node's log has it; a stranger must not fill its memory
+            return  # the node's log has it; refused strangers must not fill the memory
         self._audit.append(Audit(self.clock.now(), action, "denied", principal, "", "", why))
 
     def _done_before(self, step: int) -> bool:
@@ -229,7 +229,7 @@ class NodeHost:
         self.driver.resume_step(lambda: finish(failed))
 
     def _at_the_end(self, work: BackgroundWork, finish: Callable[[Exception | None], None]) -> None:
-        """At the very end nobody is kept waiting by doing it here."""
+        """Do the work here, because at the end of the node nobody is delayed by it."""
         failed: Exception | None = None
         try:
             work.run()
@@ -238,12 +238,12 @@ class NodeHost:
         finish(failed)
 
     async def settle(self) -> None:
-        """Wait until everything that was decided has been done; bounded by NODE_STOP_MS_MAX."""
+        """Wait until every effect was carried out; at most NODE_STOP_MS_MAX."""
         with trio.move_on_after(limits.NODE_STOP_MS_MAX / 1000):
             await self.driver.wait_idle()
 
     async def aclose(self) -> None:
-        """Write what is queued, and let go of every memory and descriptor; after the nursery has ended."""
+        """Write what is queued, and free every memory and descriptor. Call it after the nursery has ended."""
         await self.persister.aclose()
         self.buffers.close_all()
         self.sockets.close_all()

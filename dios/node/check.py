@@ -1,6 +1,6 @@
-"""``dios-node check``: everything a stopped node keeps, looked at byte by byte, and repaired where asked.
+"""``dios-node check``: verifies all data of a stopped node, and repairs them on request.
 
-Not for: a node that runs (its store refuses), or how the result is shown (``dios.cli.nodes.check``).
+The store refuses to be checked while the node runs. ``dios.cli.nodes.check`` shows the result.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Moving: TypeAlias = Callable[[str, int], contextlib.AbstractContextManager[Calla
 
 
 class Checked(Struct, frozen=True):
-    """What was found in a data directory, after the repair if there was one.
+    """The findings in a data directory, after the repair if there was one.
 
-    ``repaired`` has a sentence for each change; ``audit_head`` chains every sound audit record.
+    ``repaired`` has a sentence for each change; ``audit_head`` is the digest of the last good audit record.
     """
 
     data: str
@@ -41,16 +41,16 @@ class Checked(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was acknowledged can be read."""
+        """True if everything that was acknowledged can be read."""
         return not any(finding.level is FindingLevel.DAMAGE for finding in self.findings)
 
 
 def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> Checked:
-    """Look at what the stopped node on ``data`` keeps; with ``mend`` repair what can be repaired first.
+    """Check the data of the stopped node in ``data``; with ``mend`` first repair what can be repaired.
 
-    ``waiting`` and ``moving`` show progress: a text, and a text with the bytes to come. Raises InvalidError
-    when there is no store, DiosError naming the process while a node runs, NoSpaceError or DamagedError
-    when the disk refuses.
+    ``waiting`` and ``moving`` show progress: a text, and a text with a number of bytes. Raise InvalidError if
+    there is no store, DiosError with the process id while a node runs, NoSpaceError or DamagedError if the
+    disk fails.
     """
     settings = load(data, environ={})
     with hold_directory(settings.data):
@@ -90,7 +90,7 @@ def _look(data: Path, waiting: Waiting, moving: Moving) -> Inventory:
 def _look_at_audit(folder: Path, found: Inventory) -> tuple[int, str]:
     verdict = verify(folder)
     if not segments(folder) and found.rows:
-        found.add(FindingKind.AUDIT, "audit", "objects are here, but no audit log: it was removed")
+        found.add(FindingKind.AUDIT, "audit", "there are objects but no audit log: it was removed")
     elif not verdict.ok:
         found.add(
             FindingKind.AUDIT,
@@ -99,7 +99,9 @@ def _look_at_audit(folder: Path, found: Inventory) -> tuple[int, str]:
         )
     elif verdict.torn_bytes:
         found.add(
-            FindingKind.AUDIT_TORN, "audit", f"{verdict.torn_bytes} bytes; the next start sets them aside"
+            FindingKind.AUDIT_TORN,
+            "audit",
+            f"{verdict.torn_bytes} bytes; the next start moves them to a file",
         )
     return verdict.records, verdict.head
 

@@ -1,6 +1,6 @@
-"""A node's part in its cluster: its identity, its port, and the other nodes it looks for at the start.
+"""A node's part in its cluster: its identity, its port, and the search for other nodes at the start.
 
-Not for: making or joining a cluster (``dios.node.cluster``), or what nodes say (``dios.host.peers``).
+``dios.node.cluster`` creates and joins clusters; ``dios.host.peers`` has the conversation with other nodes.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Dialer:
-    """Dials other nodes as this one; connections run in ``nursery``."""
+    """A dialler with this node's identity; its connections run in ``nursery``."""
 
     def __init__(self, me: Identity, nursery: trio.Nursery) -> None:
         self._me: Final = me
         self._nursery: Final = nursery
 
     async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
-        """As ``dios.transport.tcp.tls.dial``."""
+        """Connect like ``dios.transport.tcp.tls.dial``."""
         return await dial(address, self._me, self._nursery, expect=expect)
 
 
 class Membership(NamedTuple):
-    """What makes a node one of a cluster. ``secret`` never leaves it."""
+    """The data that make a node a member of a cluster. ``secret`` never leaves the node."""
 
     me: NodeDescription
     secret: bytes
@@ -59,7 +59,7 @@ class Membership(NamedTuple):
 
     @property
     def here(self) -> Here:
-        """The same for the core."""
+        """The same data in the form for the core."""
         me = self.me
         return Here(
             me.node,
@@ -80,7 +80,7 @@ class Membership(NamedTuple):
 
 
 class Port(NamedTuple):
-    """An open port of a node of a cluster, before anybody is served there."""
+    """An open port of a node, before connections are served."""
 
     membership: Membership
     identity: Identity
@@ -91,14 +91,15 @@ class Port(NamedTuple):
 async def open_port(
     settings: Settings, nursery: trio.Nursery, denied: Callable[[Principal, str], None]
 ) -> Port | None:
-    """Open the node's port; None for a lone node, which has no identity or does not listen.
+    """Open the node's port. Return None for a node without a cluster or one that does not listen.
 
-    ``denied`` is told who was not let in, and why. Raises DiosError or OSError when it cannot be.
+    ``denied`` is called with the principal of a refused connection and the reason. Raise DiosError or OSError
+    if the port cannot be opened.
     """
     found = identity.load(settings.data)
     if found is None or not settings.listen:
         if found is not None:
-            _log.warning("the node is one of a cluster, but does not listen: it is alone")
+            _log.warning("the node belongs to a cluster but does not listen; it runs alone")
         return None
     listener = await listen(
         settings.listen,
@@ -125,7 +126,7 @@ async def open_port(
 
 
 async def serve_port(port: Port, links: PeerLinks, settings: Settings, nursery: trio.Nursery) -> None:
-    """Serve other nodes, and look for those of the last time; until cancelled."""
+    """Serve other nodes, and look for those known from the last time, until cancelled."""
     for address in seeds.read(settings.data):
         if address != port.membership.me.address:
             nursery.start_soon(links.seek, address, name="look for the cluster")
@@ -134,7 +135,7 @@ async def serve_port(port: Port, links: PeerLinks, settings: Settings, nursery: 
         voice = Voice(port.identity.cluster, port.membership.secret, me.node, me.address)
         place = discovery.place_of(settings.listen)
         nursery.start_soon(discovery.find_others, voice, links, place, name="announce")
-    _log.info("the node listens for others", extra={"address": port.listener.address})
+    _log.info("the node listens for other nodes", extra={"address": port.listener.address})
     try:
         while True:
             secured = await port.listener.accept()
@@ -161,18 +162,18 @@ async def _admit(
 
 
 async def measure_load(clock: Clock, feed: Callable[[Event], None]) -> None:
-    """Tell the core now and then how much memory is free; until cancelled."""
+    """Report the free memory to the core from time to time, until cancelled."""
     while True:
         feed(LoadMeasured(clock.now(), machine.free_memory_bytes()))
         await trio.sleep(limits.LOAD_PERIOD_MS / 1000)
 
 
 async def keep_seeds(settings: Settings, links: PeerLinks) -> None:
-    """Write down where the other nodes are whenever one is met, for the next start; until cancelled."""
+    """Save the addresses of the other nodes whenever a node connects, for the next start; until cancelled."""
     while True:
         await links.wait_connected()
         addresses = links.addresses
         try:
             await trio.to_thread.run_sync(seeds.write, settings.data, addresses)
         except OSError as error:
-            _log.warning("where the other nodes are is not written down", extra={"why": str(error)})
+            _log.warning("cannot save the addresses of the other nodes", extra={"why": str(error)})
