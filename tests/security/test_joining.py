@@ -253,9 +253,9 @@ async def test_a_token_serves_nobody(tmp_path: Path) -> None:
     forger.key = tokens.read(text).key
     context = forger.context((tokens.read(text).certificate, *n1.chain), server=True)
     async with false_node(context) as (address, told), trio.open_nursery() as nursery:
-        with pytest.raises(NotPermittedError, match="no node of this cluster"):
+        with pytest.raises(NotPermittedError, match="not a node of this cluster"):
             await dial(address, n2, nursery)
-        with pytest.raises(NotPermittedError, match="no node of this cluster"):
+        with pytest.raises(NotPermittedError, match="not a node of this cluster"):
             await join(address, tokens.issue(n1), name="n9", directory=tmp_path / "n9")
     assert told == []
 
@@ -312,7 +312,7 @@ async def test_a_token_signs_nobody(tmp_path: Path) -> None:
     made = make_node(77, "n9", forger.key.public_key(), n1.chain[0], token.key)
     for chain in ((made, token.certificate, *n1.chain), (made, *n1.chain)):
         async with listening(n1) as (listener, _):
-            with pytest.raises(NotPermittedError, match="refuses us"):
+            with pytest.raises(NotPermittedError, match="refuses this node"):
                 await connect(listener.address, forger.context(chain), n1.cluster, anybody)
 
 
@@ -326,7 +326,7 @@ async def test_a_chain_is_not_longer_than_its_signers_allow(tmp_path: Path) -> N
     words = make_node(77, "n99", forger.key.public_key(), first.chain[0], first.key())
     made = copied(words, last, forger.key)
     async with listening(first) as (listener, _):
-        with pytest.raises(NotPermittedError, match="refuses us"):
+        with pytest.raises(NotPermittedError, match="refuses this node"):
             await connect(listener.address, forger.context((made, *last.chain)), first.cluster, anybody)
 
 
@@ -379,7 +379,7 @@ async def test_an_authority_of_the_same_name_is_another(tmp_path: Path) -> None:
     root = make_authority(authority.number, authority.name, root_key)
     made = make_node(n1.node, "n1", forger.key.public_key(), root, root_key)
     async with listening(n1) as (listener, _):
-        with pytest.raises(NotPermittedError, match="refuses us"):
+        with pytest.raises(NotPermittedError, match="refuses this node"):
             await connect(listener.address, forger.context((made, root, root)), n1.cluster, anybody)
 
 

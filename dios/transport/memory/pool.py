@@ -5,8 +5,8 @@ version that replaces another should use old pages. That is safe only if nobody 
 A memory of this pool is sealed (FUTURE_WRITE) with the node's mapping as the only writable one, so nobody
 else has ever written it. But a reader may keep its mapping, the node cannot know, and its bytes must not
 change. Hence the rule: **a memory whose descriptor was given away is re-used only after the node reports that
-all its receivers have ended** (``holders_ended``). The node knows that of sandboxed tasks, and never of users'
-processes.
+all its receivers have ended** (``holders_ended``). The node knows that of sandboxed tasks, and never of the
+processes of users.
 
 Memory that a task writes is not pooled: it is sealed or dropped.
 """
@@ -97,7 +97,7 @@ class MemoryPool:
         return memory
 
     def give_back(self, memory: PooledMemory) -> None:
-        """Take back a memory that the node does not use: keep it for re-use if that is safe, else close it."""
+        """Take back an unused memory: keep it for re-use if that is safe, else close it."""
         if memory.handed_out or memory.capacity > self._bytes_max:
             memory.close()
             return

@@ -236,7 +236,7 @@ class RingReader(RingEnd):
         """Do the work of ``receive_into`` for a caller that sleeps itself."""
         size = yield from self._prefix_steps()
         if size > len(target):
-            raise TooLargeError(f"the message has {size} bytes, the buffer {len(target)}. Use a larger buffer.")
+            raise TooLargeError(f"the message has {size} bytes, the buffer {len(target)}. Use a larger one.")
         done = 0
 
         def store(piece: memoryview) -> None:
@@ -276,7 +276,7 @@ class RingReader(RingEnd):
         ``receive``.
         """
         if not 0 <= size <= self.ring_bytes or self._borrowed is not None:
-            raise InvalidError(f"cannot acquire {size} bytes: one read of at most {self.ring_bytes} at a time")
+            raise InvalidError(f"cannot acquire {size} bytes: one read of at most {self.ring_bytes}")
         here = self._run(self._until_here(max(size, 1), harmless=True), timeout_s)
         if not here:
             raise EndOfStreamError("the writer is gone and everything was read")

@@ -165,7 +165,7 @@ class RingWriter(RingEnd):
             yield from self._asleep(harmless)
 
     def _put(self, data: memoryview) -> None:
-        """Store bytes for which there is room, without publishing them."""
+        """Store bytes that fit, without publishing them."""
         size = len(data)
         place = self._place if self._place < self._stop else CONTROL_BYTES
         first = min(size, self._stop - place)
@@ -226,7 +226,7 @@ class RingWriter(RingEnd):
         return self.acquire_write(min(self._refresh(), self._stop - place, size_max))
 
     def acquire_write(self, size: int, timeout_s: float | None = None) -> memoryview:
-        """Return a view of ``size`` bytes to fill (§4.7), at most ``ring_bytes``, valid until ``commit_write``.
+        """Return a view of ``size`` bytes to fill (§4.7), 1 to ``ring_bytes``; valid until ``commit_write``.
 
         It is in the ring itself unless it would wrap there. Raises the errors of ``send``.
         """

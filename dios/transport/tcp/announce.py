@@ -3,11 +3,11 @@
 An announcement is a hint where to connect, and proves only that a holder of the cluster's secret made it at
 some time. The TLS handshake then proves who answers (``dios.transport.tcp.tls``).
 
-It has no time. Clocks may differ by an hour, so a window would be hours wide and would exclude nobody; and a
-datagram that is repeated later costs one connection to a former address of a node. Announcements are never
-answered, so this port tells strangers nothing and amplifies nothing; datagrams of other clusters are ignored.
-A flood only stops the reception here: one datagram is read per ANNOUNCE_PAUSE_MS, and gossip still finds the
-nodes.
+It has no time. Clocks may differ by an hour, so a window would be hours wide and would exclude nobody; and
+a datagram that is repeated later costs one connection to a former address of a node. Announcements are
+never answered, so this port reveals nothing to strangers and amplifies nothing; datagrams of other clusters
+are ignored. A flood only stops the reception here: one datagram is read per ANNOUNCE_PAUSE_MS, and gossip
+still finds the nodes.
 """
 
 from __future__ import annotations

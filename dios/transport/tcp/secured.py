@@ -108,7 +108,9 @@ class Secured:
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLError as error:
-                raise ProtocolError(f"{self.peer.name} sent bytes that are not TLS: {_reason(error)}") from None
+                raise ProtocolError(
+                    f"{self.peer.name} sent bytes that are not TLS: {_reason(error)}"
+                ) from None
             except (trio.ClosedResourceError, OSError, ValueError):
                 return bodies
             if not data:
@@ -235,7 +237,7 @@ def cut(sock: ssl.SSLSocket) -> None:
 
     Closing would not wake that thread; it still has to close the socket.
     """
-        # Not SSLSocket's own method, which would remove TLS while a thread uses it.
+    # Not SSLSocket's own method, which would remove TLS while a thread uses it.
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 

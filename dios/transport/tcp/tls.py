@@ -225,7 +225,7 @@ async def dial(
 
     def check(peer: PeerIdentity) -> None:
         if peer.node == identity.node:
-            raise InvalidError("this address is that of the node itself")
+            raise InvalidError("this is the address of this node itself")
         if expect is not None and peer.node != expect:
             raise NotPermittedError(f"{peer.name} answers, which is not the expected node")
         refusal = identity.trust.refusal(peer.chain)
@@ -240,7 +240,7 @@ async def dial(
 async def connect(
     address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[PeerIdentity], None]
 ) -> tuple[PeerIdentity, ssl.SSLSocket]:
-    """Connect and shake hands; return the peer and the socket. Raises the errors of ``dial`` and ``check``."""
+    """Connect and shake hands; return peer and socket. Raises the errors of ``dial`` and ``check``."""
     host, port = split_address(address)
     with trio.move_on_after(limits.PEER_CONNECT_MS_MAX / 1000):
         try:

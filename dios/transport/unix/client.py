@@ -74,7 +74,7 @@ class FrameAssembler:
         return int(length) + 4 - len(self._buffer)
 
     def feed(self, data: bytes, fds: tuple[int, ...]) -> None:
-        """Take the result of one ``recvmsg``; complete frames go to ``ready``. ProtocolError over the limit."""
+        """Add the result of one ``recvmsg``; complete frames go to ``ready``. ProtocolError if too long."""
         buffer = self._buffer
         if not buffer and len(data) >= 4:
             (length,) = _unpack_length(data)

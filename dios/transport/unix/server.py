@@ -256,7 +256,7 @@ class TaskChannel:
             if fds:
                 if len(fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
                     raise InvalidError(
-                        f"cannot send {len(fds)} descriptors in one frame; {limits.DESCRIPTORS_PER_FRAME_MAX} fit"
+                        f"cannot send {len(fds)} descriptors at once; {limits.DESCRIPTORS_PER_FRAME_MAX} fit"
                     )
                 sent = self._sock.sendmsg([frame], _ancillary(fds))
                 fds = ()
@@ -281,7 +281,7 @@ class TaskChannel:
             return
         if len(fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
             raise InvalidError(
-                f"cannot send {len(fds)} descriptors in one frame; {limits.DESCRIPTORS_PER_FRAME_MAX} fit"
+                f"cannot send {len(fds)} descriptors at once; {limits.DESCRIPTORS_PER_FRAME_MAX} fit"
             )
         # Every entry takes memory in addition to its bytes, so that tiny frames count more than their size.
         size = len(data) + limits.SEND_QUEUE_ENTRY_BYTES

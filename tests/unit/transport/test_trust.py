@@ -42,7 +42,7 @@ def test_what_a_revoked_node_signs_counts_no_more(tmp_path: Path) -> None:
     n1, n2, n3, n4 = make_cluster(tmp_path, "n1 n2 n3 n4", in_a_row=True)
     n1.trust.revoke(n2.node)
     for late in (n3, n4):
-        assert "which was revoked; join it anew" in refusal(n1, late)
+        assert "which was revoked. Join it again" in refusal(n1, late)
 
 
 def test_nodes_that_were_known_stay(tmp_path: Path) -> None:

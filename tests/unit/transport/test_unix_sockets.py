@@ -96,7 +96,7 @@ async def test_another_file_is_never_replaced(tmp_path: Path) -> None:
     """A path that something else has is left alone."""
     path = tmp_path / "node.sock"
     path.write_text("mine")
-    with pytest.raises(ExistsError, match="is no socket"):
+    with pytest.raises(ExistsError, match="is not a socket"):
         open_listener(path)
     assert path.read_text() == "mine"
 
