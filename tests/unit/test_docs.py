@@ -97,7 +97,7 @@ def test_every_document_is_reachable_from_the_index() -> None:
 def test_the_site_has_the_groups_of_the_index() -> None:
     """The site's tabs are the headings of docs/index.md, with the pages that stand there in that order."""
     settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\nvalidation:")[0]
-    tabs = {name: re.findall(r"- (\S+\.md)$", text, re.MULTILINE) for name, text in sections(settings)}
+    tabs = {name: re.findall(r" (\S+\.md)$", text, re.MULTILINE) for name, text in sections(settings)}
     index = (ROOT / "docs" / "index.md").read_text()
     groups = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL)
     listed = {
