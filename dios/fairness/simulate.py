@@ -33,7 +33,7 @@ TIME_US_MAX: Final = 2**53
 MICRO: Final = 1e6
 
 
-class TaskTable(NamedTuple):
+class SimulatedTasks(NamedTuple):
     """The tasks (T) by row; ``arrival`` holds the rows in order of submission."""
 
     arrival: Ints
@@ -69,7 +69,7 @@ class SimulationState(NamedTuple):
 class SimulationArguments(NamedTuple):
     """The arguments of ``run_simulation``, in order."""
 
-    trace: TaskTable
+    trace: SimulatedTasks
     state: SimulationState
     table: UserTable
     clock: Floats
@@ -125,7 +125,13 @@ def pop(state: SimulationState) -> int:
 
 @inlined_kernel
 def arrive(
-    trace: TaskTable, state: SimulationState, table: UserTable, row: int, population: int, g: float, mode: int
+    trace: SimulatedTasks,
+    state: SimulationState,
+    table: UserTable,
+    row: int,
+    population: int,
+    g: float,
+    mode: int,
 ) -> None:
     """Add a row to its user's queue; the user may be new."""
     user = trace.user[row]
@@ -143,7 +149,7 @@ def arrive(
 
 @inlined_kernel
 def start_first_task(
-    trace: TaskTable, state: SimulationState, table: UserTable, t: int, user: int, g: float
+    trace: SimulatedTasks, state: SimulationState, table: UserTable, t: int, user: int, g: float
 ) -> None:
     """Start the first row in a user's queue; the user table already includes it."""
     row = state.first[user]
@@ -162,7 +168,7 @@ def start_first_task(
 
 
 @inlined_kernel
-def next_instant(trace: TaskTable, state: SimulationState) -> int:
+def next_instant(trace: SimulatedTasks, state: SimulationState) -> int:
     """Return the time of the next finish or arrival; there must be one."""
     count = state.counts
     if count[ARRIVED] == trace.arrival.size:
@@ -173,7 +179,7 @@ def next_instant(trace: TaskTable, state: SimulationState) -> int:
 
 @no_refcount_kernel
 def run_simulation(
-    trace: TaskTable,
+    trace: SimulatedTasks,
     state: SimulationState,
     table: UserTable,
     clock: Floats,
@@ -263,7 +269,7 @@ def prepare_simulation(
     arrival = np.argsort(submit, kind="stable").astype(np.int64)
     index, seen = _index_users(user, arrival, population, named)
     rows = submit.size
-    trace = TaskTable(arrival, submit, duration, index, demand)
+    trace = SimulatedTasks(arrival, submit, duration, index, demand)
     state = SimulationState(
         start=np.full(rows, -1, np.int64),
         order=np.zeros(rows, np.int64),

@@ -254,7 +254,8 @@ def prefetch_rows(
 ) -> int:
     """Prefetch the rows of some of ``tenants``, from ``first`` on, so that memory loads them in parallel.
 
-    Write the rows' bounds into ``bounds``, which has room for ``PREFETCH_ROWS`` pairs. Return the number of rows.
+    Write the rows' bounds into ``bounds``, which has room for ``PREFETCH_ROWS`` pairs. Return the number of
+    rows.
     """
     some = min(PREFETCH_ROWS, last - first)
     # Load all row lengths before looping over any row, or the processor waits for each of them.

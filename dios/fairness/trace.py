@@ -52,7 +52,7 @@ class FairTrace(NamedTuple):
         )
 
 
-class TaskRow(Protocol):
+class TraceRow(Protocol):
     """A row of the 2011 trace's task_events, or an object with the same attributes."""
 
     @property
@@ -125,7 +125,7 @@ class _TraceColumns:
 
 
 def trace_of_rows(
-    rows: Iterable[TaskRow], *, begin_us: int, until_us: int | None
+    rows: Iterable[TraceRow], *, begin_us: int, until_us: int | None
 ) -> tuple[FairTrace, Counter[str]]:
     """Convert rows of the 2011 trace as the SDRF paper does (section VII); also count skipped rows by reason.
 

@@ -18,8 +18,8 @@ from dios.packer.baselines import POLICIES
 from dios.packer.datacenter import Datacenter
 from dios.packer.job.ti_mra import RESOURCES, UNITS, Floats, Ints, JobError, TiMra
 from dios.packer.kernels.placement import place_job
-from dios.packer.kernels.records import TOO_MUCH, Load
-from dios.packer.kernels.reservations import give_back
+from dios.packer.kernels.records import TOO_MUCH, JobArrays
+from dios.packer.kernels.reservations import release_job
 from dios.packer.policies import FIXED, Policy
 
 NAMES: Final = (*RESOURCES, "bandwidth")
@@ -44,7 +44,7 @@ class Placement:
     """The plane of each edge's path; 0 in a tree."""
     number: int
     _datacenter: Datacenter = field(repr=False)
-    _load: Load = field(repr=False)
+    _arrays: JobArrays = field(repr=False)
 
     def __bool__(self) -> Literal[True]:
         return True
@@ -56,11 +56,11 @@ class Placement:
         """
         if now is not None:
             self._datacenter.advance(now)
-        if self.number not in self._datacenter._live:  # noqa: SLF001 - placements belong to their data centre
+        if self.number not in self._datacenter._active:  # noqa: SLF001 - placements belong to their data centre
             raise ValueError(f"placement {self.number} of {self.job.name!r} has ended; it reserves nothing")
         begin = max(0, self._datacenter.now - self.start)
-        give_back(self._datacenter.site, self._load, begin, self._datacenter.notes(self._load))
-        self._datacenter._live.discard(self.number)  # noqa: SLF001 - likewise
+        release_job(self._datacenter.site, self._arrays, begin, self._datacenter.scratch(self._arrays))
+        self._datacenter._active.discard(self.number)  # noqa: SLF001 - likewise
 
 
 @dataclass(frozen=True)
@@ -134,16 +134,16 @@ def allocate(
     weights = _weights(used).astype(np.float32)
     report = np.zeros(5, np.int64)
 
-    def tried(rule: Policy) -> Load | None:
-        load = _load(datacenter, fitting, rule, places)
-        near = datacenter.notes(load)
+    def tried(rule: Policy) -> JobArrays | None:
+        load = _job_arrays(datacenter, fitting, rule, places)
+        near = datacenter.scratch(load)
         placed = place_job(datacenter.site, load, rule.rule, weights, PACKER_TRIES_MAX, near, report)
         return load if placed else None
 
     rules = [chosen]
     if chosen.calm > 0.0:
         # Links may be idle only because jobs were refused for lack of them, so also try the other way.
-        rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.in_a_calm)
+        rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.calm_policy)
     load = next((found for found in map(tried, rules) if found is not None), None)
     if load is None:
         return _refusal(datacenter, fitting, chosen, places, report.tolist())
@@ -157,7 +157,7 @@ def allocate(
         {node.name: datacenter.place_name(at) for node, at in zip(job.nodes, where, strict=True)},
         {node.name: at for node, at in zip(job.nodes, where, strict=True) if node.service is None},
         tuple(load.plane.tolist()),
-        datacenter._book(end),  # noqa: SLF001 - placements belong to their data centre
+        datacenter._register(end),  # noqa: SLF001 - placements belong to their data centre
         datacenter,
         load,
     )
@@ -202,7 +202,7 @@ def _pins(datacenter: Datacenter, job: TiMra, pinned: Mapping[str, int]) -> dict
     return {numbers[name]: server for name, server in pinned.items()}
 
 
-def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int]) -> Load:
+def _job_arrays(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int]) -> JobArrays:
     """Return the job in the data centre's units, restricted to the policy's knowledge of it."""
     demand = datacenter.quanta.up(job.demand)
     flow = datacenter.band.up(job.bandwidth)
@@ -234,7 +234,7 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[in
     both = job.ends.ravel()
     first = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(both, minlength=nodes), out=first[1:])
-    return Load(
+    return JobArrays(
         demand=np.ascontiguousarray(demand, np.float32),
         flow=np.ascontiguousarray(flow, np.int64),
         hose=hose,
@@ -291,7 +291,7 @@ def _refusal(
     datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int], report: list[int]
 ) -> Refusal:
     node, resource, instant, room, link = report
-    load = _load(datacenter, job, policy, pinned)
+    load = _job_arrays(datacenter, job, policy, pinned)
     low, high = load.span[node].tolist()
     if resource == 4:
         edges = (load.ends == node).any(axis=1)

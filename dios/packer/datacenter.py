@@ -18,7 +18,15 @@ import numpy.typing as npt
 
 from dios.limits import PACKER_AMOUNT_MAX, PACKER_INSTANTS_MAX, PACKER_SERVERS_MAX, PACKER_STATE_MAX
 from dios.packer.job.ti_mra import RESOURCES, Floats, Ints
-from dios.packer.kernels.records import TOO_MUCH, UNITS_MAX, Load, Near, Site, fits, notes_for
+from dios.packer.kernels.records import (
+    TOO_MUCH,
+    UNITS_MAX,
+    DatacenterArrays,
+    JobArrays,
+    Scratch,
+    has_room,
+    new_scratch,
+)
 
 _NOISE: Final = 2.0**-40
 """Decimal fractions are not exact in binary; a relative difference up to this is ignored."""
@@ -50,7 +58,7 @@ class Quanta:
 
     def __init__(self, largest: Floats) -> None:
         """Choose the finest powers for which the ``largest`` amounts (k,) are at most ``UNITS_MAX``."""
-        powers = np.array([_power(float(each)) for each in largest])
+        powers = np.array([_power_of_ten(float(each)) for each in largest])
         # One of the two factors is 1 and the other an integer power, which is exact; a fraction is not.
         self._times: Final[Floats] = 10.0 ** np.maximum(-powers, 0)
         self._over: Final[Floats] = 10.0 ** np.maximum(powers, 0)
@@ -71,7 +79,7 @@ class Quanta:
         return units * self._over / self._times
 
 
-def _power(largest: float) -> int:
+def _power_of_ten(largest: float) -> int:
     if largest <= 0.0:
         return 0
     power = math.floor(math.log10(largest / UNITS_MAX))
@@ -111,11 +119,11 @@ class Datacenter:
         instant_s: float = 1.0,
         now: int = 0,
     ) -> None:
-        pods = _places("pod_of", pod_of, None)
-        racks = _places("rack_of", rack_of, pods.size)
+        pods = _checked_places("pod_of", pod_of, None)
+        racks = _checked_places("rack_of", rack_of, pods.size)
         self.servers: Final = racks.size
         spots = [(name, spot) for name, many in (services or {}).items() for spot in many]
-        self.services: Final = _spans(racks.size, services or {})
+        self.services: Final = _service_spans(racks.size, services or {})
         for name, spot in spots:
             if not 0 <= spot.rack < pods.size:
                 raise ValueError(
@@ -123,13 +131,16 @@ class Datacenter:
                 )
         racks = np.append(racks, np.array([spot.rack for _, spot in spots], np.int64))
         has = np.empty((racks.size, 4))
-        has[: self.servers] = _amounts("capacity", capacity, (self.servers, 4))
+        has[: self.servers] = _checked_amounts("capacity", capacity, (self.servers, 4))
         links = np.empty(racks.size)
-        links[: self.servers] = _amounts("link", link, (self.servers,))
+        links[: self.servers] = _checked_amounts("link", link, (self.servers,))
         for at, (name, spot) in enumerate(spots, self.servers):
-            has[at] = _amounts(f"services[{name}].capacity", spot.capacity, (4,))
-            links[at] = _amounts(f"services[{name}].link", spot.link, ())
-        trunks = [float(_amounts("rack_link", rack_link, ())), float(_amounts("pod_link", pod_link, ()))]
+            has[at] = _checked_amounts(f"services[{name}].capacity", spot.capacity, (4,))
+            links[at] = _checked_amounts(f"services[{name}].link", spot.link, ())
+        trunks = [
+            float(_checked_amounts("rack_link", rack_link, ())),
+            float(_checked_amounts("pod_link", pod_link, ())),
+        ]
         if min(planes) < 1:
             raise ValueError(f"planes is {planes}; both numbers must be at least 1")
         if not 1 <= horizon <= PACKER_INSTANTS_MAX:
@@ -149,8 +160,8 @@ class Datacenter:
         self.band: Final = Quanta(links.max(keepdims=True))
         """The conversion of bandwidth."""
         self._build(has, links, trunks, racks, pods, planes)
-        self._near: Near | None = None
-        self._live: set[int] = set()
+        self._scratch: Scratch | None = None
+        self._active: set[int] = set()
         self._ends: list[tuple[int, int]] = []
         self._booked = 0
 
@@ -227,13 +238,13 @@ class Datacenter:
         passed = min(now - self.now, self.horizon)
         for instant in range(self.now, self.now + passed):
             slot = instant % self.horizon
-            self.site.free[slot] = self._whole.free[0]
-            self.site.trunk[slot] = self._whole.trunk[0]
-            self.site.bundle[slot] = self._whole.bundle[0]
+            self.site.free[slot] = self._empty_instant.free[0]
+            self.site.trunk[slot] = self._empty_instant.trunk[0]
+            self.site.bundle[slot] = self._empty_instant.bundle[0]
             self.site.spent[slot] = 0
         self.now = now
         while self._ends and self._ends[0][0] <= now:
-            self._live.discard(heapq.heappop(self._ends)[1])
+            self._active.discard(heapq.heappop(self._ends)[1])
 
     @property
     def racks(self) -> int:
@@ -265,10 +276,10 @@ class Datacenter:
         ``amounts`` (servers, 6) are the four resources, and bandwidth up and down. An amount above the
         server's capacity leaves nothing for jobs. Jobs that were admitted before keep their reservations.
         """
-        wanted = _amounts("amounts", amounts, (self.servers, 6))
+        wanted = _checked_amounts("amounts", amounts, (self.servers, 6))
         units = np.concatenate([self.quanta.up(wanted[:, :4]), self.band.up(wanted[:, 4:])], axis=1).T
         units = np.minimum(units, self._has[:, : self.servers]).astype(np.float32)
-        whole = self._whole.free[0, :, : self.servers]
+        whole = self._empty_instant.free[0, :, : self.servers]
         # Differences of whole numbers are exact.
         more = whole - (self._has[:, : self.servers] - units).astype(np.float32)
         if more.any():
@@ -277,7 +288,9 @@ class Datacenter:
 
     def peak(self) -> Floats:
         """Return (servers, 6): the most that jobs reserve together at any instant from now on."""
-        held = (self._whole.free - self.site.free)[:, :, : self.servers].max(axis=0).T.astype(np.float64)
+        held = (
+            (self._empty_instant.free - self.site.free)[:, :, : self.servers].max(axis=0).T.astype(np.float64)
+        )
         return np.concatenate([self.quanta.amount(held[:, :4]), self.band.amount(held[:, 4:])], axis=1)
 
     def utilisation(self, instants: int = 1) -> Floats:
@@ -288,9 +301,9 @@ class Datacenter:
     def is_empty(self) -> bool:
         """Return True if no job has any reservation."""
         return (
-            bool((self.site.free == self._whole.free).all())
-            and bool((self.site.trunk == self._whole.trunk).all())
-            and bool((self.site.bundle == self._whole.bundle).all())
+            bool((self.site.free == self._empty_instant.free).all())
+            and bool((self.site.trunk == self._empty_instant.trunk).all())
+            and bool((self.site.bundle == self._empty_instant.bundle).all())
             and not self.site.spent.any()
         )
 
@@ -315,19 +328,19 @@ class Datacenter:
         name = next(name for name, (low, high) in self.services.items() if low <= place < high)
         return f"{name}[{place - self.services[name][0]}]"
 
-    def notes(self, load: Load) -> Near:
+    def scratch(self, load: JobArrays) -> Scratch:
         """Return scratch memory for the kernels, large enough for any task of the job, and keep it."""
-        if self._near is None or not fits(self._near, load):
-            self._near = notes_for(self.site, load)
-        return self._near
+        if self._scratch is None or not has_room(self._scratch, load):
+            self._scratch = new_scratch(self.site, load)
+        return self._scratch
 
     def _slots(self) -> Ints:
         return np.arange(self.now, self.now + self.horizon) % self.horizon
 
-    def _book(self, end: int) -> int:
+    def _register(self, end: int) -> int:
         """Return a number for a new reservation, which is live until instant ``end`` or until its release."""
         self._booked += 1
-        self._live.add(self._booked)
+        self._active.add(self._booked)
         heapq.heappush(self._ends, (end, self._booked))
         return self._booked
 
@@ -356,8 +369,8 @@ class Datacenter:
         ).astype(np.int64)
         inverse = np.divide(1.0, rows, out=np.zeros_like(rows), where=rows > 0.0)
 
-        def books(instants: int) -> Site:
-            return Site(
+        def arrays(instants: int) -> DatacenterArrays:
+            return DatacenterArrays(
                 free=np.tile(rows.astype(np.float32), (instants, 1, 1)),
                 scale=inverse.astype(np.float32),
                 trunk=np.tile(trunk, (instants, 1)),
@@ -369,8 +382,8 @@ class Datacenter:
                 planes=np.array(planes, np.int64),
             )
 
-        self.site = books(self.horizon)
-        self._whole = books(1)
+        self.site = arrays(self.horizon)
+        self._empty_instant = arrays(1)
         self._has = rows
         """(6, places) capacities, in units."""
         self.smallest = rows[:4, : self.servers].min(axis=1)
@@ -379,7 +392,7 @@ class Datacenter:
         """(5,) the total capacity of each resource, in units."""
 
 
-def _spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict[str, tuple[int, int]]:
+def _service_spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict[str, tuple[int, int]]:
     spans: dict[str, tuple[int, int]] = {}
     for name, spots in services.items():
         if not spots:
@@ -389,7 +402,7 @@ def _spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict[str, tu
     return spans
 
 
-def _places(name: str, given: npt.ArrayLike, bound: int | None) -> Ints:
+def _checked_places(name: str, given: npt.ArrayLike, bound: int | None) -> Ints:
     """Return ``given`` as whole numbers from 0, and below ``bound`` unless it is None."""
     found = np.asarray(given)
     if found.ndim != 1 or found.dtype.kind not in "iu" or not 1 <= found.size <= PACKER_SERVERS_MAX:
@@ -402,7 +415,7 @@ def _places(name: str, given: npt.ArrayLike, bound: int | None) -> Ints:
     return found.astype(np.int64)
 
 
-def _amounts(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
+def _checked_amounts(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Return amounts broadcast to ``shape``; they must be finite and not negative."""
     try:
         found = np.asarray(given, np.float64)

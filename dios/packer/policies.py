@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from dios.packer.kernels.records import ALIGN, BEST, CUBIC, FIRST, Rule
+from dios.packer.kernels.records import ALIGN, BEST, CUBIC, FIRST, ScoreRule
 
 KINDS: Final = {"cubic": CUBIC, "align": ALIGN, "first": FIRST, "best": BEST}
 
@@ -46,14 +46,14 @@ class Policy:
     calm: float = 0.0
 
     @property
-    def in_a_calm(self) -> Policy:
+    def calm_policy(self) -> Policy:
         """The rule for times with plenty of bandwidth."""
         return replace(self, score="best", order="start", ahead=0.0, remote=0.0, racks=0.0, pods=0.0)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ScoreRule:
         """The parameters for the kernels."""
-        return Rule(KINDS[self.score], self.unused, self.remote, self.racks, self.pods, self.ahead)
+        return ScoreRule(KINDS[self.score], self.unused, self.remote, self.racks, self.pods, self.ahead)
 
 
 LITERAL: Final = Policy("literal", unused=0.0)

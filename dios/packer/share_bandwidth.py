@@ -33,9 +33,9 @@ def share_bandwidth(
     """
     if not (math.isfinite(capacity) and capacity >= 0.0):
         raise ValueError(f"capacity is {capacity}; it must be finite and at least 0")
-    promised = _vector("guarantees", guarantees, None)
-    asked = _vector("demands", demands, promised.size)
-    weight = _vector("weights", weights, promised.size, highest=1.0)
+    promised = _checked_vector("guarantees", guarantees, None)
+    asked = _checked_vector("demands", demands, promised.size)
+    weight = _checked_vector("weights", weights, promised.size, highest=1.0)
     rates = np.minimum(promised, asked)
     certain = float(rates.sum())
     if certain > capacity:
@@ -48,18 +48,18 @@ def share_bandwidth(
     hungry = np.empty(rates.size, np.int64)
     if weight.max(initial=0.0) > 0.0:
         # Only proportions count. The largest weight becomes 1, so that no level overflows with small weights.
-        left = _shared(left, asked, weight / weight.max(), rates, hungry)
+        left = _share_rest(left, asked, weight / weight.max(), rates, hungry)
     if left > 0.0:
-        _shared(left, asked, (weight == 0.0).astype(np.float64), rates, hungry)
+        _share_rest(left, asked, (weight == 0.0).astype(np.float64), rates, hungry)
     return rates
 
 
-def _shared(left: float, asked: Floats, weight: Floats, rates: Floats, hungry: Ints) -> float:
+def _share_rest(left: float, asked: Floats, weight: Floats, rates: Floats, hungry: Ints) -> float:
     """Raise the rates of hungry tasks with a weight; return the rest of the bandwidth."""
-    count, level = pour(left, asked, weight, rates, hungry, PACKER_ROUNDS_MAX)
+    count, level = find_level(left, asked, weight, rates, hungry, PACKER_ROUNDS_MAX)
     if count > 0 and level < 0.0:
         level = _level_by_sorting(-level, asked, weight, rates, hungry[:count])
-    return spread(left, level, asked, weight, rates)
+    return raise_rates(left, level, asked, weight, rates)
 
 
 def _level_by_sorting(left: float, asked: Floats, weight: Floats, rates: Floats, hungry: Ints) -> float:
@@ -78,7 +78,7 @@ def _level_by_sorting(left: float, asked: Floats, weight: Floats, rates: Floats,
 
 
 @kernel
-def pour(
+def find_level(
     left: float, asked: Floats, weight: Floats, rates: Floats, hungry: Ints, rounds_max: int
 ) -> tuple[int, float]:
     """Return (number of tasks that stay hungry, level): the level is the rate gained per weight.
@@ -117,7 +117,7 @@ def pour(
 
 
 @kernel
-def spread(left: float, level: float, asked: Floats, weight: Floats, rates: Floats) -> float:
+def raise_rates(left: float, level: float, asked: Floats, weight: Floats, rates: Floats) -> float:
     """Raise each rate to the level, at most to its demand; return the rest, 0 if a task stays hungry."""
     someone = False
     for at in range(asked.size):
@@ -132,7 +132,7 @@ def spread(left: float, level: float, asked: Floats, weight: Floats, rates: Floa
     return 0.0 if someone else max(left, 0.0)
 
 
-def _vector(name: str, given: npt.ArrayLike, size: int | None, highest: float = math.inf) -> Floats:
+def _checked_vector(name: str, given: npt.ArrayLike, size: int | None, highest: float = math.inf) -> Floats:
     """Return ``given`` as a vector of finite doubles from 0 to ``highest``; else raise ``ValueError``."""
     try:
         found = np.require(np.asarray(given), np.float64, ["C", "W"])

@@ -28,7 +28,7 @@ from dios.packer.kernels.records import UP
 from dios.packer.policies import Policy
 from dios.plotting import Lines
 
-Source = Callable[[int], Sequence[TiMra]]
+JobSource = Callable[[int], Sequence[TiMra]]
 """Returns the jobs that arrive at an instant."""
 
 JOBS_EACH: Final = 35 / 1200
@@ -36,7 +36,7 @@ JOBS_EACH: Final = 35 / 1200
 
 
 @dataclass(frozen=True)
-class Steady:
+class SyntheticJobs:
     """Synthetic jobs of a seed, ``rate`` of them at each instant; a fraction adds a job now and then."""
 
     workload: Workload
@@ -49,7 +49,7 @@ class Steady:
         return [generate_job(self.workload, self.seed, number) for number in numbers]
 
 
-class Counts(NamedTuple):
+class JobCounts(NamedTuple):
     """Numbers by the instant at which jobs arrived, each (T,)."""
 
     jobs: Ints
@@ -58,13 +58,13 @@ class Counts(NamedTuple):
     """The jobs' payment: 1 for an instant of all of a server's amount of a resource, and of its link."""
 
 
-class Record:
+class PolicyRecord:
     """The results of one policy at each instant."""
 
     def __init__(self, policy: Policy, datacenter: Datacenter, instants: int) -> None:
         self.policy: Final = policy
         self.datacenter: Final = datacenter
-        self.admitted: Final = _nothing(instants)
+        self.admitted: Final = _zero_counts(instants)
         self.used: Final[Floats] = np.zeros((instants, 5))
         """The demand of admitted jobs at each instant: four resources, and bandwidth of all links."""
         self.booked: Final[Floats] = np.zeros((instants, 5))
@@ -76,8 +76,8 @@ class Record:
         sums = datacenter.totals
         self._has: Final = np.append(datacenter.quanta.amount(sums[:4]), datacenter.band.amount(sums[4:]))
 
-    def offer(self, instant: int, job: TiMra, pays: float) -> bool:
-        """Offer a job that would pay ``pays``; return True if it is admitted."""
+    def offer(self, instant: int, job: TiMra, payment: float) -> bool:
+        """Offer a job that would pay ``payment``; return True if it is admitted."""
         begun = time.process_time()
         found = allocate(self.datacenter, job, instant, policy=self.policy)
         self.job_s.append(time.process_time() - begun)
@@ -86,9 +86,9 @@ class Record:
             return False
         self.admitted.jobs[instant] += 1
         self.admitted.tasks[instant] += len(found.servers)
-        self.admitted.revenue[instant] += pays
+        self.admitted.revenue[instant] += payment
         span = self.used[instant : found.end]
-        span += (asked(self.datacenter, found) / self._has)[: len(span)]
+        span += (demand_over_time(self.datacenter, found) / self._has)[: len(span)]
         return True
 
     def close(self, instant: int) -> None:
@@ -97,17 +97,17 @@ class Record:
         self.booked[instant] = self.datacenter.utilisation()
 
 
-def asked(datacenter: Datacenter, found: Placement) -> Floats:
+def demand_over_time(datacenter: Datacenter, found: Placement) -> Floats:
     """Return (T, 5) a job's demand over its own instants, with bandwidth on each link of its paths."""
     job, site = found.job, datacenter.site
-    place = found._load.place  # noqa: SLF001 - the places as they were reserved
+    place = found._arrays.place  # noqa: SLF001 - the places as they were reserved
     source, target = place[job.ends[:, 0]], place[job.ends[:, 1]]
     one, other = site.rack[source], site.rack[target]
     links = 2 * (source != target) + 2 * (one != other) + 2 * (site.pod[one] != site.pod[other])
     return np.column_stack((job.demand.sum(axis=0), links @ job.bandwidth))
 
 
-def rehearse() -> None:
+def warm_up() -> None:
     """Load or compile all kernels, so that no measurement includes it."""
     for policy in POLICIES.values():
         allocate(Datacenter.tree(2), generate_job(Workload(), 0, 0), policy=policy)
@@ -121,13 +121,17 @@ class Simulation:
     """
 
     def __init__(
-        self, make: Callable[[], Datacenter], source: Source, policies: Sequence[str | Policy], instants: int
+        self,
+        make: Callable[[], Datacenter],
+        source: JobSource,
+        policies: Sequence[str | Policy],
+        instants: int,
     ) -> None:
         chosen = [POLICIES[each] if isinstance(each, str) else each for each in policies]
         self.source: Final = source
         self.instants: Final = instants
-        self.records: Final = [Record(policy, make(), instants) for policy in chosen]
-        self.came: Final = _nothing(instants)
+        self.records: Final = [PolicyRecord(policy, make(), instants) for policy in chosen]
+        self.came: Final = _zero_counts(instants)
         self.done = 0
         """The number of instants that were simulated."""
         first = self.records[0].datacenter
@@ -139,24 +143,24 @@ class Simulation:
         """Simulate the next instant."""
         instant = self.done
         jobs = self.source(instant)
-        pays = [self.pays(job) for job in jobs]
+        payment = [self.payment(job) for job in jobs]
         self.came.jobs[instant] = len(jobs)
         self.came.tasks[instant] = sum(node.service is None for job in jobs for node in job.nodes)
-        self.came.revenue[instant] = sum(pays)
+        self.came.revenue[instant] = sum(payment)
         for record in self.records:
-            for job, pay in zip(jobs, pays, strict=True):
+            for job, pay in zip(jobs, payment, strict=True):
                 record.offer(instant, job, pay)
             record.close(instant)
         self.done += 1
 
-    def pays(self, job: TiMra) -> float:
+    def payment(self, job: TiMra) -> float:
         """Return the payment for a job if it is admitted (section III-B, revenue)."""
         each = (job.demand.sum(axis=(0, 1)) * self._price).sum() + job.bandwidth.sum() * self._link
         return float(each * job.instant_s / self.records[0].datacenter.instant_s)
 
 
 @dataclass(frozen=True)
-class Summary:
+class PolicySummary:
     """One policy's results from an instant on, as fractions; a job counts at the instant of its arrival."""
 
     policy: str
@@ -165,7 +169,7 @@ class Summary:
     tasks: float
     revenue: float
     paid: float
-    """The revenue as an amount, see ``Counts.revenue``."""
+    """The revenue as an amount, see ``JobCounts.revenue``."""
     used: tuple[float, ...]
     """Demand for cpu, memory, disk_write, disk_read and bandwidth, averaged over instants."""
     booked: tuple[float, ...]
@@ -176,7 +180,7 @@ class Summary:
     """The number of refused jobs since the beginning, by the resource that was short."""
 
 
-def summarise(simulation: Simulation, begin: int) -> list[Summary]:
+def summarise(simulation: Simulation, begin: int) -> list[PolicySummary]:
     """Return the results of every policy from the instant ``begin`` to the last simulated one."""
     span = slice(begin, simulation.done)
     came = [float(each[span].sum()) for each in simulation.came]
@@ -186,7 +190,7 @@ def summarise(simulation: Simulation, begin: int) -> list[Summary]:
         jobs, tasks, revenue = (part / all_ if all_ else 1.0 for part, all_ in zip(got, came, strict=True))
         times = np.array(record.job_s or [0.0]) * 1e3
         found.append(
-            Summary(
+            PolicySummary(
                 *(record.policy.name, jobs, tasks, revenue, got[2]),
                 *(_mean(record.used[span]), _mean(record.booked[span])),
                 (float(np.median(times)), float(np.percentile(times, 95)), float(times.mean())),
@@ -200,15 +204,15 @@ def _mean(parts: Floats) -> tuple[float, ...]:
     return tuple(parts.mean(axis=0).tolist()) if len(parts) else (0.0,) * 5
 
 
-def _nothing(instants: int) -> Counts:
-    return Counts(np.zeros(instants, np.int64), np.zeros(instants, np.int64), np.zeros(instants))
+def _zero_counts(instants: int) -> JobCounts:
+    return JobCounts(np.zeros(instants, np.int64), np.zeros(instants, np.int64), np.zeros(instants))
 
 
 # Jobs from files
 
 
 @dataclass(frozen=True)
-class Given:
+class JobFiles:
     """Jobs by the instant of their arrival."""
 
     by_instant: dict[int, list[TiMra]]
@@ -233,7 +237,7 @@ class Given:
         return max(job.resampled(1.0).instants for jobs in self.by_instant.values() for job in jobs)
 
 
-def read_jobs(directory: Path) -> Given:
+def read_jobs(directory: Path) -> JobFiles:
     """Read the jobs of a folder's TOML files, which arrive as its ``arrivals.csv`` says.
 
     The lines of that file are ``instant,NAME``, with an optional header. Without the file each job arrives
@@ -244,7 +248,7 @@ def read_jobs(directory: Path) -> Given:
         raise ValueError(f"{directory} holds no job; write some as NAME.toml, see docs/packer.md")
     table = directory / "arrivals.csv"
     if not table.exists():
-        return Given({0: list(jobs.values())})
+        return JobFiles({0: list(jobs.values())})
     found: dict[int, list[TiMra]] = {}
     with table.open(newline="", encoding="utf-8") as lines:
         for number, row in enumerate(csv.reader(lines), 1):
@@ -265,7 +269,7 @@ def read_jobs(directory: Path) -> Given:
             found.setdefault(instant, []).append(jobs[name])
     if not found:
         raise ValueError(f"{table} names no job; write lines as 0,NAME")
-    return Given(found)
+    return JobFiles(found)
 
 
 # Output
@@ -288,7 +292,7 @@ def instants_csv(runs: Sequence[tuple[int | None, Simulation]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pictures_of(simulation: Simulation) -> list[Lines]:
+def figures_of(simulation: Simulation) -> list[Lines]:
     """Return figures of acceptance and demand over time."""
     instants = np.arange(simulation.done, dtype=np.float64)
     came = np.maximum(np.cumsum(simulation.came.tasks[: simulation.done]), 1)

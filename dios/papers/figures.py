@@ -34,7 +34,7 @@ class Sheet(NamedTuple):
     rows: list[tuple[Cell, ...]]
 
 
-class Claim(NamedTuple):
+class PublishedClaim(NamedTuple):
     """A published result, and ours."""
 
     where: str
@@ -56,7 +56,7 @@ class Figure:
     setting: tuple[tuple[str, str], ...]
     """The parameters of the experiment, by name."""
     sheets: tuple[Sheet, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[PublishedClaim, ...]
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()
     """Differences from the publication, and their reasons."""
@@ -81,20 +81,20 @@ class Figure:
         return f"dios repro {self.family} --figure {self.number} --seed {self.seed}{self.options}{quick}"
 
 
-class Made(NamedTuple):
+class WrittenFigure(NamedTuple):
     """A figure and its files."""
 
     figure: Figure
     written: list[Path]
 
 
-Told = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 """Receives a line about the current step."""
 
 ALL: Final = "all"
 
 
-def chosen(wanted: Sequence[str], numbers: Collection[str]) -> list[str]:
+def select_figures(wanted: Sequence[str], numbers: Collection[str]) -> list[str]:
     """Return the requested figures in the order of ``numbers``, the existing ones; all if none is requested.
 
     Raises:
@@ -107,13 +107,13 @@ def chosen(wanted: Sequence[str], numbers: Collection[str]) -> list[str]:
     return [each for each in numbers if ALL in meant or each in meant]
 
 
-def make(
+def make_figures(
     numbers: Sequence[str], makers: Mapping[str, Callable[[], Figure]], out: Path, seed: int
-) -> Iterator[Made]:
+) -> Iterator[WrittenFigure]:
     """Make figures, and write each as soon as it is finished.
 
     Args:
-        numbers: the result of ``chosen``.
+        numbers: the result of ``select_figures``.
         makers: the function that makes each figure.
         out: the directory; it is created.
         seed: the random seed; only checked here.
@@ -134,10 +134,10 @@ def make(
                 drawn.append(f"figure-{picture.name}.png")
                 draw(picture, out / drawn[-1])
         written = write(figure, out, drawn)
-        yield Made(figure, [*written, *(out / name for name in drawn)])
+        yield WrittenFigure(figure, [*written, *(out / name for name in drawn)])
 
 
-def spread(values: Numbers) -> tuple[Cell, ...]:
+def percentile_cells(values: Numbers) -> tuple[Cell, ...]:
     """Return the cells under ``PERCENTILE_COLUMNS``; empty cells if there are no values."""
     if not len(values):
         return (0, *("" for _ in PERCENTILES))

@@ -108,7 +108,7 @@ def test_an_interrupt_ends_it_with_what_was_finished(monkeypatch: pytest.MonkeyP
             signal.raise_signal(signal.SIGINT)
         return real(*given)  # type: ignore[arg-type] # passed on
 
-    monkeypatch.setattr(trace_report, "run_mechanism", play)
+    monkeypatch.setattr(trace_report, "run_mechanism", run_mechanism)
     status, _, said = invoke(*SMALL)
     assert status == 130
     assert "interrupted; finished: DRF" in said

@@ -218,7 +218,7 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
         scheduler.finish("y", 3.0)
     with pytest.raises(ValueError, match="no task with the tag 'y' waits"):
         scheduler.withdraw("y", 3.0)
-    with pytest.raises(ValueError, match="not before 3.0"):
+    with pytest.raises(ValueError, match=r"not before 3\.0"):
         scheduler.schedule(1.0)
     assert scheduler.schedule(3.0) == ["x"]
     with pytest.raises(ValueError, match="'b' is not in users"):

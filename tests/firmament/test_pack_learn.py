@@ -170,7 +170,9 @@ def test_a_large_job_is_asked_for_in_parts(cluster: Cluster) -> None:
     """More members than one answer holds come in several, and are all there."""
     for number in range(60):
         values = [10**6 + number * at for at in range(256)]
-        cluster.knowledge.add_usage_profile(course(f"t{number}x", job="large", cpu_milli=values, memory=values))
+        cluster.knowledge.add_usage_profile(
+            course(f"t{number}x", job="large", cpu_milli=values, memory=values)
+        )
     job = TiMra.from_toml(run("large")[0])
     assert len(job.nodes) == 60
     assert len(cluster.asked) > 1

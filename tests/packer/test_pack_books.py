@@ -69,14 +69,14 @@ def test_books_are_the_sum_of_what_is_held() -> None:
 
 def compare(datacenter: Datacenter, held: list[Placement], place: str) -> None:
     """Recount what is held at each instant still to come and compare all books with it."""
-    site, whole = datacenter.site, datacenter._whole
+    site, whole = datacenter.site, datacenter._empty_instant
     places = site.rack.size
     for instant in range(datacenter.now, datacenter.now + datacenter.horizon):
         slot = instant % datacenter.horizon
         live = Books(datacenter)
         for each in held:
             if each.start <= instant < each.end:
-                live.take(each._load)
+                live.take(each._arrays)
         for r in range(4):
             used = [live.used[slot, r, n] for n in range(places)]
             np.testing.assert_array_equal(whole.free[0, r] - site.free[slot, r], used, err_msg=place)
@@ -154,10 +154,10 @@ def test_complementary_demands_share_a_server() -> None:
     """Jobs whose peaks lie at different times fit where their peaks together would not."""
     one = TiMra("one", [Node("a", cpu=[16, 0])], instants=2)
     two = TiMra("two", [Node("a", cpu=[0, 16])], instants=2)
-    for policy, fits in (("fixed", True), ("tetris-time", True), ("tetris", False), ("slots", False)):
+    for policy, has_room in (("fixed", True), ("tetris-time", True), ("tetris", False), ("slots", False)):
         datacenter = Datacenter.tree(1)
         assert allocate(datacenter, one, policy=policy)
-        assert bool(allocate(datacenter, two, policy=policy)) == fits, policy
+        assert bool(allocate(datacenter, two, policy=policy)) == has_room, policy
 
 
 def test_decimal_fractions_fill_a_server_exactly() -> None:
@@ -287,7 +287,9 @@ def test_bad_requests_are_named_and_change_nothing() -> None:
     job = TiMra("j", [Node("a", cpu=1)], instants=5)
     with pytest.raises(JobError, match="instants is 5, but the data centre's horizon is 4"):
         allocate(datacenter, job)
-    with pytest.raises(ValueError, match="policy is 'best'; choose one of literal, fixed, aligned, ahead, tetris"):
+    with pytest.raises(
+        ValueError, match="policy is 'best'; choose one of literal, fixed, aligned, ahead, tetris"
+    ):
         allocate(datacenter, TiMra("j", [Node("a")]), policy="best")
     with pytest.raises(ValueError, match="now is 4"):
         allocate(datacenter, TiMra("j", [Node("a")]), now=4)

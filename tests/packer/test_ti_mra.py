@@ -109,7 +109,7 @@ def test_other_instants_are_bounded() -> None:
     """A job is not cut into more instants than a job may have."""
     job = TiMra("j", [Node("a", cpu=1)], instants=60, instant_s=60.0)
     for instant_s in (1e-3, 5e-324):
-        with pytest.raises(JobError, match="at most .* are possible"):
+        with pytest.raises(JobError, match=r"at most .* are possible"):
             job.resampled(instant_s)
 
 
@@ -224,7 +224,11 @@ def test_toml_counts_copies_and_joins_each_with_each() -> None:
         ("instants = 6", "instants = ", "not valid TOML"),
         ("[services.input]", "[services.map]", "services.map is defined twice"),
         ("bandwidth = 5", 'pattern = "some"', "edges.1..pattern is 'some'"),
-        ("bandwidth = 5", 'pattern = "each"', "edges.1..pattern is each, but there are 1 sources and 3 targets"),
+        (
+            "bandwidth = 5",
+            'pattern = "each"',
+            "edges.1..pattern is each, but there are 1 sources and 3 targets",
+        ),
         ("bandwidth = 5", "depends = 1", "edges.1..depends is 1"),
     ],
 )

@@ -32,8 +32,8 @@ RECOMPUTE_BELOW: Final = 1e-4
 """A sum below this fraction of its last computed value has lost precision and is computed again."""
 
 MU, KEPT, COUNT, BEFORE = 0, 1, 2, 3
-"""Columns of a resource's state: mu, the amount kept by tenants that stopped, the number of active
-tenants, and the last mu computed from scratch. At level y, 1 - kept - mu y of the resource is left (line 15)."""
+"""Columns of a resource's state: mu, the amount kept by tenants that stopped, the number of active tenants,
+and the last mu computed from scratch. At level y, the rest is 1 - kept - mu y (line 15)."""
 
 BLOCK: Final = 128
 """The number of resources that share a lower bound for the level at which the first of them is exhausted."""

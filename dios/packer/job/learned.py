@@ -23,14 +23,14 @@ import numpy as np
 from dios.limits import PACKER_NODES_MAX
 from dios.packer.job.ti_mra import RESOURCES, Floats, JobError, TiMra
 from dios.packer.job.ti_mra_toml import quoted
-from dios.packer.job.timeline import Measured, Timeline
+from dios.packer.job.timeline import TaskUsage, Timeline
 
 MIB: Final = 2**20
 MB: Final = 1e6
 MBIT: Final = 1e6 / 8
 """One Mbit/s in bytes per second."""
 
-_OF: Final = {
+CHANNELS: Final = {
     "cpu": ("cpu_milli", 1000.0, 100),
     "memory": ("memory", float(MIB), 1),
     "disk_write": ("disk_write", MB, 100),
@@ -38,13 +38,13 @@ _OF: Final = {
 }
 """By resource: its channel, the channel's amount per unit of the resource, and the parts to round to."""
 _DISKS: Final = frozenset({"disk_write", "disk_read"})
-_NOTHING_S: Final = 1e5
+RATE_MIN_S: Final = 1e5
 """Fewer bytes a second of a disk or a link are not demanded. Every task writes a line now and then, and a job
 with any disk demand does not fit on a server whose disk rates are unknown."""
 _BANDWIDTH_PARTS: Final = 100
-_NEAR: Final = 1.1
+MERGE_RATIO: Final = 1.1
 """Neighbouring instants are merged if the largest is at most this factor above the least."""
-_TINY: Final = 0.02
+MERGE_FRACTION: Final = 0.02
 """Neighbouring instants are also merged if they differ by less than this fraction of the overall maximum."""
 _COPY: Final = re.compile(r"(.+)\.(\d+)")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -52,7 +52,7 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 def fresh_job(
     name: str,
-    members: Sequence[Measured],
+    members: Sequence[TaskUsage],
     *,
     instant_s: float = 1.0,
     margin: float = 1.1,
@@ -83,7 +83,7 @@ def fresh_job(
 
 def job_from(
     source: str | Path,
-    members: Sequence[Measured],
+    members: Sequence[TaskUsage],
     *,
     instant_s: float = 1.0,
     margin: float = 1.1,
@@ -114,8 +114,8 @@ def job_from(
             kept = {key: value for key, value in given.items() if key not in {*RESOURCES, "start", "end"}}
             lines += [f"{_key(key)} = {_value(value)}" for key, value in kept.items()]
             copies = names[kind][name]
-            said = dict(zip(RESOURCES, np.max([peaks[each] for each in copies], axis=0), strict=True))
-            lines += _task(time, copies if kind == "tasks" else [], said, margin)
+            previous = dict(zip(RESOURCES, np.max([peaks[each] for each in copies], axis=0), strict=True))
+            lines += _task(time, copies if kind == "tasks" else [], previous, margin)
     unknown = sorted(time.members.keys() - {each for copies in names["tasks"].values() for each in copies})
     if unknown:
         lines += ["", f"# also measured, but no longer a task of this job: {', '.join(unknown)}"]
@@ -124,8 +124,8 @@ def job_from(
 
 
 # Tasks
-def _task(time: Timeline, names: Sequence[str], said: Mapping[str, float], margin: float) -> list[str]:
-    """Return start, end and demands of a task's copies; ``said`` are the demands without a measurement."""
+def _task(time: Timeline, names: Sequence[str], previous: Mapping[str, float], margin: float) -> list[str]:
+    """Return start, end and demands of a task's copies; ``previous`` demands replace missing measurements."""
     first, end = time.life(names)
     lines: list[str] = []
     if first:
@@ -135,21 +135,23 @@ def _task(time: Timeline, names: Sequence[str], said: Mapping[str, float], margi
     known = [time.members[name] for name in names if name in time.members]
     if names:
         lines += _remarks(known, names)
-    for resource, (channel, unit, parts) in _OF.items():
-        taken = time.most(names, channel)
-        if taken is not None and resource in _DISKS and taken.max() < _NOTHING_S:
+    for resource, (channel, unit, parts) in CHANNELS.items():
+        taken = time.largest_usage(names, channel)
+        if taken is not None and resource in _DISKS and taken.max() < RATE_MIN_S:
             if taken.any():
-                lines.append(f"# {resource}: less than {_NOTHING_S / MB:g} MB/s, which is not demanded")
+                lines.append(f"# {resource}: less than {RATE_MIN_S / MB:g} MB/s, which is not demanded")
         elif taken is not None:
             lines += _demand(resource, _rounded(taken[first:end] * (margin / unit), parts), first)
-        elif said.get(resource):
-            lines.append(f"{resource} = {_number(said[resource])}" + ("  # not measured" if names else ""))
+        elif previous.get(resource):
+            lines.append(
+                f"{resource} = {_number(previous[resource])}" + ("  # not measured" if names else "")
+            )
         elif names:
             lines.append(f"# {resource} was not measured")
     return lines
 
 
-def _remarks(known: Sequence[Measured], names: Sequence[str]) -> list[str]:
+def _remarks(known: Sequence[TaskUsage], names: Sequence[str]) -> list[str]:
     if not known:
         return ["# not measured: it demands its previous maximum all the time"]
     runs = max(one.runs for one in known)
@@ -200,16 +202,16 @@ def _edges(
         lines += ["", "[[edges]]"]
         lines += [f"{_key(key)} = {_value(value)}" for key, value in given.items() if key != "bandwidth"]
         most = flows[chosen].max(axis=0, initial=0.0)
-        said = float(before.bandwidth[chosen].max(initial=0.0))
-        if most.max() >= _NOTHING_S:
+        previous = float(before.bandwidth[chosen].max(initial=0.0))
+        if most.max() >= RATE_MIN_S:
             lines += _demand("bandwidth", _rounded(most * (margin / MBIT), _BANDWIDTH_PARTS), 0)
-        elif said:
+        elif previous:
             target = names.get(str(given.get("to")), [])
             source = names.get(str(given.get("from")), [])
             measured = [name for name in target if name in time.members] or source
             first, end = time.life(measured)
             kept = np.zeros(time.instants)
-            kept[first:end] = said
+            kept[first:end] = previous
             lines.append("# no traffic between nodes was measured: the previous bandwidth")
             lines += _demand("bandwidth", kept, 0)
     return lines
@@ -226,7 +228,7 @@ def _flows(time: Timeline, before: TiMra) -> Floats:
         total = np.bincount(ends[:, side], weights=peaks, minlength=len(before.nodes))
         count = np.bincount(ends[:, side], minlength=len(before.nodes))
         for number, node in enumerate(before.nodes):
-            moved = time.taken(node.name, channel)
+            moved = time.usage(node.name, channel)
             if moved is None or not moved.any():
                 continue
             for edge in np.flatnonzero(ends[:, side] == number).tolist():
@@ -276,18 +278,18 @@ def _demand(key: str, values: Floats, first: int) -> list[str]:
         return [f"{key} = {_number(merged[0])}"]
     # A demand is 0 before its first step.
     steps = [(at, value) for at, value in enumerate(merged) if value != (merged[at - 1] if at else 0)]
-    told = ", ".join(f"{first + at} = {_number(value)}" for at, value in steps)
-    return [f"{key} = {{ {told} }}"]
+    text = ", ".join(f"{first + at} = {_number(value)}" for at, value in steps)
+    return [f"{key} = {{ {text} }}"]
 
 
 def _merged(values: Sequence[float]) -> list[float]:
     """Merge almost equal neighbours; each of them gets the highest value."""
-    tiny = _TINY * max(values)
+    tiny = MERGE_FRACTION * max(values)
     found: list[float] = []
     begin, least, most = 0, values[0], values[0]
     for at, value in enumerate([*values, math.inf]):
         lower, upper = min(least, value), max(most, value)
-        if upper > _NEAR * lower and upper - lower > tiny:
+        if upper > MERGE_RATIO * lower and upper - lower > tiny:
             found += [most] * (at - begin)
             begin, least, most = at, value, value
         else:

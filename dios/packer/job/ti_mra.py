@@ -114,7 +114,7 @@ class TiMra:
         object.__setattr__(self, "nodes", tuple(self.nodes))
         object.__setattr__(self, "edges", tuple(self.edges))
         self._check_sizes()
-        index = self._names()
+        index = self._index_names()
         demand = np.zeros((len(self.nodes), self.instants, len(RESOURCES)))
         for at, node in enumerate(self.nodes):
             life = self._life(node)
@@ -135,7 +135,7 @@ class TiMra:
         for name, found in (("demand", demand), ("bandwidth", bandwidth), ("ends", ends)):
             found.setflags(write=False)
             object.__setattr__(self, name, found)
-        object.__setattr__(self, "order", self._sorted(index))
+        object.__setattr__(self, "order", self._sort_nodes(index))
 
     @classmethod
     def from_toml(cls, source: str | Path) -> TiMra:
@@ -149,9 +149,9 @@ class TiMra:
 
     def to_toml(self) -> str:
         """Return the job as a text; ``from_toml`` reads it back to an equal job."""
-        from dios.packer.job.ti_mra_toml import written  # noqa: PLC0415 - likewise
+        from dios.packer.job.ti_mra_toml import to_toml  # noqa: PLC0415 - likewise
 
-        return written(self)
+        return to_toml(self)
 
     def same_as(self, other: TiMra) -> bool:
         """Return True if both jobs have the same needs, even if they were written differently."""
@@ -222,7 +222,7 @@ class TiMra:
                 f"is {self.instants}, too many for {len(self.nodes)} nodes and {len(self.edges)} edges",
             )
 
-    def _names(self) -> dict[str, int]:
+    def _index_names(self) -> dict[str, int]:
         index: dict[str, int] = {}
         for at, node in enumerate(self.nodes):
             if not node.name:
@@ -244,7 +244,7 @@ class TiMra:
             )
         return node.start, end
 
-    def _sorted(self, index: Mapping[str, int]) -> Ints:
+    def _sort_nodes(self, index: Mapping[str, int]) -> Ints:
         """Return every node after its dependencies, among the possible ones the earliest start first."""
         needed = [
             (int(source), int(target))
@@ -274,10 +274,10 @@ class TiMra:
                 if waits[target] == 0:
                     heapq.heappush(ready, (int(start[target]), target))
         if len(done) < len(self.nodes):
-            raise JobError("edges", f"form a cycle of dependencies: {self._circle(needed, set(done))}")
+            raise JobError("edges", f"form a cycle of dependencies: {self._cycle(needed, set(done))}")
         return np.array(done, np.int64)
 
-    def _circle(self, needed: Sequence[tuple[int, int]], done: set[int]) -> str:
+    def _cycle(self, needed: Sequence[tuple[int, int]], done: set[int]) -> str:
         """Return the names of one cycle; each of the nodes that are left waits for another one of them."""
         before = {target: source for source, target in needed if source not in done}
         at = next(iter(before))
@@ -298,10 +298,12 @@ def _over_time(place: str, given: Demand, instants: int, life: tuple[int, int] |
         for at, (instant, value) in enumerate(steps):
             if not 0 <= instant < instants:
                 raise JobError(place, f"has a step at {instant}; it must be from 0 to {instants - 1}")
-            found[instant : steps[at + 1][0] if at + 1 < len(steps) else instants] = _number(place, value)
+            found[instant : steps[at + 1][0] if at + 1 < len(steps) else instants] = _checked_number(
+                place, value
+            )
         found[:start] = found[end:] = 0.0
     elif isinstance(given, int | float | np.number):
-        found[start:end] = _number(place, given)
+        found[start:end] = _checked_number(place, given)
     else:
         if len(given) != instants:
             raise JobError(
@@ -313,14 +315,14 @@ def _over_time(place: str, given: Demand, instants: int, life: tuple[int, int] |
             raise JobError(place, "holds a value that is not a number or is too large") from None
         good = (found >= 0.0) & (found <= PACKER_AMOUNT_MAX)
         if not good.all():
-            _number(f"{place}[{int(np.argmin(good))}]", float(found[int(np.argmin(good))]))
+            _checked_number(f"{place}[{int(np.argmin(good))}]", float(found[int(np.argmin(good))]))
         outside = np.flatnonzero(found[end:])
         if found[:start].any() or outside.size:
             raise JobError(place, f"is not 0 outside of the node's time, {start} to {end}")
     return found
 
 
-def _number(place: str, value: object) -> float:
+def _checked_number(place: str, value: object) -> float:
     if isinstance(value, int | float | np.number) and not isinstance(value, bool):
         if 0.0 <= value <= PACKER_AMOUNT_MAX:
             return float(value)

@@ -54,7 +54,7 @@ def read(source: str | Path) -> TiMra:
 
 
 def _job(table: Mapping[str, object]) -> TiMra:
-    _known("", table, JOB_KEYS)
+    _check_keys("", table, JOB_KEYS)
     members: dict[str, list[str]] = {}
     nodes: list[Node] = []
     for kind in ("tasks", "services"):
@@ -65,7 +65,7 @@ def _job(table: Mapping[str, object]) -> TiMra:
             members[name] = [node.name for node in made]
             nodes += made
     # The name of a task stands for all of its copies.
-    nodes = [_resolved(node, members) for node in nodes]
+    nodes = [_expand_after(node, members) for node in nodes]
     listed = table.get("edges", [])
     if not isinstance(listed, list):
         raise JobError("edges", "is not a list; write [[edges]]")
@@ -75,9 +75,9 @@ def _job(table: Mapping[str, object]) -> TiMra:
         edges += _edges(f"edges[{at}]", _table(f"edges[{at}]", each), members, len(edges))
         written_at += [at] * (len(edges) - len(written_at))
     head = (
-        _whole("instants", table.get("instants", 1)),
-        _real("instant_s", table.get("instant_s", 1.0)),
-        _real("weight", table.get("weight", 0.5)),
+        _whole_number("instants", table.get("instants", 1)),
+        _real_number("instant_s", table.get("instant_s", 1.0)),
+        _real_number("weight", table.get("weight", 0.5)),
     )
     name = _text("name", table.get("name", "job"))
     try:
@@ -101,8 +101,8 @@ def _as_written(field: str, members: Mapping[str, Sequence[str]], written_at: Se
 def _nodes(kind: str, name: str, given: Mapping[str, object], there: int) -> list[Node]:
     place = f"{kind}.{name}"
     own = NODE_KEYS if kind == "services" else [key for key in (*NODE_KEYS, *RUN_KEYS) if key != "service"]
-    _known(place, given, own)
-    count = _whole(f"{place}.count", given.get("count", 1))
+    _check_keys(place, given, own)
+    count = _whole_number(f"{place}.count", given.get("count", 1))
     if not 1 <= count <= PACKER_NODES_MAX - there:
         raise JobError(
             f"{place}.count", f"is {count}; a job has at most {PACKER_NODES_MAX} tasks and services"
@@ -111,13 +111,13 @@ def _nodes(kind: str, name: str, given: Mapping[str, object], there: int) -> lis
     after = given.get("after", [])
     if not isinstance(after, list):
         raise JobError(f"{place}.after", 'is not a list of names; write for example ["map"]')
-    end = None if "end" not in given else _whole(f"{place}.end", given["end"])
+    end = None if "end" not in given else _whole_number(f"{place}.end", given["end"])
     service = None if kind == "tasks" else _text(f"{place}.service", given.get("service", name))
     return [
         Node(
             name if count == 1 else f"{name}.{copy}",
             **demands,
-            start=_whole(f"{place}.start", given.get("start", 0)),
+            start=_whole_number(f"{place}.start", given.get("start", 0)),
             end=end,
             after=tuple(_text(f"{place}.after", each) for each in after),
             service=service,
@@ -126,7 +126,7 @@ def _nodes(kind: str, name: str, given: Mapping[str, object], there: int) -> lis
     ]
 
 
-def _resolved(node: Node, members: Mapping[str, Sequence[str]]) -> Node:
+def _expand_after(node: Node, members: Mapping[str, Sequence[str]]) -> Node:
     if not node.after:
         return node
     after = tuple(each for name in node.after for each in members.get(name, [name]))
@@ -136,7 +136,7 @@ def _resolved(node: Node, members: Mapping[str, Sequence[str]]) -> Node:
 def _edges(
     place: str, given: Mapping[str, object], members: Mapping[str, Sequence[str]], there: int
 ) -> list[Edge]:
-    _known(place, given, EDGE_KEYS)
+    _check_keys(place, given, EDGE_KEYS)
     for key in ("from", "to"):
         if key not in given:
             raise JobError(f"{place}.{key}", "is missing; name a task or a service")
@@ -183,7 +183,7 @@ def _demand(place: str, given: object) -> Demand:
     return cast("Demand", given)
 
 
-def _known(place: str, given: Mapping[str, object], keys: Collection[str]) -> None:
+def _check_keys(place: str, given: Mapping[str, object], keys: Collection[str]) -> None:
     for key in given:
         if key not in keys:
             close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
@@ -203,13 +203,13 @@ def _text(place: str, given: object) -> str:
     return given
 
 
-def _whole(place: str, given: object) -> int:
+def _whole_number(place: str, given: object) -> int:
     if isinstance(given, bool) or not isinstance(given, int):
         raise JobError(place, f"is {given!r}; it must be a whole number")
     return given
 
 
-def _real(place: str, given: object) -> float:
+def _real_number(place: str, given: object) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise JobError(place, f"is {given!r}; it must be a number")
     return float(given)
@@ -219,7 +219,7 @@ def _line_of(text: str, field: str) -> int:
     """Return the line of a field such as ``tasks.map.cpu[3]``, or of what contains it; 0 if unknown.
 
     TOML's reader does not report lines. This function recognises headers and keys only, which is right for
-    all that ``written`` makes, and may miss keys in inline tables.
+    all that ``to_toml`` makes, and may miss keys in inline tables.
     """
     found: dict[str, int] = {}
     lists: dict[str, int] = {}
@@ -238,7 +238,7 @@ def _line_of(text: str, field: str) -> int:
     return found.get(field, 0)
 
 
-def written(job: TiMra) -> str:
+def to_toml(job: TiMra) -> str:
     """Return the job as TOML, with every copy by itself and every demand as steps."""
     lines = [f"name = {quoted(job.name)}", f"instants = {job.instants}", f"instant_s = {job.instant_s!r}"]
     lines.append(f"weight = {float(job.weight)!r}")

@@ -31,7 +31,7 @@ BAND: Final = 4
 """The index of bandwidth among the five resources that have a weight."""
 
 
-class Site(NamedTuple):
+class DatacenterArrays(NamedTuple):
     """A data centre of N places (servers, then services), R racks and P pods, over a ring of H instants.
 
     Each rack has a link up and one down for each of A planes, each pod for each of A times C: a tree has
@@ -58,7 +58,7 @@ class Site(NamedTuple):
     """(2,) A and C."""
 
 
-class Load(NamedTuple):
+class JobArrays(NamedTuple):
     """A job of V nodes and E edges over T instants, and its placement."""
 
     demand: Singles
@@ -85,7 +85,7 @@ class Load(NamedTuple):
     """(E,) result: the plane a C + c of an edge's path (a alone within a pod), or -1 if it is not placed."""
 
 
-class Near(NamedTuple):
+class Scratch(NamedTuple):
     """Scratch memory about one task: its exchange with placed nodes, by their server, rack and pod.
 
     An exchange in one direction (0: the task receives) at one instant is the number of edges and the sums
@@ -137,7 +137,7 @@ class Near(NamedTuple):
     """(T, 4) the number of places with room for this alone; filled when no place has room for all."""
 
 
-class Rule(NamedTuple):
+class ScoreRule(NamedTuple):
     """A policy's parameters for the kernels."""
 
     kind: int
@@ -162,21 +162,21 @@ BEST: Final = 3
 """The place with the least rest."""
 
 
-def fits(near: Near, load: Load) -> bool:
+def has_room(scratch: Scratch, job: JobArrays) -> bool:
     """Return True if the scratch memory has room for any task of a job."""
-    return int(near.total.shape[1]) >= load.slots.size and int(near.who.shape[1]) >= _fan(load)
+    return int(scratch.total.shape[1]) >= job.slots.size and int(scratch.who.shape[1]) >= _edges_max(job)
 
 
-def _fan(load: Load) -> int:
-    return max(1, int(np.diff(load.first).max(initial=0)))
+def _edges_max(job: JobArrays) -> int:
+    return max(1, int(np.diff(job.first).max(initial=0)))
 
 
-def notes_for(site: Site, load: Load) -> Near:
+def new_scratch(site: DatacenterArrays, job: JobArrays) -> Scratch:
     """Return new scratch memory, large enough for any task of the job."""
-    places, instants = site.free.shape[2], load.slots.size
-    fan = _fan(load)
+    places, instants = site.free.shape[2], job.slots.size
+    fan = _edges_max(job)
     pods, racks = int(site.pod.max()) + 1, site.pod.size
-    return Near(
+    return Scratch(
         total=np.empty((2, instants, 4)),
         groups=np.zeros(3, np.int64),
         who=np.empty((3, fan), np.int64),

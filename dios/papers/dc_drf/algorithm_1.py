@@ -17,7 +17,7 @@ from dios.fairness.allocation import Floats
 from dios.fairness.generate_demands import Csr
 from dios.kernels import kernel
 
-DRY: Final = 1e-12
+EXHAUSTED: Final = 1e-12
 """A resource with at most this much left is exhausted; the rest is rounding."""
 
 
@@ -48,14 +48,14 @@ def one_round(
             stays = True
             for at in range(offsets[tenant], offsets[tenant + 1]):
                 amounts[at] += x * values[at]
-                stays &= left[resources[at]] > DRY
+                stays &= left[resources[at]] > EXHAUSTED
             active[tenant] = stays
             remain += stays
     return x, remain
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class RoundTimes:
     """The progress of Algorithm 1, round by round."""
 
     levels: Floats
@@ -69,8 +69,8 @@ class Course:
     """CPU seconds of a round with one active tenant: the time to skip all others."""
 
 
-def run(demands: Csr, patience_s: float) -> Course:
-    """Run rounds until all tenants have left, or for ``patience_s`` CPU seconds; at least two rounds."""
+def run(demands: Csr, timeout_s: float) -> RoundTimes:
+    """Run rounds until all tenants have left, or for ``timeout_s`` CPU seconds; at least two rounds."""
     offsets, resources, given, size = demands
     lengths = np.diff(offsets)
     peaks = np.maximum.reduceat(given, offsets[:-1]).astype(np.float64)
@@ -84,7 +84,7 @@ def run(demands: Csr, patience_s: float) -> Course:
     seconds: list[float] = []
     entries: list[int] = []
     began = time.process_time()
-    while remain and (len(levels) < 2 or seconds[-1] < patience_s):
+    while remain and (len(levels) < 2 or seconds[-1] < timeout_s):
         entries.append(int(lengths[active > 0].sum()))
         x, remain = one_round(offsets, resources, values, active, left, amounts)
         level += x
@@ -95,10 +95,10 @@ def run(demands: Csr, patience_s: float) -> Course:
     began = time.process_time()
     one_round(offsets, resources, values, active, left, amounts)
     idle_s = time.process_time() - began
-    return Course(np.array(levels), np.array(seconds), np.array(entries), remain == 0, idle_s)
+    return RoundTimes(np.array(levels), np.array(seconds), np.array(entries), remain == 0, idle_s)
 
 
-class Foretold(NamedTuple):
+class Extrapolation(NamedTuple):
     """The whole of Algorithm 1, extrapolated from some timed rounds and the exact result."""
 
     levels: Floats
@@ -107,8 +107,8 @@ class Foretold(NamedTuple):
     """CPU time at the end of each round."""
 
 
-def foretold(demands: Csr, z: Floats, course: Course) -> Foretold:
-    """Extrapolate ``course`` to the end of the algorithm; ``z`` (n,) are the exact levels.
+def extrapolate(demands: Csr, z: Floats, timed_rounds: RoundTimes) -> Extrapolation:
+    """Extrapolate ``timed_rounds`` to the end of the algorithm; ``z`` (n,) are the exact levels.
 
     A round takes time in proportion to the demands of the active tenants, which follow from the exact
     levels, plus the time to look at every tenant and resource. Levels that differ only by rounding count as
@@ -117,9 +117,9 @@ def foretold(demands: Csr, z: Floats, course: Course) -> Foretold:
     lengths = np.diff(demands[0])
     order = np.argsort(z, kind="stable")
     ordered = z[order]
-    new = np.flatnonzero(np.diff(ordered) > DRY * np.maximum(ordered[1:], 1e-300)) + 1
+    new = np.flatnonzero(np.diff(ordered) > EXHAUSTED * np.maximum(ordered[1:], 1e-300)) + 1
     gone = np.concatenate([[0], np.cumsum(lengths[order])[new - 1]])
     entries = lengths.sum() - gone
-    summing = max(0.0, float(course.seconds[-1]) - course.seconds.size * course.idle_s)
-    each = course.idle_s + entries * (summing / course.entries.sum())
-    return Foretold(ordered[np.concatenate([[0], new])], np.cumsum(each))
+    summing = max(0.0, float(timed_rounds.seconds[-1]) - timed_rounds.seconds.size * timed_rounds.idle_s)
+    each = timed_rounds.idle_s + entries * (summing / timed_rounds.entries.sum())
+    return Extrapolation(ordered[np.concatenate([[0], new])], np.cumsum(each))

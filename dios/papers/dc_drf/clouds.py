@@ -14,8 +14,8 @@ from dios.fairness.allocation import Allocation, Floats
 from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.edrf import edrf
 from dios.fairness.generate_demands import Csr, generate_demands
-from dios.papers.dc_drf.algorithm_1 import Course, run
-from dios.papers.figures import Told
+from dios.papers.dc_drf.algorithm_1 import RoundTimes, run
+from dios.papers.figures import ProgressCallback
 
 FAMILY: Final = "dc-drf"
 PAPER: Final = "the paper"
@@ -23,14 +23,14 @@ PROFILES: Final = ("U0", "U1", "U2", "G0", "G1", "G2")
 MAIN: Final = "G0"
 
 
-class Size(NamedTuple):
+class CloudSize(NamedTuple):
     """The size of a cloud, and the time for baselines."""
 
     tenants: int
     resources: int
-    patience_s: float
+    timeout_s: float
     """CPU seconds for Algorithm 1 in the main profile."""
-    glance_s: float
+    timeout_short_s: float
     """CPU seconds for Algorithm 1 in the other profiles; the rest is extrapolated."""
     intervals: int
     """Control intervals; after half of them the search for epsilon counts as settled."""
@@ -41,9 +41,11 @@ class Size(NamedTuple):
     """The command's option for this size."""
 
 
-QUICK: Final = Size(2_000, 200, 5.0, 0.2, 6, (50, 100), quick=True)
-MEDIUM: Final = Size(100_000, 10_000, 240.0, 60.0, 24, (1_000, 2_000, 4_000, 8_000))
-LARGE: Final = Size(1_000_000, 100_000, 60.0, 20.0, 16, (2_000, 5_000, 10_000, 20_000), options=" --large")
+QUICK: Final = CloudSize(2_000, 200, 5.0, 0.2, 6, (50, 100), quick=True)
+MEDIUM: Final = CloudSize(100_000, 10_000, 240.0, 60.0, 24, (1_000, 2_000, 4_000, 8_000))
+LARGE: Final = CloudSize(
+    1_000_000, 100_000, 60.0, 20.0, 16, (2_000, 5_000, 10_000, 20_000), options=" --large"
+)
 
 
 class Distance(NamedTuple):
@@ -89,23 +91,23 @@ class Clouds:
     """The clouds that the figures share; only that of the main profile is kept in memory."""
 
     seed: int
-    told: Told
-    size: Size
+    progress: ProgressCallback
+    size: CloudSize
     _main: Cloud | None = None
-    _course: Course | None = None
+    _timed_rounds: RoundTimes | None = None
 
     def cloud(self, profile: str) -> Cloud:
         """Return the cloud of a profile."""
         if profile == MAIN and self._main:
             return self._main
-        found = self.made(profile, self.size.tenants, self.size.resources)
+        found = self.generate(profile, self.size.tenants, self.size.resources)
         if profile == MAIN:
             self._main = found
         return found
 
-    def made(self, profile: str, tenants: int, resources: int) -> Cloud:
+    def generate(self, profile: str, tenants: int, resources: int) -> Cloud:
         """Return a new cloud of a profile with any size."""
-        self.told(f"{profile}: demands of {tenants:,} tenants for {resources:,} resources")
+        self.progress(f"{profile}: demands of {tenants:,} tenants for {resources:,} resources")
         demands = generate_demands(profile, tenants, resources, seed=self.seed)
         edrf(np.array([[1.0]]))
         edrf((np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32), 1))
@@ -113,13 +115,13 @@ class Clouds:
         exact = edrf(demands)
         return Cloud(demands, exact, time.process_time() - began)
 
-    def course(self) -> Course:
+    def timed_rounds(self) -> RoundTimes:
         """Return the timed rounds of Algorithm 1 on the main profile."""
-        if self._course is None:
+        if self._timed_rounds is None:
             main = self.cloud(MAIN)
-            self.told(f"Algorithm 1, {main.exact.rounds:,} rounds, at most {self.size.patience_s:.0f} s")
-            self._course = run(main.demands, self.size.patience_s)
-        return self._course
+            self.progress(f"Algorithm 1, {main.exact.rounds:,} rounds, at most {self.size.timeout_s:.0f} s")
+            self._timed_rounds = run(main.demands, self.size.timeout_s)
+        return self._timed_rounds
 
     def setting(self) -> tuple[tuple[str, str], ...]:
         """Return the parameters of the experiment and the machine."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from dios.fairness.allocation import Allocation, Floats
 from dios.fairness.dc_drf.allocator import DcDrf
-from dios.papers.dc_drf.algorithm_1 import Course, foretold
+from dios.papers.dc_drf.algorithm_1 import RoundTimes, extrapolate
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Cloud, Clouds, Distance, clock_for, exact_s
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.plotting import Lines
 
 PARTS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0)
@@ -31,7 +31,7 @@ NOTES: Final = (
 )
 
 
-class Settled(NamedTuple):
+class SteadyState(NamedTuple):
     """The result of DC-DRF after some intervals."""
 
     deadline_s: float
@@ -44,12 +44,12 @@ class Settled(NamedTuple):
     """The median time of an interval in the second half."""
 
 
-def settled(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | None) -> Settled:
+def steady_state(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | None) -> SteadyState:
     """Run control intervals on unchanged demands; return the completed one with the median epsilon.
 
     The deadline is in CPU time with one thread, otherwise in real time.
     """
-    clouds.told(f"DC-DRF, deadline {deadline_s * 1000:.0f} ms, {threads or 'all'} threads")
+    clouds.progress(f"DC-DRF, deadline {deadline_s * 1000:.0f} ms, {threads or 'all'} threads")
     clock = clock_for(threads)
     sharing = DcDrf(cloud.demands, deadline_s=deadline_s, threads=threads, clock=clock)
     last, late, spans = sharing.interval(), 0, []
@@ -63,7 +63,7 @@ def settled(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | N
             ended += [last] if last.completed else []
     # The search moves up and down, so the median of its values is more reliable than the last one.
     found = sorted(ended or [last], key=lambda each: each.epsilon)[len(ended) // 2]
-    return Settled(deadline_s, found.epsilon, found.rounds, found.share, late, float(np.median(spans)))
+    return SteadyState(deadline_s, found.epsilon, found.rounds, found.share, late, float(np.median(spans)))
 
 
 def figure_8(clouds: Clouds) -> Figure:
@@ -74,7 +74,7 @@ def figure_8(clouds: Clouds) -> Figure:
     found: dict[str, list[tuple[float, Distance, float]]] = {PARALLEL: [], SINGLE: []}
     for part in PARTS:
         for name, threads in ((PARALLEL, None), (SINGLE, 1)):
-            each = settled(clouds, cloud, part * whole, threads=threads)
+            each = steady_state(clouds, cloud, part * whole, threads=threads)
             distance = cloud.distance(each.share)
             found[name].append((each.deadline_s, distance, each.epsilon))
             least = min(least, each.seconds)
@@ -149,9 +149,9 @@ def _sheets(rows: list[tuple[Cell, ...]], stopped: list[tuple[Cell, ...]]) -> tu
 
 def _stopped(clouds: Clouds, cloud: Cloud) -> list[tuple[Cell, ...]]:
     """Return rows of Algorithm 1 stopped after one round, and after fractions of its time."""
-    course: Course = clouds.course()
+    points: RoundTimes = clouds.timed_rounds()
     z = cloud.exact.share
-    levels, spent = foretold(cloud.demands, z, course)
+    levels, spent = extrapolate(cloud.demands, z, points)
     whole = float(spent[-1])
     rows: list[tuple[Cell, ...]] = []
     for name, at in [(ONE_ROUND, 0)] + [
@@ -165,17 +165,17 @@ def _stopped(clouds: Clouds, cloud: Cloud) -> list[tuple[Cell, ...]]:
 
 def _claims(
     found: dict[str, list[tuple[float, Distance, float]]], stopped: list[tuple[Cell, ...]]
-) -> tuple[Claim, ...]:
+) -> tuple[PublishedClaim, ...]:
     parallel = found[PARALLEL]
     knees = {
-        name: next((at for at, each in enumerate(course) if each[1].utilisation > 0.99), len(PARTS) - 1)
-        for name, course in found.items()
+        name: next((at for at, each in enumerate(points) if each[1].utilisation > 0.99), len(PARTS) - 1)
+        for name, points in found.items()
     }
     first = min(knees.values())
-    right = [course[first][1].deviation for name, course in found.items() if knees[name] == first]
+    right = [points[first][1].deviation for name, points in found.items() if knees[name] == first]
     one = float(stopped[0][4])
     return (
-        Claim(
+        PublishedClaim(
             "section 5.3, Figure 8",
             "DC-DRF is near-optimal right of the knee",
             "near 1",
@@ -185,21 +185,21 @@ def _claims(
             # A deadline as long as the time for exact shares would prove nothing.
             PARTS[first] < 1.0,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.3, Figure 8",
             "one round of Algorithm 1 performs poorly",
             "poor",
             f"utilisation {one:.2f}",
             one < 0.9,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.4, Figure 9",
             "the standard deviation is small right of the knee",
             "small",
             f"{max(right):.2g} where utilisation is first over 0.99",
             max(right) < FAIR,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.4, Figure 9",
             "the deviation of pEDRF exceeds that of pEDRF-1 at first, and falls to zero",
             "yes",
@@ -212,28 +212,28 @@ def _claims(
 
 def _claims_threads(
     parallel: list[tuple[float, Distance, float]], single: list[tuple[float, Distance, float]]
-) -> tuple[Claim, ...]:
+) -> tuple[PublishedClaim, ...]:
     tight = [
         (a, b) for (_, a, _), (_, b, _) in zip(parallel, single, strict=True) if max(a.worst, b.worst) > 0.01
     ]
     better = sum(a.worst <= b.worst for a, b in tight)
     steep = [each[2] for each in parallel]
     return (
-        Claim(
+        PublishedClaim(
             "section 5.4, Figure 9",
             "the greatest shortfall is smaller with all CPUs than with one",
             "substantially",
             f"at {better} of {len(tight)} deadlines too short for exact shares",
             better == len(tight),
         ),
-        Claim(
+        PublishedClaim(
             "section 5.5, Figure 10",
             "epsilon falls steeply, then hardly",
             "a knee, then a plateau",
             " ".join(f"{epsilon:.1g}" for epsilon in steep),
             steep[-1] <= steep[0] / 100,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.5, Figure 10",
             "epsilon is two orders lower with all CPUs than with one",
             "100 times lower",
@@ -248,14 +248,14 @@ def _pictures(found: dict[str, list[tuple[float, Distance, float]]]) -> tuple[Li
         return Lines(
             *(name, title, "deadline, ms", y),
             {
-                config: ([1000 * each[0] for each in course], [float(each[1][at]) for each in course])
-                for config, course in found.items()
+                config: ([1000 * each[0] for each in points], [float(each[1][at]) for each in points])
+                for config, points in found.items()
             },
         )
 
     epsilon = {
-        config: ([1000 * each[0] for each in course], [each[2] for each in course])
-        for config, course in found.items()
+        config: ([1000 * each[0] for each in points], [each[2] for each in points])
+        for config, points in found.items()
     }
     return (
         lines("8", "Utilisation compared with exact shares", "utilisation", 0),

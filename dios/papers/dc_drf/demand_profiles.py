@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from dios.papers.dc_drf.algorithm_1 import foretold, run
+from dios.papers.dc_drf.algorithm_1 import extrapolate, run
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, PROFILES, Cloud, Clouds, Distance, exact_s
-from dios.papers.dc_drf.deadlines import NOTES, settled
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.dc_drf.deadlines import NOTES, steady_state
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.plotting import Lines
 
 RATIO: Final = 10
@@ -24,15 +24,15 @@ DEADLINE: Final = 0.8
 def figure_3(clouds: Clouds) -> Figure:
     """Return Figure 3: rounds and time of Algorithm 1, compared with the exact solution by events."""
     by_profile: list[tuple[Cell, ...]] = []
-    course = clouds.course()
+    timed_rounds = clouds.timed_rounds()
     main = clouds.cloud(MAIN)
-    levels, spent = foretold(main.demands, main.exact.share, course)
+    levels, spent = extrapolate(main.demands, main.exact.share, timed_rounds)
     rounds, seconds = levels.size, float(spent[-1])
     for profile in PROFILES:
         cloud = clouds.cloud(profile)
-        clouds.told(f"{profile}: some rounds of Algorithm 1")
-        glance = run(cloud.demands, clouds.size.glance_s)
-        levels, spent = foretold(cloud.demands, cloud.exact.share, glance)
+        clouds.progress(f"{profile}: some rounds of Algorithm 1")
+        glance = run(cloud.demands, clouds.size.timeout_short_s)
+        levels, spent = extrapolate(cloud.demands, cloud.exact.share, glance)
         count, whole = levels.size, float(spent[-1])
         by_profile.append(
             (
@@ -41,10 +41,10 @@ def figure_3(clouds: Clouds) -> Figure:
             )
         )
     by_size = _growth(clouds)
-    told = f"{seconds:.3g} s {'measured' if course.finished else 'extrapolated'}"
+    time_text = f"{seconds:.3g} s {'measured' if timed_rounds.finished else 'extrapolated'}"
     scale = PAPER_SIZE / (clouds.size.tenants * clouds.size.resources)
     if scale > 1:
-        told += f"; scaled by {scale:g} to the paper's size: {seconds * scale:.0f} s"
+        time_text += f"; scaled by {scale:g} to the paper's size: {seconds * scale:.0f} s"
     slopes = {ratio: _slope([(row[0], row[3]) for row in by_size if row[1] == ratio]) for ratio in RATIOS}
     return Figure(
         number="3",
@@ -67,7 +67,7 @@ def figure_3(clouds: Clouds) -> Figure:
                 [tuple(row) for row in by_size],
             ),
         ),
-        claims=_claims_3((told, seconds * scale), slopes, rounds, (main.exact_s, seconds)),
+        claims=_claims_3((time_text, seconds * scale), slopes, rounds, (main.exact_s, seconds)),
         pictures=_pictures(by_size),
         notes=(*NOTES[:1], *_NOTES_3),
         measured=True,
@@ -104,24 +104,24 @@ def _pictures(by_size: list[tuple[int, int, int, float, float]]) -> tuple[Lines,
 
 
 def _claims_3(
-    told: tuple[str, float], slopes: dict[int, float], rounds: int, exact: tuple[float, float]
-) -> tuple[Claim, ...]:
+    time_text: tuple[str, float], slopes: dict[int, float], rounds: int, exact: tuple[float, float]
+) -> tuple[PublishedClaim, ...]:
     return (
-        Claim(
+        PublishedClaim(
             "section 2.3, Figure 3",
             "Algorithm 1 at datacenter scale, G0",
             "765 s (1,000,000 x 100,000)",
-            f"{told[0]}, {rounds:,} rounds",
-            told[1] > 60.0,
+            f"{time_text[0]}, {rounds:,} rounds",
+            time_text[1] > 60.0,
         ),
-        Claim(
+        PublishedClaim(
             "section 2.3, Figure 3",
             "time grows faster than the number of resources",
             "non-linear",
             ", ".join(f"power {slope:.1f} at {ratio}:1" for ratio, slope in slopes.items()),
             min(slopes.values()) > 1.2,
         ),
-        Claim(
+        PublishedClaim(
             "section 1",
             "exact shares need prohibitive time at this scale",
             "minutes",
@@ -136,9 +136,9 @@ def _growth(clouds: Clouds) -> list[tuple[int, int, int, float, float]]:
     rows = []
     for ratio in RATIOS:
         for resources in clouds.size.scaling:
-            cloud = clouds.made(MAIN, resources * ratio, resources)
-            course = run(cloud.demands, clouds.size.glance_s)
-            levels, spent = foretold(cloud.demands, cloud.exact.share, course)
+            cloud = clouds.generate(MAIN, resources * ratio, resources)
+            timed_rounds = run(cloud.demands, clouds.size.timeout_short_s)
+            levels, spent = extrapolate(cloud.demands, cloud.exact.share, timed_rounds)
             rows.append((resources, ratio, levels.size, float(spent[-1]), cloud.exact_s))
     return rows
 
@@ -156,7 +156,7 @@ def figure_7(clouds: Clouds) -> Figure:
     distances: list[Distance] = []
     for profile in PROFILES:
         cloud: Cloud = clouds.cloud(profile)
-        found = settled(clouds, cloud, DEADLINE * exact_s(cloud.demands, 1), threads=1)
+        found = steady_state(clouds, cloud, DEADLINE * exact_s(cloud.demands, 1), threads=1)
         distance = cloud.distance(found.share)
         parts.append(found.rounds / cloud.exact.rounds)
         distances.append(distance)
@@ -194,25 +194,25 @@ def figure_7(clouds: Clouds) -> Figure:
     )
 
 
-def _claims_7(parts: list[float], distances: list[Distance]) -> tuple[Claim, ...]:
+def _claims_7(parts: list[float], distances: list[Distance]) -> tuple[PublishedClaim, ...]:
     deviations = [each.deviation for each in distances]
     utilisations = [each.utilisation for each in distances]
     return (
-        Claim(
+        PublishedClaim(
             "section 5.2, Figure 7",
             "rounds fall by an order of magnitude",
             "10 times in all profiles",
             f"{1 / max(parts):.0f} to {1 / min(parts):.0f} times",
             max(parts) <= 0.1,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.2, Figure 7",
             "the standard deviation stays very low",
             "very low",
             f"{min(deviations):.2g} to {max(deviations):.2g}",
             max(deviations) < 0.02,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.3",
             "utilisation is near that of exact shares",
             "near-optimal",

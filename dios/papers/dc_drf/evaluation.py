@@ -8,7 +8,7 @@ from typing import Final
 
 from dios.papers.dc_drf import changes, deadlines, demand_profiles
 from dios.papers.dc_drf.clouds import LARGE, MEDIUM, QUICK, Clouds
-from dios.papers.figures import Figure, Made, Told, make
+from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
 
 FIGURES: Final = {
     "3": "rounds and time of Algorithm 1, by profile and by size",
@@ -19,21 +19,21 @@ FIGURES: Final = {
 
 
 def reproduce(
-    numbers: list[str], out: Path, seed: int, told: Told, *, quick: bool, large: bool
-) -> Iterator[Made]:
+    numbers: list[str], out: Path, seed: int, progress: ProgressCallback, *, quick: bool, large: bool
+) -> Iterator[WrittenFigure]:
     """Make figures, and write each as soon as it is finished.
 
-    ``numbers`` is the result of ``dios.papers.figures.chosen``, ``out`` the directory, which is created,
-    ``seed`` the seed of the demands. ``told`` receives progress lines. ``quick`` makes small and short runs
-    to check that everything works; ``large`` uses the paper's sizes.
+    ``numbers`` is the result of ``dios.papers.figures.select_figures``, ``out`` the directory, which is
+    created, ``seed`` the seed of the demands. ``progress`` receives progress lines. ``quick`` makes small and
+    short runs to check that everything works; ``large`` uses the paper's sizes.
 
     Raises ``InvalidError`` for a seed below 0, and ``OSError`` if the directory cannot be written.
     """
-    clouds = Clouds(seed, told, QUICK if quick else LARGE if large else MEDIUM)
+    clouds = Clouds(seed, progress, QUICK if quick else LARGE if large else MEDIUM)
     makers: dict[str, Callable[[], Figure]] = {
         "3": lambda: demand_profiles.figure_3(clouds),
         "7": lambda: demand_profiles.figure_7(clouds),
         "8": lambda: deadlines.figure_8(clouds),
         "11": lambda: changes.figure_11(clouds),
     }
-    return make(numbers, makers, out, seed)
+    return make_figures(numbers, makers, out, seed)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dios.papers.figures import Figure, Made, Told, make
+from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
 from dios.papers.firmament import green, mix, solver
 
 FIGURES: Final = {
@@ -20,11 +20,13 @@ FIGURES: Final = {
 }
 
 
-def reproduce(numbers: list[str], out: Path, seed: int, told: Told, *, quick: bool) -> Iterator[Made]:
+def reproduce(
+    numbers: list[str], out: Path, seed: int, progress: ProgressCallback, *, quick: bool
+) -> Iterator[WrittenFigure]:
     """Make figures, and write each as soon as it is finished.
 
     Args:
-        numbers: the result of ``chosen``.
+        numbers: the result of ``select_figures``.
         out: the directory; it is created.
         seed: the random seed.
         told: receives progress lines.
@@ -34,14 +36,14 @@ def reproduce(numbers: list[str], out: Path, seed: int, told: Told, *, quick: bo
         InvalidError: the seed is below 0.
         OSError: the directory cannot be written.
     """
-    runs = mix.MixRuns(seed, told, mix.QUICK_S if quick else mix.HOUR_S)
+    runs = mix.MixRuns(seed, progress, mix.QUICK_S if quick else mix.HOUR_S)
     makers: dict[str, Callable[[], Figure]] = {
         "8.1": lambda: mix.figure_8_1(runs),
         "8.2": lambda: mix.figure_8_2(runs),
         "8.3": lambda: mix.figure_8_3(runs),
         "8.4": lambda: mix.figure_8_4(runs),
-        "8.5": lambda: green.figure_8_5(seed, told, quick=quick),
-        "8.6": lambda: green.figure_8_6(seed, told, quick=quick),
-        "8.7": lambda: solver.figure_8_7(seed, told, quick=quick),
+        "8.5": lambda: green.figure_8_5(seed, progress, quick=quick),
+        "8.6": lambda: green.figure_8_6(seed, progress, quick=quick),
+        "8.7": lambda: solver.figure_8_7(seed, progress, quick=quick),
     }
-    return make(numbers, makers, out, seed)
+    return make_figures(numbers, makers, out, seed)

@@ -5,7 +5,6 @@ The machines and the work are in ``green_lab``, the cost model in ``dios.firmame
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -14,11 +13,9 @@ from dios.firmament.cluster.columns import Floats
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.models.random_fit import RandomFitModel
-from dios.papers.figures import Claim, Figure, Sheet
-from dios.papers.firmament.green_lab import Lab, Setup, batch_jobs, run
+from dios.papers.figures import Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.firmament.green_lab import GreenRun, GreenSetup, batch_jobs, run
 from dios.plotting import Lines
-
-Told = Callable[[str], None]
 
 STEPS: Final = 800
 """The length of the experiment in seconds (§8.2.2)."""
@@ -62,7 +59,7 @@ _BATCH_NOTES: Final = (
 )
 
 
-def setups(seed: int) -> list[Setup]:
+def setups(seed: int) -> list[GreenSetup]:
     """Return the four approaches of §8.2.2, (i) to (iv)."""
 
     def random() -> CostModel:
@@ -70,37 +67,39 @@ def setups(seed: int) -> list[Setup]:
 
     fixed = (WEB_TASKS_MIXED, WEB_TASKS_MIXED)
     return [
-        Setup(HOMOGENEOUS, random, x86_only=True, web_tasks=fixed),
-        Setup(HETEROGENEOUS, random, web_tasks=fixed),
-        Setup(PERFORMANCE, lambda: GreenModel(objective="performance"), web_tasks=fixed),
-        Setup(GREEN, GreenModel, web_tasks=(1, 12)),
+        GreenSetup(HOMOGENEOUS, random, x86_only=True, web_tasks=fixed),
+        GreenSetup(HETEROGENEOUS, random, web_tasks=fixed),
+        GreenSetup(PERFORMANCE, lambda: GreenModel(objective="performance"), web_tasks=fixed),
+        GreenSetup(GREEN, GreenModel, web_tasks=(1, 12)),
     ]
 
 
-def wavering(seed: int, steps: int) -> Floats:
+def varying_load(seed: int, steps: int) -> Floats:
     """Return requests per second that vary by a few per cent around the average."""
     random = np.random.default_rng([seed, 6])
     wave = 0.03 * np.sin(2 * np.pi * np.arange(steps) / 200)
     return REQUESTS * (1 + wave + random.normal(0, 0.01, steps))
 
 
-def diurnal(steps: int) -> Floats:
+def daily_load(steps: int) -> Floats:
     """Return the load of a day: low at night, high by day, a second peak in the evening, as in [BCH13]."""
     hour = np.arange(steps) * 24 / steps
     shape = 0.55 - 0.35 * np.cos(2 * np.pi * (hour - 3) / 24) + 0.1 * np.sin(4 * np.pi * (hour - 9) / 24)
     return 0.8 * REQUESTS * np.clip(shape, 0.05, 1.0)
 
 
-def figure_8_5(seed: int, told: Told, *, quick: bool) -> Figure:
+def figure_8_5(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     """Return Figure 8.5: energy, throughput and missed deadlines of four approaches on one workload."""
     steps = QUICK_STEPS if quick else STEPS
     jobs = batch_jobs(seed, steps)
-    load = wavering(seed, steps)
-    labs: dict[str, Lab] = {}
+    load = varying_load(seed, steps)
+    labs: dict[str, GreenRun] = {}
     for setup in setups(seed):
-        told(f"{setup.name}: {len(jobs)} batch jobs and {REQUESTS:,.0f} requests a second")
+        progress(f"{setup.name}: {len(jobs)} batch jobs and {REQUESTS:,.0f} requests a second")
         labs[setup.name] = run(setup, jobs, load, STEPS_MAX)
-    averaged = {name: (np.arange(float(len(lab.joules))), _running(lab.joules)) for name, lab in labs.items()}
+    averaged = {
+        name: (np.arange(float(len(lab.joules))), _moving_average(lab.joules)) for name, lab in labs.items()
+    }
     return Figure(
         "8.5",
         "Figure 8.5 and Table 8.5: energy, throughput and deadlines",
@@ -123,7 +122,7 @@ def figure_8_5(seed: int, told: Told, *, quick: bool) -> Figure:
     )
 
 
-def _sheet_8_5(labs: dict[str, Lab], steps: int) -> Sheet:
+def _sheet_8_5(labs: dict[str, GreenRun], steps: int) -> Sheet:
     rows: list[tuple[str | int | float, ...]] = []
     for name, lab in labs.items():
         throughput = float(np.mean(lab.served[:steps]))
@@ -159,7 +158,7 @@ def _sheet_8_5(labs: dict[str, Lab], steps: int) -> Sheet:
     return Sheet("Four approaches on the same work", columns, rows)
 
 
-def _claims_8_5(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
+def _claims_8_5(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedClaim, ...]:
     energy = {name: sum(lab.joules) for name, lab in labs.items()}
     first = {name: sum(lab.joules[:steps]) for name, lab in labs.items()}
     whole = {name: lab.idle_watts * steps + first[name] for name, lab in labs.items()}
@@ -170,25 +169,27 @@ def _claims_8_5(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
     least = min(energy, key=energy.__getitem__)
     performance = energy[PERFORMANCE] / energy[HOMOGENEOUS]
     where = "§8.2.2, Figure 8.5"
-    told = f"above-idle energy saved by Green over {steps} s, compared with random x86"
+    saving = f"above-idle energy saved by Green over {steps} s, compared with random x86"
     slightly = "maximum performance compared with random x86"
     return (
-        Claim(where, "the least energy above idle", "Green's", least, least == GREEN),
-        Claim(where, told, "45 %", f"{saved(first):.0f} %", saved(first) >= 30),
-        Claim(where, "the same, to the end of the last job", "", f"{saved(energy):.0f} %", saved(energy) > 0),
-        Claim(
+        PublishedClaim(where, "the least energy above idle", "Green's", least, least == GREEN),
+        PublishedClaim(where, saving, "45 %", f"{saved(first):.0f} %", saved(first) >= 30),
+        PublishedClaim(
+            where, "the same, to the end of the last job", "", f"{saved(energy):.0f} %", saved(energy) > 0
+        ),
+        PublishedClaim(
             where,
             "saved of all energy, including idle power",
             "6.2 %",
             f"{saved(whole):.1f} %",
             saved(whole) > 3,
         ),
-        Claim(where, slightly, "slightly more", f"{performance:.2f} x", 1 <= performance < 1.25),
+        PublishedClaim(where, slightly, "slightly more", f"{performance:.2f} x", 1 <= performance < 1.25),
         *_claims_8_5_work(labs, steps),
     )
 
 
-def _claims_8_5_work(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
+def _claims_8_5_work(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedClaim, ...]:
     where = "§8.2.2, Figure 8.5"
     ended = {name: lab.batch_ended / labs[HOMOGENEOUS].batch_ended for name, lab in labs.items()}
     within = sum(labs[GREEN].served[:steps]) / sum(labs[HOMOGENEOUS].served[:steps])
@@ -196,23 +197,27 @@ def _claims_8_5_work(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
     slow, late = ended[HETEROGENEOUS], ended[GREEN]
     only = [bool(each) for each in missed] == [False, True, False, False]
     return (
-        Claim(where, "random over all machines takes longer", "2 x", f"{slow:.1f} x", slow > 1.5),
-        Claim(where, "Green ends when random x86 does", "within 1.5 %", f"{late:.2f} x", late < 1.05),
-        Claim(
+        PublishedClaim(where, "random over all machines takes longer", "2 x", f"{slow:.1f} x", slow > 1.5),
+        PublishedClaim(
+            where, "Green ends when random x86 does", "within 1.5 %", f"{late:.2f} x", late < 1.05
+        ),
+        PublishedClaim(
             "Table 8.5", "Green's throughput compared with it", "1.006 x", f"{within:.3f} x", within > 0.95
         ),
-        Claim("Table 8.5", "missed deadlines", "0, 5, 0, 0", ", ".join(map(str, missed)), only),
+        PublishedClaim("Table 8.5", "missed deadlines", "0, 5, 0, 0", ", ".join(map(str, missed)), only),
     )
 
 
-def figure_8_6(seed: int, told: Told, *, quick: bool) -> Figure:
+def figure_8_6(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     """Return Figure 8.6: a service under a day's load, scaled by Green and fixed on the x86 machines."""
     steps = QUICK_STEPS if quick else DAY_STEPS
-    load = diurnal(steps)
-    fixed = Setup(FIXED, lambda: RandomFitModel(seed=seed), x86_only=True, web_tasks=(WEB_TASKS, WEB_TASKS))
-    labs: list[Lab] = []
-    for setup in (fixed, Setup(SCALED, GreenModel, web_tasks=(1, 8), web_first=1)):
-        told(f"{setup.name}: a day's load in {steps} s")
+    load = daily_load(steps)
+    fixed = GreenSetup(
+        FIXED, lambda: RandomFitModel(seed=seed), x86_only=True, web_tasks=(WEB_TASKS, WEB_TASKS)
+    )
+    labs: list[GreenRun] = []
+    for setup in (fixed, GreenSetup(SCALED, GreenModel, web_tasks=(1, 8), web_first=1)):
+        progress(f"{setup.name}: a day's load in {steps} s")
         labs.append(run(setup, (), load, steps))
     rows: list[tuple[str | int | float, ...]] = [
         (lab.setup.name, sum(lab.joules), float(np.mean(lab.served)), min(lab.web_tasks), max(lab.web_tasks))
@@ -220,8 +225,8 @@ def figure_8_6(seed: int, told: Told, *, quick: bool) -> Figure:
     ]
     columns = ("approach", "J above idle", "requests/s", "fewest tasks", "most tasks")
     seconds = np.arange(float(steps))
-    power = {lab.setup.name: (seconds, _running(lab.joules)) for lab in labs}
-    served = {lab.setup.name: (seconds, _running(lab.served)) for lab in labs}
+    power = {lab.setup.name: (seconds, _moving_average(lab.joules)) for lab in labs}
+    served = {lab.setup.name: (seconds, _moving_average(lab.served)) for lab in labs}
     return Figure(
         "8.6",
         "Figure 8.6: a service that scales with its load",
@@ -240,7 +245,7 @@ def figure_8_6(seed: int, told: Told, *, quick: bool) -> Figure:
     )
 
 
-def _claims_8_6(fixed: Lab, scaled: Lab, load: Floats) -> tuple[Claim, ...]:
+def _claims_8_6(fixed: GreenRun, scaled: GreenRun, load: Floats) -> tuple[PublishedClaim, ...]:
     saved = 100 * (1 - sum(scaled.joules) / sum(fixed.joules))
     share = 100 * sum(scaled.served) / sum(scaled.offered)
     night = np.argsort(load)[: len(load) // 4]
@@ -251,14 +256,14 @@ def _claims_8_6(fixed: Lab, scaled: Lab, load: Floats) -> tuple[Claim, ...]:
     thesis = "17.9 % (text), 12 % (caption)"
     quarter = "saved in the quarter with the least load"
     return (
-        Claim(where, "above-idle energy saved", thesis, f"{saved:.1f} %", saved >= 12),
-        Claim(where, "fraction of the load that is served", "all", f"{share:.1f} %", share > 99),
-        Claim(where, quarter, "more than by day", f"{at_night:.0f} %", at_night > saved),
-        Claim(where, "tasks of the service", "1 to 4", tasks, few),
+        PublishedClaim(where, "above-idle energy saved", thesis, f"{saved:.1f} %", saved >= 12),
+        PublishedClaim(where, "fraction of the load that is served", "all", f"{share:.1f} %", share > 99),
+        PublishedClaim(where, quarter, "more than by day", f"{at_night:.0f} %", at_night > saved),
+        PublishedClaim(where, "tasks of the service", "1 to 4", tasks, few),
     )
 
 
-def _running(values: list[float]) -> Floats:
+def _moving_average(values: list[float]) -> Floats:
     """Return the moving average."""
     found: Floats = np.convolve(values, np.ones(AVERAGED) / AVERAGED, mode="same")
     return found

@@ -75,7 +75,7 @@ def batch_jobs(seed: int, steps: int, running: float = 10.0, mean_s: float = 30.
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class GreenSetup:
     """A way to run the cluster."""
 
     name: str
@@ -88,10 +88,10 @@ class Setup:
 
 
 @dataclass(slots=True)
-class Lab:
+class GreenRun:
     """The results of a run."""
 
-    setup: Setup
+    setup: GreenSetup
     joules: list[float] = field(default_factory=list)
     """Energy above idle in each step."""
     web_joules: list[float] = field(default_factory=list)
@@ -126,7 +126,7 @@ def machines() -> list[MachineDescriptor]:
     ]
 
 
-def run(setup: Setup, jobs: Sequence[BatchJob], load: Floats, steps_max: int) -> Lab:
+def run(setup: GreenSetup, jobs: Sequence[BatchJob], load: Floats, steps_max: int) -> GreenRun:
     """Run until the load and all batch jobs have ended, or for ``steps_max`` steps.
 
     Args:
@@ -135,19 +135,19 @@ def run(setup: Setup, jobs: Sequence[BatchJob], load: Floats, steps_max: int) ->
         load: requests per second in each step; after its end there are none.
         steps_max: the largest number of steps of a second.
     """
-    bench = _Bench(setup, jobs)
+    bench = _GreenSimulation(setup, jobs)
     for step in range(steps_max):
         if step >= len(load) and not bench.batch_left:
             break
         bench.step(step, float(load[step]) if step < len(load) else 0.0)
-    return bench.lab
+    return bench.green_run
 
 
-class _Bench:
+class _GreenSimulation:
     """The state of a run."""
 
-    def __init__(self, setup: Setup, jobs: Sequence[BatchJob]) -> None:
-        self.lab = Lab(setup)
+    def __init__(self, setup: GreenSetup, jobs: Sequence[BatchJob]) -> None:
+        self.green_run = GreenRun(setup)
         model = setup.model()
         self._power: PowerBook | None = model.power if isinstance(model, GreenModel) else None
         self._scheduler = FlowScheduler(model)
@@ -155,7 +155,7 @@ class _Bench:
         for machine in machines():
             self._scheduler.add_machine(machine, 0.0)
             self._types[machine.machine] = MACHINES[machine.machine_type]
-        self.lab.idle_watts = sum(power.idle for power in self._types.values())
+        self.green_run.idle_watts = sum(power.idle for power in self._types.values())
         self._scaler = ServiceScaler(*setup.web_tasks)
         self._coming = list(jobs)
         self._jobs = {job.task: job for job in jobs}
@@ -192,13 +192,13 @@ class _Bench:
             state = self._scheduler.state
             for machine, sample in watts.items():
                 self._power.observe(state, state.machine_row(machine), sample)
-        self.lab.joules.append(sum(watts.values()) - self.lab.idle_watts)
-        self.lab.web_joules.append(web_watts)
+        self.green_run.joules.append(sum(watts.values()) - self.green_run.idle_watts)
+        self.green_run.web_joules.append(web_watts)
 
     def _decide(self, now: float) -> None:
         for delta in self._scheduler.round(now).deltas:
-            self.lab.preemptions += delta.change is Change.PREEMPT
-            self.lab.migrations += delta.change is Change.MIGRATE
+            self.green_run.preemptions += delta.change is Change.PREEMPT
+            self.green_run.migrations += delta.change is Change.MIGRATE
             if delta.change is not Change.PLACE:
                 del self._at[delta.task]
                 if delta.task in self._left:
@@ -213,7 +213,7 @@ class _Bench:
             _BATCH,
             deadline=job.deadline,
             equivalence="batch",
-            constraints=_X86_ONLY if self.lab.setup.x86_only else (),
+            constraints=_X86_ONLY if self.green_run.setup.x86_only else (),
             expected_runtime=job.work,
         )
         self._scheduler.submit(JobDescriptor(job.task, name="batch"), [task], now)
@@ -223,9 +223,9 @@ class _Bench:
         job = self._jobs[task]
         self._scheduler.finished(task, now, FinalReport(runtime=job.work))
         del self._left[task], self._at[task]
-        self.lab.done += 1
-        self.lab.missed += now > job.deadline
-        self.lab.batch_ended = int(now)
+        self.green_run.done += 1
+        self.green_run.missed += now > job.deadline
+        self.green_run.batch_ended = int(now)
 
     # Service
 
@@ -246,9 +246,9 @@ class _Bench:
             self._scheduler.measured(task, _WEB._replace(cpus=cores))
             busy[machine] += cores
             watts += cores * self._types[machine].marginal
-        self.lab.served.append(served)
-        self.lab.offered.append(load)
-        self.lab.web_tasks.append(len(placed))
+        self.green_run.served.append(served)
+        self.green_run.offered.append(load)
+        self.green_run.web_tasks.append(len(placed))
         return busy, watts
 
     def _scale(self, load: float, now: float) -> None:
@@ -259,7 +259,7 @@ class _Bench:
 
     def _scale_to(self, count: int, now: float) -> None:
         job = JobDescriptor(SERVICE_JOB, name="web", kind=Kind.SERVICE)
-        constraints = _X86_ONLY if self.lab.setup.x86_only else ()
+        constraints = _X86_ONLY if self.green_run.setup.x86_only else ()
         while len(self._web) < count:
             task = TaskDescriptor(self._next_web, _WEB, equivalence="web", constraints=constraints)
             self._scheduler.submit(job, [task], now)

@@ -7,7 +7,6 @@ CoCo).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +22,17 @@ from dios.firmament.simulate.outcome import SimulationOutcome
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.world import TaskRecord
-from dios.papers.figures import PERCENTILE_COLUMNS, Claim, Figure, Sheet, mean, median, percentile, spread
+from dios.papers.figures import (
+    PERCENTILE_COLUMNS,
+    Figure,
+    ProgressCallback,
+    PublishedClaim,
+    Sheet,
+    mean,
+    median,
+    percentile,
+    percentile_cells,
+)
 from dios.plotting import Boxes, Lines, distribution
 
 HOUR_S: Final = 3600.0
@@ -47,9 +56,6 @@ SCHEDULERS: Final[dict[str, tuple[str, dict[str, Value]]]] = {
 PROGRAMS: Final = tuple(entry.program.name for entry in TABLE_8_2)
 IO_PROGRAMS: Final = ("io_read", "io_write")
 
-Told = Callable[[str], None]
-"""Receives a line about the current step."""
-
 _NOTES: Final = (
     "Machines and programs are simulated. Cores, clocks, jobs and tasks are those of the thesis.",
     "Caches, bandwidths and the interference of programs, which the thesis does not give, are a model.",
@@ -63,7 +69,7 @@ class MixRuns:
     """The simulations that the four figures share; each is run at its first use."""
 
     seed: int
-    told: Told
+    progress: ProgressCallback
     seconds: float = HOUR_S
     """The simulated time."""
     _found: dict[tuple[bool, str], SimulationOutcome] = field(default_factory=dict)
@@ -78,7 +84,7 @@ class MixRuns:
         key = large, name
         if key not in self._found:
             place = "model data centre" if large else "SRG cluster"
-            self.told(f"{name} on the {place}, {self.seconds:.0f} simulated seconds")
+            self.progress(f"{name} on the {place}, {self.seconds:.0f} simulated seconds")
             self._found[key] = self._run(name, large=large)
             if self._found[key].interrupted:
                 raise KeyboardInterrupt
@@ -120,7 +126,7 @@ class MixRuns:
 def figure_8_1(runs: MixRuns) -> Figure:
     """Return Figure 8.1: normalised run times on both clusters."""
     sheets, pictures = [], []
-    claims: list[Claim] = []
+    claims: list[PublishedClaim] = []
     for large in (False, True):
         letter, place = (
             ("b", "homogeneous model data centre") if large else ("a", "heterogeneous SRG cluster")
@@ -133,7 +139,7 @@ def figure_8_1(runs: MixRuns) -> Figure:
             for program in PROGRAMS
         }
         rows = [
-            (program, name, *spread(values))
+            (program, name, *percentile_cells(values))
             for program, series in groups.items()
             for name, values in series.items()
         ]
@@ -143,7 +149,7 @@ def figure_8_1(runs: MixRuns) -> Figure:
         claims += _claims_8_1(f"Figure 8.1{letter}", groups)
     near = [value for program in IO_PROGRAMS for value in pictures[1].groups[program][COCO]]
     claims.append(
-        Claim(
+        PublishedClaim(
             "§8.2.1, Figure 8.1b",
             "io_stream under CoCo: one on each machine, so its run time is close to the ideal",
             "close to 1",
@@ -164,21 +170,21 @@ def figure_8_1(runs: MixRuns) -> Figure:
     )
 
 
-def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[Claim]:
+def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[PublishedClaim]:
     medians = {name: [median(groups[program][name]) for program in PROGRAMS] for name in SCHEDULERS}
     claims = []
     for name in (WHARE, COCO):
         over_queue = sum(ours <= base for ours, base in zip(medians[name], medians[QUEUE], strict=True))
         over_load = sum(ours <= 1.02 * base for ours, base in zip(medians[name], medians[LOAD], strict=True))
         claims += [
-            Claim(
+            PublishedClaim(
                 where,
                 f"{name}: median no worse than the queue's",
                 "almost all of 5 workloads",
                 f"{over_queue} of 5",
                 over_queue >= 4,
             ),
-            Claim(
+            PublishedClaim(
                 where,
                 f"{name}: matches (within 2 %) or beats the load-aware queue",
                 "all 5 workloads",
@@ -195,7 +201,7 @@ def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[C
         )
     ]
     claims.append(
-        Claim(
+        PublishedClaim(
             f"§8.5, {where}",
             "the better model lowers the slow-down of the median by (best workload)",
             "2-4 x",
@@ -231,14 +237,14 @@ def figure_8_2(runs: MixRuns) -> Figure:
     late = mean(means[WHARE][minutes // 2 :])
     base = mean(means[QUEUE][minutes // 2 :])
     claims = (
-        Claim(
+        PublishedClaim(
             "Figure 8.2",
             "Whare-MCs improves as it learns: mean of the second half compared with the start",
             "a steep drop",
             f"{early:.2f} to {late:.2f}",
             late < early,
         ),
-        Claim(
+        PublishedClaim(
             "Figure 8.2",
             "Whare-MCs compared with the queue, in the second half",
             "lower",
@@ -272,20 +278,20 @@ def figure_8_3(runs: MixRuns) -> Figure:
         for program in PROGRAMS
     }
     rows = [
-        (program, name, *spread(values))
+        (program, name, *percentile_cells(values))
         for program, series in groups.items()
         for name, values in series.items()
     ]
     every = {name: [each for program in PROGRAMS for each in groups[program][name]] for name in SCHEDULERS}
     claims = (
-        Claim(
+        PublishedClaim(
             "§8.2.1, Figure 8.3",
             "CoCo's waves make tasks wait: median over all workloads",
             "10-15 s",
             f"{median(every[COCO]):.1f} s",
             median(every[COCO]) > 3 * median(every[QUEUE]),
         ),
-        Claim(
+        PublishedClaim(
             "§8.2.1, Figure 8.3",
             "Whare-Map places immediately: median over all workloads",
             "within 0.2 s",
@@ -318,11 +324,11 @@ def figure_8_4(runs: MixRuns) -> Figure:
         )
         for name in SCHEDULERS
     }
-    rows = [(name, *spread(each)) for name, each in values.items()]
+    rows = [(name, *percentile_cells(each)) for name, each in values.items()]
     top = {name: percentile(each, 99) for name, each in values.items()}
     claims = (
         *(
-            Claim(
+            PublishedClaim(
                 "Figure 8.4",
                 f"{name}: cycles per instruction compared with the queue, at the median and at 75 %",
                 "as good or better almost always",
@@ -339,7 +345,7 @@ def figure_8_4(runs: MixRuns) -> Figure:
             )
             for name in (WHARE, COCO)
         ),
-        Claim(
+        PublishedClaim(
             "Appendix A.2",
             "99th percentile of the best model",
             "around 3",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dios.papers.figures import Figure, Made, Told, make
+from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
 from dios.papers.packer import admitted, decisions, knowledge, one_server, runs
 
 FIGURES: Final = {
@@ -22,27 +22,27 @@ FIGURES: Final = {
 
 
 def reproduce(
-    numbers: list[str], out: Path, seed: int, told: Told, *, seeds: int | None, quick: bool
-) -> Iterator[Made]:
+    numbers: list[str], out: Path, seed: int, progress: ProgressCallback, *, seeds: int | None, quick: bool
+) -> Iterator[WrittenFigure]:
     """Make figures, and write each as soon as it is finished.
 
-    ``numbers`` is the result of ``dios.papers.figures.chosen``, ``out`` the directory, which is created, and
-    ``seed`` the first of ``seeds`` seeds (None: the number in ``runs``). ``told`` receives progress lines.
-    ``quick`` makes small and short runs to check that everything works.
+    ``numbers`` is the result of ``dios.papers.figures.select_figures``, ``out`` the directory, which is
+    created, and ``seed`` the first of ``seeds`` seeds (None: the number in ``runs``). ``progress`` receives
+    progress lines. ``quick`` makes small and short runs to check that everything works.
 
     Raises ``InvalidError`` for a seed below 0, and ``OSError`` if the directory cannot be written.
     """
     scope = runs.QUICK if quick else runs.FULL
-    played = runs.Fields(seed, told, scope if seeds is None else scope._replace(seeds=seeds))
-    servers = one_server.Watch(played)
+    shared_runs = runs.PackerRuns(seed, progress, scope if seeds is None else scope._replace(seeds=seeds))
+    servers = one_server.BusiestServers(shared_runs)
     makers: dict[str, Callable[[], Figure]] = {
-        "3": lambda: admitted.figure_3(played),
-        "4": lambda: admitted.figure_4(played),
-        "5": lambda: admitted.figure_5(played),
-        "6": lambda: decisions.figure_6(played),
+        "3": lambda: admitted.figure_3(shared_runs),
+        "4": lambda: admitted.figure_4(shared_runs),
+        "5": lambda: admitted.figure_5(shared_runs),
+        "6": lambda: decisions.figure_6(shared_runs),
         "7": lambda: one_server.figure_7(servers),
         "8": lambda: one_server.figure_8(servers),
-        "time": lambda: knowledge.figure_time(played),
-        "bandwidth": lambda: knowledge.figure_bandwidth(played),
+        "time": lambda: knowledge.figure_time(shared_runs),
+        "bandwidth": lambda: knowledge.figure_bandwidth(shared_runs),
     }
-    return make(numbers, makers, out, seed)
+    return make_figures(numbers, makers, out, seed)

@@ -18,8 +18,8 @@ from dios.packer.job.ti_mra import Floats, TiMra
 from dios.packer.policies import LITERAL
 from dios.packer.share_bandwidth import share_bandwidth
 from dios.packer.simulate import JOBS_EACH
-from dios.papers.figures import Cell, Claim, Figure, Sheet, median
-from dios.papers.packer.runs import FAMILY, PAPER, PRESSURE, Fields
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.packer.runs import FAMILY, PAPER, PRESSURE, PackerRuns
 from dios.plotting import Lines
 
 STEPS: Final = 10
@@ -30,7 +30,7 @@ CLOSE: Final = 1e-6
 """Differences below this fraction of a link are rounding errors."""
 
 
-class Link(NamedTuple):
+class ServerLink(NamedTuple):
     """The n tasks that send from the busiest server over S steps."""
 
     seed: int
@@ -58,18 +58,18 @@ class Link(NamedTuple):
 
 
 @dataclass
-class Watch:
+class BusiestServers:
     """The busiest server of every seed, computed once."""
 
-    fields: Fields
-    _links: list[Link] = field(default_factory=list)
+    runs: PackerRuns
+    _links: list[ServerLink] = field(default_factory=list)
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[ServerLink]:
         """Return the link of every seed."""
         if not self._links:
-            for seed in self.fields.seeds():
-                self.fields.told(f"seed {seed}: one server's link")
-                self._links.append(busiest(self.fields, seed))
+            for seed in self.runs.seeds():
+                self.runs.progress(f"seed {seed}: one server's link")
+                self._links.append(busiest(self.runs, seed))
         return self._links
 
     def setting(self) -> tuple[tuple[str, str], ...]:
@@ -77,7 +77,7 @@ class Watch:
         places = ", ".join(f"server {link.server} (seed {link.seed})" for link in self.links())
         first = self.links()[0]
         return (
-            *self.fields.setting(),
+            *self.runs.setting(),
             ("server", f"the one whose tasks demand the most: {places}"),
             (
                 "shares",
@@ -86,15 +86,15 @@ class Watch:
         )
 
 
-def busiest(fields: Fields, seed: int) -> Link:
+def busiest(runs: PackerRuns, seed: int) -> ServerLink:
     """Admit jobs, for twice the time until the first have ended; return the server with the most demand."""
-    datacenter = fields.make()
-    begin = fields.begin
+    datacenter = runs.make()
+    begin = runs.begin
     end = 2 * begin
     workload = Workload(mbps=PRESSURE)
-    each = fields.scope.servers * JOBS_EACH
+    each = runs.scope.servers * JOBS_EACH
     held: list[tuple[Placement, TiMra]] = []
-    wanted = np.zeros((fields.scope.servers, end))
+    wanted = np.zeros((runs.scope.servers, end))
     for instant in range(end):
         for number in range(int(instant * each), int((instant + 1) * each)):
             job = generate_job(workload, seed, number)
@@ -107,7 +107,7 @@ def busiest(fields: Fields, seed: int) -> Link:
     server = int(wanted[:, begin:].sum(axis=1).argmax())
     # The last instant of the horizon has no reservations.
     capacity = float(datacenter.free("up")[-1, server])
-    return _watched(seed, server, capacity, held, (begin, end))
+    return _follow_link(seed, server, capacity, held, (begin, end))
 
 
 def constant(job: TiMra) -> TiMra:
@@ -127,9 +127,9 @@ def _senders(found: Placement) -> list[tuple[int, int, list[int]]]:
     return [(node, place[node], edges) for node, edges in leaving.items()]
 
 
-def _watched(
+def _follow_link(
     seed: int, server: int, capacity: float, held: list[tuple[Placement, TiMra]], span: tuple[int, int]
-) -> Link:
+) -> ServerLink:
     """Return the link of a server with guarantees, demands and rates of its tasks, step by step."""
     begin, end = span
     rng = np.random.default_rng([seed, server])
@@ -154,7 +154,7 @@ def _watched(
         [share_bandwidth(capacity, promised[:, step], wanted[:, step], weight) for step in range(steps)],
         axis=1,
     )
-    return Link(seed, server, capacity, tuple(names), promised, wanted, rates, weight)
+    return ServerLink(seed, server, capacity, tuple(names), promised, wanted, rates, weight)
 
 
 def _over_steps(flow: Floats, start: int, steps: int) -> Floats:
@@ -185,7 +185,7 @@ def as_printed(capacity: float, guarantees: Floats, demands: Floats, weights: Fl
     return rates
 
 
-def _moments(link: Link) -> tuple[Cell, ...]:
+def _moments(link: ServerLink) -> tuple[Cell, ...]:
     """Return the row of a link: the moments with an active task, and the tasks' rates in them."""
     there = link.guarantees > 0.0
     above = link.demands > link.guarantees
@@ -198,33 +198,33 @@ def _moments(link: Link) -> tuple[Cell, ...]:
     )
 
 
-def figure_7(watch: Watch) -> Figure:
+def figure_7(servers: BusiestServers) -> Figure:
     """Return Figure 7: a task's rate, guarantee and demand."""
-    rows = [_moments(link) for link in watch.links()]
+    rows = [_moments(link) for link in servers.links()]
     columns = (
         *("seed", "tasks", "moments", "below min(demand, guarantee)"),
         *("demand above guarantee, %", "rate above guarantee in these, %", "hungry, %"),
     )
     below_all = sum(int(str(row[3])) for row in rows)
-    first = watch.links()[0]
-    at = _interesting(first)
+    first = servers.links()[0]
+    at = _most_varied_task(first)
     steps = np.arange(first.rates.shape[1]) / STEPS
     return Figure(
         number="7",
         title="Figure 7: minimum bandwidth guarantees of a task",
-        seed=watch.fields.seed,
-        quick=watch.fields.scope.quick,
-        setting=watch.setting(),
+        seed=servers.runs.seed,
+        quick=servers.runs.scope.quick,
+        setting=servers.setting(),
         sheets=(Sheet("All tasks that send from the server; a moment is a step of a task", columns, rows),),
         claims=(
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 7",
                 "the rate is never below the smaller of demand and guarantee",
                 "never",
                 f"{below_all} of {sum(int(str(row[2])) for row in rows):,} moments",
                 below_all == 0,
             ),
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 7",
                 "a task that demands more than its guarantee may get less than it demands",
                 "sometimes",
@@ -242,10 +242,10 @@ def figure_7(watch: Watch) -> Figure:
                 },
             ),
         ),
-        notes=(*NOTES, _equals(watch)),
+        notes=(*NOTES, _note_on_equal_tasks(servers)),
         family=FAMILY,
         source=PAPER,
-        options=watch.fields.options,
+        options=servers.runs.options,
     )
 
 
@@ -258,7 +258,7 @@ NOTES: Final = (
 )
 
 
-def _interesting(link: Link) -> int:
+def _most_varied_task(link: ServerLink) -> int:
     """Return the task that is active for longest and is about as often above its guarantee as below."""
     there = (link.guarantees > 0.0).sum(axis=1)
     above = (link.demands > link.guarantees).sum(axis=1)
@@ -266,10 +266,10 @@ def _interesting(link: Link) -> int:
     return int(np.argmax(np.minimum(above, below) + 1e-3 * there))
 
 
-def _equals(watch: Watch) -> str:
+def _note_on_equal_tasks(servers: BusiestServers) -> str:
     """Return a note on Algorithm 2 as printed, which gives equal tasks unequal rates."""
     worst = 0.0
-    for link in watch.links():
+    for link in servers.links():
         for step in range(0, link.rates.shape[1], STEPS):
             there = link.guarantees[:, step] > 0.0
             columns = (link.guarantees[there, step], link.demands[there, step])
@@ -282,7 +282,7 @@ def _equals(watch: Watch) -> str:
     )
 
 
-def _steps(link: Link) -> tuple[Cell, ...]:
+def _steps(link: ServerLink) -> tuple[Cell, ...]:
     """Return the row of a link: its use with and without lending, and the steps with a broken promise."""
     total, wanted = link.rates.sum(axis=0), link.demands.sum(axis=0)
     room = total < link.capacity * (1 - CLOSE)
@@ -295,39 +295,39 @@ def _steps(link: Link) -> tuple[Cell, ...]:
     )
 
 
-def figure_8(watch: Watch) -> Figure:
+def figure_8(servers: BusiestServers) -> Figure:
     """Return Figure 8: all rates of the link together."""
-    rows = [_steps(link) for link in watch.links()]
+    rows = [_steps(link) for link in servers.links()]
     columns = (
         *("seed", "used, %", "used without lending, %", "largest guarantee, %", "largest demand, %"),
         *("steps with a full link", "spare while a task is hungry", "above the link"),
     )
-    first = watch.links()[0]
+    first = servers.links()[0]
     steps = np.arange(first.rates.shape[1]) / STEPS
     lent = [float(row[1]) - float(row[2]) for row in rows]
     return Figure(
         number="8",
         title="Figure 8: work-conserving sharing on a server",
-        seed=watch.fields.seed,
-        quick=watch.fields.scope.quick,
-        setting=watch.setting(),
+        seed=servers.runs.seed,
+        quick=servers.runs.scope.quick,
+        setting=servers.setting(),
         sheets=(Sheet("The server's link in each seed, means over steps", columns, rows),),
         claims=(
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 8",
                 "tasks get more than their guarantees when bandwidth is spare",
                 "yes",
                 f"{median(lent):+.0f} % of the link in the median seed",
                 min(lent) > 0.0,
             ),
-            Claim(
+            PublishedClaim(
                 "section II-C",
                 "nothing is left while a task is hungry",
                 "never",
                 f"{sum(int(str(row[6])) for row in rows)} of {len(rows) * len(steps):,} steps",
                 all(row[6] == 0 for row in rows),
             ),
-            Claim(
+            PublishedClaim(
                 "section III-B, footnote 1",
                 "guarantees never exceed the link, although demands may",
                 "never",
@@ -350,5 +350,5 @@ def figure_8(watch: Watch) -> Figure:
         notes=NOTES,
         family=FAMILY,
         source=PAPER,
-        options=watch.fields.options,
+        options=servers.runs.options,
     )

@@ -11,8 +11,16 @@ from dios.packer.datacenter import Datacenter
 from dios.packer.generate_jobs import Workload
 from dios.packer.job.ti_mra import Floats, TiMra
 from dios.packer.policies import AHEAD, FIXED, LITERAL
-from dios.packer.simulate import JOBS_EACH, Counts, Simulation, Steady, Summary, rehearse, summarise
-from dios.papers.figures import Told
+from dios.packer.simulate import (
+    JOBS_EACH,
+    JobCounts,
+    PolicySummary,
+    Simulation,
+    SyntheticJobs,
+    summarise,
+    warm_up,
+)
+from dios.papers.figures import ProgressCallback
 
 FAMILY: Final = "packer"
 PAPER: Final = "the paper"
@@ -28,7 +36,7 @@ NAMES: Final = (*POLICIES, *(policy.name for policy in PEAKS))
 FEW: Final = ("literal", "fixed", "aligned", "ahead", "tetris", "tetris-time", "slots")
 
 
-class Scope(NamedTuple):
+class PackerScope(NamedTuple):
     """The extent of the simulations."""
 
     servers: int
@@ -41,8 +49,8 @@ class Scope(NamedTuple):
     quick: bool
 
 
-FULL: Final = Scope(1200, 40, 10, 120, 5, (CALM, 15.0, PRESSURE, 45.0), quick=False)
-QUICK: Final = Scope(60, 10, 3, 24, 2, (CALM, PRESSURE), quick=True)
+FULL: Final = PackerScope(1200, 40, 10, 120, 5, (CALM, 15.0, PRESSURE, 45.0), quick=False)
+QUICK: Final = PackerScope(60, 10, 3, 24, 2, (CALM, PRESSURE), quick=True)
 
 NOTES: Final = (
     (
@@ -60,31 +68,31 @@ NOTES: Final = (
 )
 
 
-class Played(NamedTuple):
+class PolicyRun(NamedTuple):
     """The result of one policy in one data centre."""
 
-    summary: Summary
-    admitted: Counts
+    summary: PolicySummary
+    admitted: JobCounts
     used: Floats
     """(T, 5) demand of admitted jobs."""
 
 
-class Field(NamedTuple):
+class SeedRun(NamedTuple):
     """The results of all policies under the jobs of one seed."""
 
-    came: Counts
-    policies: dict[str, Played]
+    came: JobCounts
+    policies: dict[str, PolicyRun]
 
 
 @dataclass
-class Fields:
+class PackerRuns:
     """The simulations that the figures share; each is run at its first use."""
 
     seed: int
-    told: Told
-    scope: Scope
-    _fields: dict[tuple[int, float, tuple[str, ...]], Field] = field(default_factory=dict)
-    _blind: dict[int, list[float]] = field(default_factory=dict)
+    progress: ProgressCallback
+    scope: PackerScope
+    _fields: dict[tuple[int, float, tuple[str, ...]], SeedRun] = field(default_factory=dict)
+    _without_links_runs: dict[int, list[float]] = field(default_factory=dict)
 
     def seeds(self) -> range:
         """Return the seeds, from the first one on."""
@@ -106,37 +114,37 @@ class Fields:
         scope = self.scope
         return Datacenter.tree(scope.servers, per_rack=scope.per_rack, racks_per_pod=scope.racks_per_pod)
 
-    def field(self, seed: int, mbps: float, names: Sequence[str] = NAMES) -> Field:
+    def seed_run(self, seed: int, mbps: float, names: Sequence[str] = NAMES) -> SeedRun:
         """Return the results of all policies of ``names`` under the same jobs."""
         key = seed, mbps, tuple(names)
         for (number, rate, known), played in self._fields.items():
             if (number, rate) == (seed, mbps) and set(names) <= set(known):
                 return played
         if not self._fields:
-            self.told("loading the kernels; the first time they are compiled, which takes a minute")
-            rehearse()
-        source = Steady(Workload(mbps=mbps), seed, self.scope.servers * JOBS_EACH)
+            self.progress("loading the kernels; the first time they are compiled, which takes a minute")
+            warm_up()
+        source = SyntheticJobs(Workload(mbps=mbps), seed, self.scope.servers * JOBS_EACH)
         peaks = {policy.name: policy for policy in PEAKS}
         chosen = [peaks.get(name, POLICIES.get(name, FIXED)) for name in names]
         simulation = Simulation(self.make, source, chosen, self.scope.instants)
         while simulation.done < self.scope.instants:
-            self.told(f"seed {seed}, {mbps:g} Mbit/s: instant {simulation.done} of {self.scope.instants}")
+            self.progress(f"seed {seed}, {mbps:g} Mbit/s: instant {simulation.done} of {self.scope.instants}")
             simulation.step()
         summaries = summarise(simulation, self.begin)
-        self._fields[key] = Field(
+        self._fields[key] = SeedRun(
             simulation.came,
             {
-                record.policy.name: Played(summary, record.admitted, record.used)
+                record.policy.name: PolicyRun(summary, record.admitted, record.used)
                 for record, summary in zip(simulation.records, summaries, strict=True)
             },
         )
         return self._fields[key]
 
-    def blind(self, seed: int) -> list[float]:
+    def without_links(self, seed: int) -> list[float]:
         """Return the fractions of tasks that Tetris admits, with peaks and over time, if it ignores links."""
-        if seed not in self._blind:
-            self.told(f"seed {seed}: Tetris without links")
-            source = Steady(Workload(mbps=PRESSURE), seed, self.scope.servers * JOBS_EACH)
+        if seed not in self._without_links_runs:
+            self.progress(f"seed {seed}: Tetris without links")
+            source = SyntheticJobs(Workload(mbps=PRESSURE), seed, self.scope.servers * JOBS_EACH)
 
             def stripped(instant: int) -> list[TiMra]:
                 return [job.with_arrays(job.demand, 0.0 * job.bandwidth) for job in source(instant)]
@@ -144,15 +152,17 @@ class Fields:
             simulation = Simulation(self.make, stripped, ("tetris", "tetris-time"), self.scope.instants)
             while simulation.done < self.scope.instants:
                 simulation.step()
-            self._blind[seed] = [found.tasks for found in summarise(simulation, self.begin)]
-        return self._blind[seed]
+            self._without_links_runs[seed] = [found.tasks for found in summarise(simulation, self.begin)]
+        return self._without_links_runs[seed]
 
-    def over_seeds(self, mbps: float, name: str, of: Callable[[Summary], float]) -> list[float]:
+    def over_seeds(self, mbps: float, name: str, of: Callable[[PolicySummary], float]) -> list[float]:
         """Return a number for every seed."""
         names = NAMES if mbps in {PRESSURE, CALM} else FEW
-        return [of(self.field(seed, mbps, names).policies[name].summary) for seed in self.seeds()]
+        return [of(self.seed_run(seed, mbps, names).policies[name].summary) for seed in self.seeds()]
 
-    def gains(self, mbps: float, name: str, other: str, of: Callable[[Summary], float]) -> list[float]:
+    def relative_gains(
+        self, mbps: float, name: str, other: str, of: Callable[[PolicySummary], float]
+    ) -> list[float]:
         """Return the relative gain of one policy over another, for every seed."""
         pairs = zip(self.over_seeds(mbps, name, of), self.over_seeds(mbps, other, of), strict=True)
         return [gain(one, two) for one, two in pairs]
@@ -177,12 +187,12 @@ def gain(one: float, other: float) -> float:
     return one / other - 1.0 if other > 0.0 else float("inf") if one > 0.0 else 0.0
 
 
-def tasks(found: Summary) -> float:
+def tasks(found: PolicySummary) -> float:
     """Return the admitted fraction of all tasks."""
     return found.tasks
 
 
-def revenue(found: Summary) -> float:
+def revenue(found: PolicySummary) -> float:
     """Return the revenue as a fraction of that of all jobs."""
     return found.revenue
 

@@ -11,12 +11,12 @@ from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.trace import FairTrace
 from dios.fairness.trace_events import TreeReplay, replay
 from dios.fairness.trace_report import delta_text, run_mechanism
-from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
-from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, Scope
+from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, SdrfScope
 from dios.plotting import Lines
 
 
-class Counted(NamedTuple):
+class EventCounts(NamedTuple):
     """The counts of one month under one discount factor."""
 
     decisions: int
@@ -29,7 +29,7 @@ class Counted(NamedTuple):
         return 1000.0 * self.events / max(self.decisions, 1)
 
 
-Found = dict[tuple[float, float], Counted]
+Found = dict[tuple[float, float], EventCounts]
 """By level and discount factor."""
 
 
@@ -39,7 +39,7 @@ def figure_7(months: Months) -> Figure:
     trace = months.trace(months.seed)
     found: Found = {}
     for level in scope.levels:
-        months.told(f"live tree: {level:.0%} of R")
+        months.progress(f"live tree: {level:.0%} of R")
         for delta in scope.deltas:
             found[level, delta] = _count(trace, level, delta)
     return Figure(
@@ -94,13 +94,13 @@ _NOTES = (
 )
 
 
-def _count(trace: FairTrace, level: float, delta: float) -> Counted:
+def _count(trace: FairTrace, level: float, delta: float) -> EventCounts:
     _, order, events = simulate_by_tree(
         *(trace.submit_us, trace.duration_us, trace.user, trace.demands, trace.usage() * level),
         users=trace.users,
         delta=delta,
     )
-    return Counted(int(order.size), events)
+    return EventCounts(int(order.size), events)
 
 
 def _every_seed(months: Months) -> Sheet:
@@ -108,7 +108,7 @@ def _every_seed(months: Months) -> Sheet:
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
     for seed in months.seeds():
-        months.told(f"live tree: seed {seed}")
+        months.progress(f"live tree: seed {seed}")
         trace = months.trace(seed)
         for delta in (scope.deltas[0], BEST):
             each = _count(trace, HALF, delta)
@@ -122,8 +122,8 @@ def _literal(months: Months, trace: FairTrace) -> Sheet:
     rows: list[tuple[Cell, ...]] = []
     for level, delta in months.scope.literal:
         pool = trace.usage() * level
-        told = partial(_tell, months.told, f"equation 14: {level:.0%} of R, {delta_text(delta)}")
-        each: TreeReplay = replay(trace, pool, run_mechanism(trace, pool, delta), told=told)
+        progress = partial(_tell, months.progress, f"equation 14: {level:.0%} of R, {delta_text(delta)}")
+        each: TreeReplay = replay(trace, pool, run_mechanism(trace, pool, delta), progress=progress)
         rows.append(
             (
                 *(f"{level:.0%}", delta_text(delta), each.decisions, each.events),
@@ -134,11 +134,11 @@ def _literal(months: Months, trace: FairTrace) -> Sheet:
     return Sheet(f"By equation 14 as printed, seed {months.seed}", columns, rows)
 
 
-def _tell(told: Told, what: str, done: int) -> None:
-    told(f"{what}, {done:,} decisions")
+def _tell(progress: ProgressCallback, what: str, done: int) -> None:
+    progress(f"{what}, {done:,} decisions")
 
 
-def _claims(found: Found, scope: Scope) -> tuple[Claim, ...]:
+def _claims(found: Found, scope: SdrfScope) -> tuple[PublishedClaim, ...]:
     low, high = scope.levels[0], scope.levels[-1]
     few, many = found[low, BEST], found[low, scope.deltas[0]]
     falling = [
@@ -149,21 +149,21 @@ def _claims(found: Found, scope: Scope) -> tuple[Claim, ...]:
         for level in scope.levels
     ]
     return (
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
             f"events per 1,000 decisions at {delta_text(BEST)}, {low:.0%} of R",
             "0.7 (22,718 of 32 million)",
             f"{few.per_thousand:.2f}",
             few.per_thousand < 7,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
             f"most events for a decision ({delta_text(scope.deltas[0])}, {low:.0%} of R)",
             "0.16, which it writes as 2 per 10",
             f"{many.per_thousand / 1000:.2f}",
             many.per_thousand < 200,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
             "more events with fewer resources",
             "at every delta",
@@ -171,7 +171,7 @@ def _claims(found: Found, scope: Scope) -> tuple[Claim, ...]:
             f"{len(scope.deltas)} deltas",
             all(found[low, delta].events > found[high, delta].events for delta in scope.deltas),
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
             "the closer delta is to 1, the fewer events",
             "at every load",

@@ -10,7 +10,7 @@ from dios.fairness.allocation import Floats
 from dios.fairness.google_like import GoogleLike, generate_trace
 from dios.fairness.trace import FairTrace
 from dios.fairness.trace_report import Comparison, MechanismResult, compare, reductions, run_mechanism
-from dios.papers.figures import Told
+from dios.papers.figures import ProgressCallback
 
 FAMILY: Final = "sdrf"
 PAPER: Final = "the paper"
@@ -20,7 +20,7 @@ HALF: Final = 0.5
 """The heaviest load: a pool of half of the average use."""
 
 
-class Scope(NamedTuple):
+class SdrfScope(NamedTuple):
     """The extent of the simulations."""
 
     made: GoogleLike
@@ -37,7 +37,7 @@ def _near_one(*powers: int) -> tuple[float, ...]:
     return tuple(1 - 10.0**-power for power in powers)
 
 
-FULL: Final = Scope(
+FULL: Final = SdrfScope(
     GoogleLike(),
     seeds=8,
     deltas=_near_one(1, 2, 3, 4, 5, 6, 7),
@@ -45,7 +45,7 @@ FULL: Final = Scope(
     literal=tuple((level, delta) for level in (0.5, 1.0) for delta in _near_one(1, 3, 6)),
     quick=False,
 )
-QUICK: Final = Scope(
+QUICK: Final = SdrfScope(
     GoogleLike(users=60, tasks=3_000, days=3.0),
     seeds=2,
     deltas=_near_one(1, 4, 6),
@@ -71,7 +71,7 @@ NOTES: Final = (
 )
 
 
-class Cell(NamedTuple):
+class MonthResult(NamedTuple):
     """The result of one mechanism in one month."""
 
     compared: Comparison
@@ -84,9 +84,9 @@ class Months:
     """The simulations that the figures share; each is run at its first use."""
 
     seed: int
-    told: Told
-    scope: Scope
-    _cells: dict[tuple[int, float], dict[float, Cell]] = field(default_factory=dict)
+    progress: ProgressCallback
+    scope: SdrfScope
+    _cells: dict[tuple[int, float], dict[float, MonthResult]] = field(default_factory=dict)
 
     def seeds(self) -> range:
         """Return the seeds, from the first one on."""
@@ -96,18 +96,18 @@ class Months:
         """Return a new month; generating it is quick, so none is kept."""
         return generate_trace(replace(self.scope.made, seed=seed))
 
-    def cells(self, seed: int, level: float) -> dict[float, Cell]:
+    def cells(self, seed: int, level: float) -> dict[float, MonthResult]:
         """Return the results of every discount factor, compared with DRF."""
         key = seed, level
         if key not in self._cells:
             trace = self.trace(seed)
             pool = trace.usage() * level
-            self.told(f"seed {seed}, {level:.0%} of R: DRF and {len(self.scope.deltas)} discount factors")
+            self.progress(f"seed {seed}, {level:.0%} of R: DRF and {len(self.scope.deltas)} discount factors")
             plain = run_mechanism(trace, pool, None)
             found = {}
             for delta in self.scope.deltas:
                 other = run_mechanism(trace, pool, delta)
-                found[delta] = Cell(compare(trace, plain, other), reductions(plain, other))
+                found[delta] = MonthResult(compare(trace, plain, other), reductions(plain, other))
             self._cells[key] = found
         return self._cells[key]
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.simulate import simulate
-from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
+from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
 from dios.plotting import Lines
 
 MICRO: Final = 1_000_000
@@ -22,7 +22,7 @@ NAMES: Final = ("A", "B", "C")
 DELTA: Final = 1 - 1e-6
 
 
-class Plan(NamedTuple):
+class SpikePlan(NamedTuple):
     """Times in hours."""
 
     spike: int
@@ -33,11 +33,11 @@ class Plan(NamedTuple):
     """The arrival of C, which submits little."""
 
 
-FULL: Final = Plan(240, 300, 120)
-QUICK: Final = Plan(24, 48, 12)
+FULL: Final = SpikePlan(240, 300, 120)
+QUICK: Final = SpikePlan(24, 48, 12)
 
 
-def figure_4(seed: int, told: Told, *, quick: bool) -> Figure:
+def figure_4(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     """Return Figure 4: shares over time and the end of the spike, under DRF and under SDRF."""
     plan = QUICK if quick else FULL
     submit, user, spike = _tasks(plan)
@@ -47,7 +47,7 @@ def figure_4(seed: int, told: Told, *, quick: bool) -> Figure:
     series: dict[str, tuple[Floats, Floats]] = {}
     found: dict[str, tuple[float, float, int]] = {}
     for name, delta in (("DRF", None), ("SDRF", DELTA)):
-        told(f"a spike next to an active user: {name}")
+        progress(f"a spike next to an active user: {name}")
         start, _ = simulate(submit, duration, user, demands, CAPACITY, users=3, delta=delta)
         shares = [_share(start, duration, user == who, hours) for who in range(3)]
         finish = start + duration
@@ -86,31 +86,31 @@ def figure_4(seed: int, told: Told, *, quick: bool) -> Figure:
     )
 
 
-def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[Claim, ...]:
+def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[PublishedClaim, ...]:
     drf, sdrf = found["DRF"], found["SDRF"]
     return (
-        Claim(
+        PublishedClaim(
             "section IV-C, Figure 1",
             "B gets the same share as A under DRF, although it did not use its own before",
             "1/2",
             f"{drf[0]:.2f}",
             abs(drf[0] - 0.5) < 0.02,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 4",
             "B gets more under SDRF",
             "more than A",
             f"{sdrf[0]:.2f}",
             sdrf[0] > max(drf[0], 0.5),
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 4",
             "B completes its work faster",
             "faster",
             f"{sdrf[1]:.1f} h instead of {drf[1]:.1f} h",
             sdrf[1] < drf[1],
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 4",
             "A still completes about as much",
             "low impact",
@@ -120,7 +120,7 @@ def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[Claim, ...]:
     )
 
 
-def _tasks(plan: Plan) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+def _tasks(plan: SpikePlan) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
     """Return when each task is submitted, its user, and a mask of the spike's tasks."""
     steady = np.repeat(np.arange(0, plan.end * HOUR_US, TASK_US), 100)
     some = np.full(200, plan.small * HOUR_US)

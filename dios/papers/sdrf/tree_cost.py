@@ -16,7 +16,7 @@ from dios.fairness.google_like import UNITS
 from dios.fairness.trace import MICRO, FairTrace
 from dios.fairness.trace_events import TreeReplay, replay
 from dios.fairness.trace_report import run_mechanism
-from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
+from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
 from dios.papers.sdrf.months import FAMILY, PAPER
 
 DELTA: Final = 1 - 1e-6
@@ -43,12 +43,12 @@ def crowd(users: int, decisions: int, seed: int) -> FairTrace:
     )
 
 
-def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
+def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     """Return the figure of the time for each decision, by the number of waiting users."""
     decisions = QUICK_DECISIONS if quick else DECISIONS
     found: dict[int, tuple[TreeReplay, float]] = {}
     for users in QUICK if quick else CROWDS:
-        told(f"{users} waiting users")
+        progress(f"{users} waiting users")
         trace = crowd(users, decisions, seed)
         pool = trace.demands.mean(axis=0) * ROOM
         run_mechanism(trace.select(np.arange(trace.user.size) < 10), pool, DELTA)
@@ -102,18 +102,18 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
     )
 
 
-def _claims(found: dict[int, tuple[TreeReplay, float]]) -> tuple[Claim, ...]:
+def _claims(found: dict[int, tuple[TreeReplay, float]]) -> tuple[PublishedClaim, ...]:
     most, least = max(found), min(found)
     gain = {users: each.sorted_s * each.decisions / each.tree_s for users, (each, _) in found.items()}
     return (
-        Claim(
+        PublishedClaim(
             "section VII",
             f"the tree costs less than a new heap of all users, {most:,} users",
             "it does",
             f"{gain[most]:.1f} times less",
             gain[most] > 1,
         ),
-        Claim(
+        PublishedClaim(
             "section VII",
             f"the same, {least} users",
             "it does",

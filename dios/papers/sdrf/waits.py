@@ -8,7 +8,7 @@ import numpy as np
 
 from dios.fairness.allocation import Floats
 from dios.fairness.trace_report import Comparison, compare, delta_text
-from dios.papers.figures import Cell, Claim, Figure, Sheet, median
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months
 from dios.plotting import Boxes, Dots
 
@@ -67,7 +67,7 @@ def _by_sum(months: Months) -> Sheet:
     rows: list[tuple[Cell, ...]] = []
     for seed in months.seeds():
         for level in levels:
-            months.told(f"seed {seed}, {level:.0%} of R: priority by the largest sum")
+            months.progress(f"seed {seed}, {level:.0%} of R: priority by the largest sum")
             _, plain, other = months.pair(seed, level, BEST, "sum")
             rows.append((seed, f"{level:.0%}", *_reductions(compare(months.trace(seed), plain, other))))
     title = f"Every seed by the largest sum of share and commitment (Algorithm 1), {delta_text(BEST)}"
@@ -86,7 +86,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.0%} to {max(values):.0%}"
 
 
-def _claims_5(months: Months) -> tuple[Claim, ...]:
+def _claims_5(months: Months) -> tuple[PublishedClaim, ...]:
     scope = months.scope
     claims = []
     for what, of in (("users' mean waiting", _users), ("mean of every user's own", _each_mean)):
@@ -99,32 +99,32 @@ def _claims_5(months: Months) -> tuple[Claim, ...]:
         winners = {
             level: max((medians[level, delta], delta) for delta in scope.deltas)[1] for level in scope.levels
         }
-        told = ", ".join(f"{level:.0%}: {delta_text(delta)}" for level, delta in winners.items())
+        winners_text = ", ".join(f"{level:.0%}: {delta_text(delta)}" for level, delta in winners.items())
         every = [value for level in scope.levels for value in months.over_seeds(level, BEST, of)]
         enough = sum(value > 0.1 for value in every)
         claims += [
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: more than 10 % less for 1 - 1e-6 at every load",
                 "over 10 % everywhere",
                 f"{_range(at_best)} in the median seed; {enough} of {len(every)} months over 10 %",
                 all(value > 0.1 for value in at_best),
             ),
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: 1 - 1e-6 is best at every load",
                 "1 - 1e-6 everywhere",
-                told,
+                winners_text,
                 all(delta == BEST for delta in winners.values()),
             ),
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: the gain is more evident when the system is overloaded",
                 "more at 50 % of R",
                 f"{at_best[0]:.0%} at {scope.levels[0]:.0%}, {at_best[-1]:.0%} at {scope.levels[-1]:.0%}",
                 at_best[0] > at_best[-1],
             ),
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: as DRF for a small delta, and for one very close to 1",
                 "the ends approach DRF",
@@ -159,7 +159,7 @@ def figure_6(months: Months) -> Figure:
     found: list[Comparison] = []
     points: dict[str, tuple[Floats, Floats, Floats]] = {}
     for seed in months.seeds():
-        months.told(f"completed tasks: seed {seed}")
+        months.progress(f"completed tasks: seed {seed}")
         trace, plain, other = months.pair(seed, HALF, BEST)
         each = compare(trace, plain, other)
         found.append(each)
@@ -199,33 +199,33 @@ def figure_6(months: Months) -> Figure:
     )
 
 
-def _claims_6(found: list[Comparison], users: int) -> tuple[Claim, ...]:
+def _claims_6(found: list[Comparison], users: int) -> tuple[PublishedClaim, ...]:
     fewer, gained = [each.fewer / users for each in found], [each.more for each in found]
     lost = max(each.lost_most for each in found)
     ahead = sum(each.more > each.fewer for each in found)
     return (
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
             "users that complete fewer tasks",
             "9 of 627 (1.4 %)",
             f"{median(fewer):.1%} in the median seed, at most {max(fewer):.1%}",
             max(fewer) < 0.02,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
             "most users complete more",
             "most users",
             f"{min(gained)} to {max(gained)} of {users} users",
             min(gained) > users / 2,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
             "more users gain tasks than lose some",
             "yes",
             f"in {ahead} of {len(found)} months",
             ahead == len(found),
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
             "users that complete fewer lose little",
             "low impact",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.papers.sprayer.runs import (
     BOTH,
     FAMILY,
@@ -12,7 +12,7 @@ from dios.papers.sprayer.runs import (
     NOTES,
     RSS,
     SPRAY,
-    Fields,
+    SprayerRuns,
     mean,
     middle_and_ends,
     ratios,
@@ -31,10 +31,10 @@ _HOW: Final = (
 )
 
 
-def figure_8(fields: Fields) -> Figure:
+def figure_8(runs: SprayerRuns) -> Figure:
     """Return Figure 3.8: delays of one flow at 70 % of the lower rate, by cycles."""
-    scope = fields.scope
-    each = {cycles: [fields.delays(cycles, seed) for seed in fields.seeds()] for cycles in scope.cycles}
+    scope = runs.scope
+    each = {cycles: [runs.delays(cycles, seed) for seed in runs.seeds()] for cycles in scope.cycles}
     found = {
         (steer, cycles): [one[steer] for one in each[cycles]] for cycles in scope.cycles for steer in BOTH
     }
@@ -53,9 +53,9 @@ def figure_8(fields: Fields) -> Figure:
     return Figure(
         number="3.8",
         title=f"Figure 3.8: 99th percentile round trip of one flow at up to {LOAD:.0%} load",
-        seed=fields.seed,
+        seed=runs.seed,
         quick=scope.quick,
-        setting=fields.setting(),
+        setting=runs.setting(),
         sheets=(
             Sheet("Microseconds from sending to arrival, frames of 64 bytes", columns, rows),
             Sheet(
@@ -74,22 +74,22 @@ def figure_8(fields: Fields) -> Figure:
         notes=(*NOTES, _HOW),
         measured=True,
         family=FAMILY,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _claims(late: dict[tuple[str, int], list[float]], most: int) -> tuple[Claim, ...]:
+def _claims(late: dict[tuple[str, int], list[float]], most: int) -> tuple[PublishedClaim, ...]:
     gain = ratios(late[SPRAY, most], late[RSS, most])
     largest = max(max(each) for each in late.values())
     return (
-        Claim(
+        PublishedClaim(
             "section 3.4, Figure 3.8",
             f"{most:,} cycles: the 99th percentile of spraying compared with RSS",
             "less (no number)",
             times(gain),
             mean(gain) < 1.0,
         ),
-        Claim(
+        PublishedClaim(
             "section 3.1",
             "the largest 99th percentile, microseconds",
             f"{_LARGEST_US:g}",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dios.papers.figures import Cell, Told
+from dios.papers.figures import Cell, ProgressCallback
 from dios.papers.sprayer.lab import measure, tcp
 from dios.papers.sprayer.lab.cables import Cables
-from dios.papers.sprayer.lab.measure import Delay, Rate, Setting
+from dios.papers.sprayer.lab.measure import ForwardingRate, FrameDelays, MeasurementSetting
 from dios.papers.sprayer.lab.tcp import Throughput
 from dios.sprayer.functions.synthetic import Synthetic
 
@@ -28,7 +28,7 @@ LOAD: Final = 0.7
 """The fraction of the lower of both rates at which delays are measured (thesis, section 3.4)."""
 
 
-class Scope(NamedTuple):
+class SprayerScope(NamedTuple):
     """The extent of the measurements."""
 
     cycles: tuple[int, ...]
@@ -42,7 +42,7 @@ class Scope(NamedTuple):
     quick: bool
 
 
-FULL: Final = Scope(
+FULL: Final = SprayerScope(
     cycles=(0, 1000, 2500, 5000, 7500, 10_000),
     flows=(1, 2, 4, 8, 16, 64, 128),
     seeds=3,
@@ -53,7 +53,7 @@ FULL: Final = Scope(
     delay_s=1.0,
     quick=False,
 )
-QUICK: Final = Scope(
+QUICK: Final = SprayerScope(
     cycles=(0, 10_000),
     flows=(1, 4),
     seeds=1,
@@ -83,14 +83,14 @@ NOTES: Final = (
 
 
 @dataclass
-class Fields:
+class SprayerRuns:
     """The measurements; each is made at its first use. ``cables`` is None without namespaces."""
 
     seed: int
-    told: Told
-    scope: Scope
+    progress: ProgressCallback
+    scope: SprayerScope
     cables: Cables | None
-    _rates: dict[tuple[str, str, int, int, int], Rate] = field(default_factory=dict)
+    _rates: dict[tuple[str, str, int, int, int], ForwardingRate] = field(default_factory=dict)
     _tcp: dict[tuple[str, int, int, int, bool], Throughput] = field(default_factory=dict)
 
     @property
@@ -118,14 +118,14 @@ class Fields:
             raise AssertionError("this figure needs namespaces, which this machine does not have")
         return self.cables
 
-    def _setting(self, steer: str, flows: int, seed: int, seconds: float) -> Setting:
-        return Setting(cores=self.cores, steer=steer, flows=flows, seed=seed, seconds=seconds)
+    def _setting(self, steer: str, flows: int, seed: int, seconds: float) -> MeasurementSetting:
+        return MeasurementSetting(cores=self.cores, steer=steer, flows=flows, seed=seed, seconds=seconds)
 
-    def rate(self, place: str, steer: str, cycles: int, flows: int, seed: int) -> Rate:
+    def rate(self, place: str, steer: str, cycles: int, flows: int, seed: int) -> ForwardingRate:
         """Return the rate at which short frames are processed."""
         key = place, steer, cycles, flows, seed
         if key not in self._rates:
-            self.told(f"seed {seed}, {place}, {steer}: {cycles:,} cycles, {flows} flows")
+            self.progress(f"seed {seed}, {place}, {steer}: {cycles:,} cycles, {flows} flows")
             function = Synthetic(cycles)
             if place == MEMORY:
                 setting = self._setting(steer, flows, seed, self.scope.memory_s)
@@ -143,16 +143,16 @@ class Fields:
         """Return the lower rate of both ways of steering, for one flow between namespaces."""
         return min(self.rate(CABLES, steer, cycles, 1, seed).frames_s for steer in BOTH)
 
-    def delays(self, cycles: int, seed: int) -> dict[str, Delay]:
+    def delays(self, cycles: int, seed: int) -> dict[str, FrameDelays]:
         """Return the delays of one flow by the way of steering, at no more than 70 % of the lower rate.
 
         With spraying both processors have workers, which have priority over the sender. RSS then gets the
         rate that the sender managed.
         """
         rate = int(LOAD * self.lower(cycles, seed))
-        found: dict[str, Delay] = {}
+        found: dict[str, FrameDelays] = {}
         for steer in (SPRAY, RSS):
-            self.told(f"seed {seed}, {steer}: {cycles:,} cycles, delay")
+            self.progress(f"seed {seed}, {steer}: {cycles:,} cycles, delay")
             setting = self._setting(steer, 1, seed, self.scope.delay_s)
             found[steer] = measure.delay(self.machines(), Synthetic(cycles), setting, rate)
             rate = min(rate, int(found[steer].frames_s))
@@ -162,7 +162,7 @@ class Fields:
         """Return the throughput of real TCP connections."""
         key = steer, cycles, flows, seed, first
         if key not in self._tcp:
-            self.told(f"seed {seed}, TCP, {steer}: {cycles:,} cycles, {flows} flows")
+            self.progress(f"seed {seed}, TCP, {steer}: {cycles:,} cycles, {flows} flows")
             setting = self._setting(steer, flows, seed, self.scope.tcp_s)
             self._tcp[key] = tcp.throughput(
                 self.machines(), Synthetic(cycles), setting, settle_s=self.scope.settle_s, first=first

@@ -18,7 +18,7 @@ import numpy as np
 from dios.papers.sprayer.lab.cables import LEFT_LINK, RIGHT_LINK, Cables
 from dios.papers.sprayer.lab.frames import ABOVE, Frames, Numbers
 from dios.papers.sprayer.lab.spaces import NotHereError
-from dios.papers.sprayer.lab.traffic import SENDER, SINK, Sender, Sink, made
+from dios.papers.sprayer.lab.traffic import SENDER, SINK, FrameSender, FrameSink, made
 from dios.sprayer.linux.af_packet import AfPacketEngine
 from dios.sprayer.linux.af_xdp import AfXdpEngine
 from dios.sprayer.memory_engine import MemoryEngine
@@ -38,7 +38,7 @@ _FIRST: Final = 1
 AGAIN: Final = 2**40
 
 
-class Setting(NamedTuple):
+class MeasurementSetting(NamedTuple):
     """The traffic and the network function's configuration."""
 
     cores: int = 2
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
     """``af_packet`` or ``af_xdp``."""
 
 
-class Rate(NamedTuple):
+class ForwardingRate(NamedTuple):
     """The measured forwarding rate."""
 
     frames_s: float
@@ -69,7 +69,7 @@ class Rate(NamedTuple):
         return self.frames_s / self.worker_cpus if self.worker_cpus else 0.0
 
 
-class _Moment(NamedTuple):
+class _Snapshot(NamedTuple):
     """The counters at one time."""
 
     at: float
@@ -79,7 +79,7 @@ class _Moment(NamedTuple):
     spent: dict[str, float]
 
 
-class Delay(NamedTuple):
+class FrameDelays(NamedTuple):
     """The delays and the order of frames that were sent one by one."""
 
     frames_s: float
@@ -94,7 +94,7 @@ class Delay(NamedTuple):
     lost: float
 
 
-def in_memory(function: NetworkFunction, setting: Setting) -> Rate:
+def in_memory(function: NetworkFunction, setting: MeasurementSetting) -> ForwardingRate:
     """Measure the workers alone; each processes the same frames in memory repeatedly.
 
     With RSS the seed draws a core for each flow; with spraying the low bits of the checksum choose it.
@@ -121,18 +121,20 @@ def in_memory(function: NetworkFunction, setting: Setting) -> Rate:
     # Workers without frames poll all the time, which is not counted as work.
     names = [f"{WORKER}{core}" for core in np.flatnonzero(after)]
     busy = sum(used[name] - spent[name] for name in names)
-    return Rate(float(after.sum()) / span, [float(each) / span for each in after], busy / span, 0.0, 0.0)
+    return ForwardingRate(
+        float(after.sum()) / span, [float(each) / span for each in after], busy / span, 0.0, 0.0
+    )
 
 
 @contextlib.contextmanager
 def _running(
-    cables: Cables, function: NetworkFunction | None, setting: Setting, burst: int
-) -> Iterator[tuple[Workers, Sender]]:
+    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting, burst: int
+) -> Iterator[tuple[Workers, FrameSender]]:
     """Run a function between the cables, with a sender whose flows are open."""
     frames = made(setting.flows, setting.length, setting.seed, burst=burst)
     with (
         cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine,
-        Sender(cables.left, frames) as sender,
+        FrameSender(cables.left, frames) as sender,
     ):
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)  # compile now what the first turn would compile
@@ -145,7 +147,9 @@ def _running(
             yield workers, sender
 
 
-def forwarding(cables: Cables, function: NetworkFunction | None, setting: Setting) -> Rate:
+def forwarding(
+    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting
+) -> ForwardingRate:
     """Measure the rate of the workers with a sender that keeps each core busy and loses nothing."""
     burst = SHORT_BURST if setting.length < LONG // 2 else LONG_BURST
     with _running(cables, function, setting, burst) as (workers, sender):
@@ -157,44 +161,46 @@ def forwarding(cables: Cables, function: NetworkFunction | None, setting: Settin
 
 def _lost(workers: Workers) -> float:
     """Return the fraction of frames without room: in rings of sockets, between cores, or going out."""
-    told = workers.statistics()
-    lost = sum(told.causes[name] for name in ("ring_full", "not_sent"))
+    totals = workers.statistics()
+    lost = sum(totals.causes[name] for name in ("ring_full", "not_sent"))
     if isinstance(workers.engine, (AfPacketEngine, AfXdpEngine)):
         lost += sum(workers.engine.statistics(core).no_place for core in range(workers.cores))
-    return lost / max(told.counts["received"], 1)
+    return lost / max(totals.counts["received"], 1)
 
 
 def taken(
-    cables: Cables, sender: Sender, counters: Numbers | None, seconds: float, cores: Sequence[int] = ()
-) -> Rate:
+    cables: Cables, sender: FrameSender, counters: Numbers | None, seconds: float, cores: Sequence[int] = ()
+) -> ForwardingRate:
     """Measure the frames that arrive on the right; the sender follows ``counters``, or sends all it can.
 
     ``counters`` (cores,) are those of the threads whose names begin with ``WORKER``; ``cores`` is as in
-    ``Sender.running``.
+    ``FrameSender.running``.
     """
     with _watching(), sender.running(cores=cores, counters=counters) as sent:
         go_first(alike=True)
         time.sleep(WARM_S)
         clocks = _clocks()
         each = np.zeros(1, np.int64) if counters is None else counters
-        before = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        before = _Snapshot(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
         time.sleep(seconds)
-        after = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        after = _Snapshot(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
     span, given, come = after.at - before.at, after.sent - before.sent, after.come - before.come
     cpus = {name: (after.spent[name] - before.spent[name]) / span for name in clocks}
     sender_cpus = cpus.pop(SENDER)
     # Frames in transit at either end are not lost, and a window loses none.
     lost = 1.0 - come / given if counters is None and given > come else 0.0
     received = [float(one) / span for one in after.received - before.received]
-    return Rate(come / span, received, sum(cpus.values()), sender_cpus, lost)
+    return ForwardingRate(come / span, received, sum(cpus.values()), sender_cpus, lost)
 
 
-def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, rate: int) -> Delay:
+def delay(
+    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting, rate: int
+) -> FrameDelays:
     """Measure the delay and the order of frames that are sent one by one, ``rate`` per second."""
     with (
         _watching(),
         _running(cables, function, setting, 1) as (_, sender),
-        Sink(cables, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
+        FrameSink(cables, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
         sender.running(rate=rate, batch=1, stamped=True) as sent,
     ):
         go_first()
@@ -213,7 +219,7 @@ def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, ra
     if not come or not len(found):
         raise NotHereError(f"none of {given} frames arrived")
     lost = max(0.0, 1.0 - come / given) if given else 0.0
-    return Delay(
+    return FrameDelays(
         frames_s=given / span,
         median=float(np.median(found)),
         p99=float(np.percentile(found, 99)),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, cast
 
 from dios.papers.sprayer.lab.cables import RIGHT, Cables
-from dios.papers.sprayer.lab.measure import Setting
+from dios.papers.sprayer.lab.measure import MeasurementSetting
 from dios.papers.sprayer.lab.spaces import NotHereError, Space, mortal, not_started
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.runtime.workers import Workers, jain
@@ -66,7 +66,7 @@ def missing() -> str:
 def throughput(
     cables: Cables,
     function: NetworkFunction | None,
-    setting: Setting,
+    setting: MeasurementSetting,
     *,
     settle_s: int = 1,
     first: bool = True,

@@ -73,7 +73,7 @@ def _times() -> tuple[Words, Words]:
     return np.array([0, PAUSE_NS], np.int64), np.zeros(2, np.int64)
 
 
-class Sender:
+class FrameSender:
     """A sender of frames from the left; a context manager that is open from the beginning.
 
     Nothing is sent before ``open_flows`` and ``running``.
@@ -186,10 +186,10 @@ class Sender:
             kept.clear()
 
 
-class Sink:
+class FrameSink:
     """A receiver of frames on the right with their arrival times; a context manager, active at once."""
 
-    def __init__(self, cables: Cables, sender: Sender, *, delays: int = 0) -> None:
+    def __init__(self, cables: Cables, sender: FrameSender, *, delays: int = 0) -> None:
         frames = sender.frames
         with cables.right.entered():
             self._socket: Final = PacketSocket(interface(CABLE), SINK_PLACES)
