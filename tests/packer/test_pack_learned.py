@@ -237,7 +237,7 @@ def test_edges_ask_for_what_went_from_node_to_node() -> None:
     text = job_from(WORDS, [measured("map.0", 0, 4), measured("reduce", 4, 3, received=[(0, 0)])])
     job, _ = read(text)
     assert job.bandwidth[0].tolist() == [0] * 4 + [25] * 3
-    assert text.count("# nothing went over it from node to node while it was measured") == 2
+    assert text.count("# no traffic between nodes was measured") == 2
 
 
 def test_a_little_is_nothing() -> None:
