@@ -7,7 +7,7 @@ import pytest
 from flow_warm import WarmHistory
 
 from dios.firmament.solvers import InvalidProblemError, OutOfRangeError, certificate, solve
-from dios.firmament.solvers.auction import ENDLESS, open_market
+from dios.firmament.solvers.auction import UNLIMITED, new_auction
 from dios.firmament.solvers.contraction import topological
 from dios.firmament.solvers.repair import new_search
 from dios.firmament.solvers.warm_solver import WarmSolver
@@ -41,7 +41,7 @@ def test_giving_up_for_a_start_anew_is_exact() -> None:
             history.change()
             expected = solve(history.problem(), "ortools")
             found = history.warm.solve()
-            gave_up += history.warm._anew
+            gave_up += history.warm._scratch_rounds
             assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
             if found.status == "optimal":
                 certificate(history.problem(), history.solution(found))
@@ -160,7 +160,7 @@ def test_tasks_that_left_ask_for_nothing_in_a_start_anew() -> None:
         warm.add_tasks([0, 2, 4], [1, 2, 1, 2], [0, 5, 0, 9])
     assert warm.solve().cost == 5
     net = warm._net
-    market = open_market(net, topological(net.head, net.out_start, net.out_arcs))
+    market = new_auction(net, topological(net.head, net.out_start, net.out_arcs))
     assert market is not None
-    assert market.askers[1:].tolist() == [2, 2]
-    assert market.kind[2] == ENDLESS
+    assert market.option_count[1:].tolist() == [2, 2]
+    assert market.kind[2] == UNLIMITED
