@@ -42,7 +42,7 @@ def test_the_command_says_the_same_as_the_probe(found: dict[str, Mechanism], tmp
     confined = all(m.available for m in found.values() if m.needed_for_pure)
     done = Person(tmp_path).types("dios doctor", status=0 if confined else 1)
     assert all(f"  {name} " in done.stdout for name in found), done.stdout
-    assert "What a node here therefore guarantees" in done.stdout
+    assert "Guarantees of a node on this machine" in done.stdout
     assert ("Pure tasks are fully confined here." in done.stdout) is confined
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"], "it leaves nothing behind"
 
