@@ -36,7 +36,7 @@ def test_giving_up_for_a_start_anew_is_exact() -> None:
     """A warm start without patience starts anew whenever zones are wide, and the cost is the reference's."""
     gave_up = 0
     for seed in range(100, 106):
-        history = WarmHistory(seed, patience=0)
+        history = WarmHistory(seed, work_per_task=0)
         for step in range(15):
             history.change()
             expected = solve(history.problem(), "ortools")
@@ -160,7 +160,7 @@ def test_tasks_that_left_ask_for_nothing_in_a_start_anew() -> None:
         warm.add_tasks([0, 2, 4], [1, 2, 1, 2], [0, 5, 0, 9])
     assert warm.solve().cost == 5
     net = warm._net
-    market = new_auction(net, topological(net.head, net.out_start, net.out_arcs))
-    assert market is not None
-    assert market.option_count[1:].tolist() == [2, 2]
-    assert market.kind[2] == UNLIMITED
+    auction_state = new_auction(net, topological(net.head, net.out_start, net.out_arcs))
+    assert auction_state is not None
+    assert auction_state.option_count[1:].tolist() == [2, 2]
+    assert auction_state.kind[2] == UNLIMITED
