@@ -141,7 +141,7 @@ def test_arguments_that_are_no_text_are_refused(person: Person) -> None:
     """Bytes that are no UTF-8 among a task's arguments give a sentence and no stack trace."""
     person.writes("never.py", "")
     told = person.types("dios run never.py --", "\udcff\udcfe", status=125).stderr
-    assert "no UTF-8" in told
+    assert "not UTF-8" in told
     assert "Traceback" not in told
 
 
