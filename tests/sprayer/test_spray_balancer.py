@@ -118,7 +118,7 @@ def test_an_answer_that_fails_changes_nothing_and_is_told_once(caplog: pytest.Lo
 def test_servers_that_cannot_be_are_refused(wrong: list[Server]) -> None:
     """Another version of IP, no port, or too many: all stays as it was."""
     balancer = Balancer(SERVICE, [ONE], INNER)
-    with pytest.raises(ValueError, match=r"IPv4, ports 1|at most 1024"):
+    with pytest.raises(ValueError, match=r"IPv4 and a port from 1|at most 1024"):
         balancer.set_servers(wrong)
     assert list(balancer.shares()) == [ONE]
     with pytest.raises(ValueError, match="at least one"):

@@ -265,7 +265,7 @@ class Lists(Nowhere):
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Nothing that works."""
-        found = []  # LINE of Lists: it makes an array, a list
+        found = []  # LINE of Lists: it creates an array, a list
         for packet in batch:
             found.append(packet.length)  # noqa: PERF401 - as people write it
 
@@ -350,7 +350,7 @@ def test_a_mistake_in_what_a_handler_calls_is_an_error_of_the_handler() -> None:
 
 def test_a_function_without_handlers_is_told_so() -> None:
     """Nothing is compiled that could only fail."""
-    with pytest.raises(HandlerError, match="has no regular_packets"):
+    with pytest.raises(HandlerError, match="has no method regular_packets"):
         Workers(NetworkFunction(), MemoryEngine([]))
 
 

@@ -100,7 +100,7 @@ def _locked(name: str, records: Path) -> Iterator[tuple[int, int]]:
             f"changing the offloads of {name} needs root ({error.strerror}: {error.filename})"
         ) from None
     except OSError as error:
-        raise InvalidError(f"interface {name!r}: {error.strerror}") from None
+        raise InvalidError(f"interface {name!r}: {error.strerror or error}") from None
     try:
         yield file, index
     finally:

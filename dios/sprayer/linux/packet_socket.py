@@ -82,7 +82,9 @@ def interface(name: str) -> Interface:
             (mtu,) = struct.unpack_from("=i", interface_ioctl(asked, _SIOCGIFMTU, name), 16)
             (kind,) = struct.unpack_from("=H", interface_ioctl(asked, 0x8927, name), 16)
         except OSError as error:
-            raise InvalidError(f"interface {name!r}: {error.strerror}; the interfaces are {known}") from None
+            raise InvalidError(
+                f"interface {name!r}: {error.strerror or error}; the interfaces are {known}"
+            ) from None
     if not flags & _UP:
         raise InvalidError(f"interface {name!r} is down; run `ip link set {name} up`")
     if kind != _ETHERNET:
