@@ -16,7 +16,7 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 def block(containing: str, language: str = "") -> str:
     """Return the first code block of the README in ``language`` that contains a text."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return next(text for kind, text in blocks if kind == language and containing in text)
+    return next(str(text) for kind, text in blocks if kind == language and containing in text)
 
 
 @pytest.fixture
