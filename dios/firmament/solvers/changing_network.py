@@ -30,7 +30,7 @@ Amounts = int | ArrayLike
 _FIRST_ROWS: Final = 16
 
 
-class Columns:
+class NetworkColumns:
     """The columns of a network, int64, with room for more rows than are in use.
 
     By vertex: ``supply``, ``price``, and ``vertex_exists`` (0 or 1). By arc: ``tail``, ``head``, ``lower``,
@@ -90,7 +90,7 @@ class ChangingNetwork:
     """A network to which vertices and arcs are added, changed and removed. An id is never used twice."""
 
     def __init__(self, problem: FlowProblem) -> None:
-        self._columns = Columns()
+        self._columns = NetworkColumns()
         self._vertices = 0
         self._arcs = 0
         self._cost_max = 0
