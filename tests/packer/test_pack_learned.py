@@ -250,7 +250,7 @@ def test_a_little_is_nothing() -> None:
     job, index = read(text)
     assert not job.demand[index["map.0"], :, 2:].any()
     assert job.demand[index["reduce"], :, 3].tolist() == [0.1, 0.1]
-    assert text.count("# disk_write: less than 0.1 MB/s, which is not asked for") == 1
+    assert text.count("# disk_write: less than 0.1 MB/s, which is not demanded") == 1
     assert text.count("less than") == 1
     assert job.bandwidth[0].tolist() == [25, 25], "as it was before"
 

@@ -73,7 +73,7 @@ OutOption = Annotated[
 ]
 
 
-class Run(NamedTuple):
+class PackingRun(NamedTuple):
     """One seed."""
 
     seed: int | None
@@ -208,18 +208,18 @@ def _scene(
     return Scene(make, sources, chosen, length, begin, about)
 
 
-def _play(scene: Scene) -> tuple[list[Run], bool]:
+def _play(scene: Scene) -> tuple[list[PackingRun], bool]:
     """Every seed, as far as it came; and whether somebody interrupted it."""
     from dios.packer.simulate import Simulation, warm_up  # noqa: PLC0415 - needs an extra
 
-    runs: list[Run] = []
+    runs: list[PackingRun] = []
     try:
         with waiting("loading the kernels; the first time they are compiled, which takes a minute"):
             warm_up()
         with _progress(scene.instants * len(scene.sources)) as told:
             for seed, source in scene.sources:
                 simulation = Simulation(scene.make, source, scene.policies, scene.instants)
-                runs.append(Run(seed, simulation))
+                runs.append(PackingRun(seed, simulation))
                 while simulation.done < scene.instants:
                     told(simulation.done + scene.instants * (len(runs) - 1))
                     simulation.step()
@@ -245,7 +245,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _summary(
-    scene: Scene, runs: list[Run], found: list[tuple[int | None, list[PolicySummary]]]
+    scene: Scene, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
 ) -> dict[str, object]:
     return {
         "setting": dict(scene.about),
@@ -293,7 +293,7 @@ def _median(values: tuple[float, ...]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-def _write(out: Path, runs: list[Run], summary: dict[str, object]) -> None:
+def _write(out: Path, runs: list[PackingRun], summary: dict[str, object]) -> None:
     """summary.json, instants.csv, and pictures where that is possible."""
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.packer.simulate import figures_of, instants_csv  # noqa: PLC0415 - needs an extra

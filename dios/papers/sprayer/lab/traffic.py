@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.papers.sprayer.lab import traffic_kernels as kernels
-from dios.papers.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
 from dios.papers.sprayer.lab.frames import Bytes, Frames
-from dios.papers.sprayer.lab.spaces import NotHereError, Space
+from dios.papers.sprayer.lab.namespaces import MachineNamespaces, NotHereError
+from dios.papers.sprayer.lab.veth_pairs import CABLE, LEFT_LINK, STRANGER_LINK, VethPairs
 from dios.sprayer.linux.packet_socket import PacketSocket, interface
 
 _SOL_PACKET: Final = 263
@@ -45,7 +45,7 @@ Words = npt.NDArray[np.int64]
 _Loop = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
-def made(flows: int, length: int, seed: int, *, burst: int = 1) -> Frames:
+def frames_to_right(flows: int, length: int, seed: int, *, burst: int = 1) -> Frames:
     """Return frames from the left that arrive on the right and are addressed to no machine there."""
     return Frames(flows, length, seed, target=STRANGER_LINK, source=LEFT_LINK, burst=burst)
 
@@ -79,7 +79,7 @@ class FrameSender:
     Nothing is sent before ``open_flows`` and ``running``.
     """
 
-    def __init__(self, space: Space, frames: Frames) -> None:
+    def __init__(self, space: MachineNamespaces, frames: Frames) -> None:
         self.frames: Final = frames
         with space.entered():
             try:
@@ -189,9 +189,9 @@ class FrameSender:
 class FrameSink:
     """A receiver of frames on the right with their arrival times; a context manager, active at once."""
 
-    def __init__(self, cables: Cables, sender: FrameSender, *, delays: int = 0) -> None:
+    def __init__(self, veth_pairs: VethPairs, sender: FrameSender, *, delays: int = 0) -> None:
         frames = sender.frames
-        with cables.right.entered():
+        with veth_pairs.right.entered():
             self._socket: Final = PacketSocket(interface(CABLE), SINK_PLACES)
         ring = self._socket.ring()
         self._last: Final = np.zeros(frames.flows, np.int64)
