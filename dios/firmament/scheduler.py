@@ -85,7 +85,7 @@ class FlowScheduler:
     def add_machine(self, machine: MachineDescriptor, now: float) -> None:
         """Add a machine."""
         if self.state.machine_row(machine.machine) != ABSENT:
-            raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) is there already")
+            raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) exists already")
         self.state.now = now
         row = self.state.add_machine(machine)
         self._restrictions.add_machine(row, machine)
@@ -279,7 +279,7 @@ class FlowScheduler:
     # Parts ------------------------------------------------------------------------------------------
 
     def _notify_model(self, what: str, call: Callable[[], None]) -> None:
-        """Tell the model of an event; its errors are reported with the next round.
+        """Notify the model of an event; its errors are reported with the next round.
 
         Most models do not listen to most events, and asking behind the guard costs more than the event.
         """
@@ -308,11 +308,11 @@ class FlowScheduler:
         seen: set[int] = set()
         for each in tasks:
             if each.task in state.tasks or each.task in seen:
-                raise BadDescriptorError(f"task {each.task} is there already")
+                raise BadDescriptorError(f"task {each.task} exists already")
             seen.add(each.task)
             if each.pinned is not None and state.machine_row(each.pinned) == ABSENT:
                 raise BadDescriptorError(
-                    f"task {each.task}: pinned to machine {each.pinned}, which there is not"
+                    f"task {each.task}: pinned to machine {each.pinned}, which does not exist"
                 )
         row = state.jobs.find(job.job)
         if row != ABSENT and state.jobs.descriptors[row] != job:

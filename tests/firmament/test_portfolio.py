@@ -42,7 +42,7 @@ def quick(problem: FlowProblem, _: Ints) -> FlowSolution:
 
 
 def until(true: Callable[[], bool]) -> bool:
-    """Whether something becomes true before patience ends."""
+    """Return True if a condition becomes true within the time limit."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not true():
         if time.monotonic() > deadline:
@@ -52,7 +52,7 @@ def until(true: Callable[[], bool]) -> bool:
 
 
 def dawdle(_: FlowProblem, stop: Ints) -> FlowSolution:
-    """A racer that never answers, but stops when it is asked to."""
+    """A racer that never finishes, but stops on request."""
     until(lambda: bool(stop[0]))
     raise StoppedError("asked to stop" if stop[0] else "never asked to stop")
 
@@ -63,7 +63,7 @@ def refuse(_: FlowProblem, __: Ints) -> FlowSolution:
 
 
 def all_places_are_free() -> bool:
-    """Whether no racer runs; takes every place for a moment."""
+    """Return True if no racer runs: all slots can be acquired."""
     taken = 0
     while taken < FLOW_RACERS_MAX and _racer_slots.acquire(blocking=False):
         taken += 1
@@ -86,7 +86,7 @@ def test_a_race_answers_as_any_algorithm_does() -> None:
 
 
 def test_the_first_to_answer_wins_and_the_others_are_asked_to_stop() -> None:
-    """A race does not wait for a slow algorithm, which is told to stop and leaves its place."""
+    """A race does not wait for a slow algorithm, which is stopped and frees its slot."""
     told: list[bool] = []
 
     def slow(problem: FlowProblem, stop: Ints) -> FlowSolution:
@@ -183,7 +183,7 @@ def test_a_portfolio_learns_who_wins() -> None:
 
 
 def test_a_portfolio_doubts_a_favourite_that_fails() -> None:
-    """Where the favourite cannot answer all race again."""
+    """If the favourite fails, all algorithms race again."""
     able = True
 
     def moody(problem: FlowProblem, stop: Ints) -> FlowSolution:

@@ -33,7 +33,7 @@ def test_histories_cost_what_the_reference_says(block: int) -> None:
 
 
 def test_giving_up_for_a_start_anew_is_exact() -> None:
-    """A warm start without patience starts anew whenever zones are wide, and the cost is the reference's."""
+    """A repair that may do no work gives up, and the solution from scratch has the reference's cost."""
     gave_up = 0
     for seed in range(100, 106):
         history = WarmHistory(seed, work_per_task=0)
@@ -77,7 +77,7 @@ def test_holes_between_rows_are_closed() -> None:
 
 
 def test_a_network_without_a_way_is_told_and_may_be_mended() -> None:
-    """Where a task has nowhere to go the answer says so, and it is right again when the room is back."""
+    """A task without a possible place makes the network infeasible until there is room again."""
     warm = _small()
     warm.change_arcs([0, 1], capacity=[1, 0])
     found = warm.solve()
@@ -121,7 +121,7 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_a_refused_row_changes_nothing() -> None:
-    """Where the columns of new rows do not fit, the tasks keep those that they had."""
+    """If the columns of new rows are refused, the tasks keep their old rows."""
     warm = _small()
     for target, cost, said in (
         ([1, 2, 9], [0, 5, 0], "vertex 9"),

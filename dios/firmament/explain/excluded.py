@@ -27,7 +27,7 @@ def excluded_machines(
 ) -> tuple[list[ExcludedMachines], Flags]:
     """Return the reasons with their numbers of machines, and the machines that remain, by resource row.
 
-    ``task`` is the task's row. ``reachable`` tells by resource row if any path leads there.
+    ``task`` is the task's row. ``reachable`` is True for resource rows to which a path leads.
     """
     tree, tasks = state.resources, state.tasks
     left = np.zeros(len(tree.alive), np.bool_)

@@ -24,7 +24,7 @@ class ModelQuestions:
     """The rows that exist in this round: rows of the state's tables, ascending."""
 
     fresh: Ints
-    """Tasks for whose options the model was never asked."""
+    """Tasks of which the model has not given the options yet."""
     waiting: Ints
     running: Ints
     jobs: Ints

@@ -31,7 +31,7 @@ from dios.firmament.settings import Fairness, SchedulerSettings
 from dios.wire.types import Affinity
 
 _NO_JOBS, _ALL_BUT_GANGS, _ALL_JOBS = 0, 1, 2
-"""Which jobs may miss E_j: none, all except gangs (which run whole or not at all), or all."""
+"""The jobs that may miss E_j: none, all except gangs (which run whole or not at all), or all."""
 
 
 @dataclass(frozen=True, eq=False)

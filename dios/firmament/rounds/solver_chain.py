@@ -47,7 +47,7 @@ class SolverChain:
         self._solved = 0
 
     def solve(self, network: RoundNetwork, kept: FlowNetwork, faults: list[Fault]) -> SolverResult:
-        """Return the cheapest flow, or that there is none.
+        """Return the cheapest flow, or a result that says why no flow exists.
 
         Raises:
             NoSolverError: every solver failed.

@@ -256,14 +256,14 @@ class ChangingNetwork:
     def _known_vertices(self, name: str, values: ArrayLike) -> Ints:
         ids = whole_numbers(name, values)
         _refuse(
-            name, ids, (ids < 0) | (ids >= self._vertices), f"which is no vertex: {self._vertices} were added"
+            name, ids, (ids < 0) | (ids >= self._vertices), f"which is no vertex; {self._vertices} were added"
         )
         _refuse(name, ids, self._columns.vertex_exists[ids] == 0, "a vertex that was removed")
         return ids
 
     def _known_arcs(self, values: ArrayLike) -> Ints:
         ids = whole_numbers("arcs", values)
-        _refuse("arcs", ids, (ids < 0) | (ids >= self._arcs), f"which is no arc: {self._arcs} were added")
+        _refuse("arcs", ids, (ids < 0) | (ids >= self._arcs), f"which is no arc; {self._arcs} were added")
         _refuse("arcs", ids, self._columns.arc_exists[ids] == 0, "an arc that was removed")
         return ids
 

@@ -179,7 +179,7 @@ def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int,
             vertex = ranks.front[bucket]
             _out_of_bucket(ranks, vertex)
         else:
-            # What came nearer after it entered the heap was settled out of its bucket.
+            # A vertex whose rank fell after it entered the heap was settled from its bucket.
             if size == 0:
                 return -1
             vertex = ranks.heap[0]

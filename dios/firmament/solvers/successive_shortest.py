@@ -5,7 +5,7 @@ oversubscribed networks it searches far for every unit, and cost scaling is fast
 
 At the start negative arcs are filled: then no residual arc has a negative reduced cost, and none ever gets
 one. A search backward from all deficits lowers prices until each excess has a path of reduced cost 0, and a
-depth-first search sends as much as possible along those. The last few excesses are searched for one by one.
+depth-first search sends as much as possible along those. The last few excesses have a search each.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _search_each(
 def complete(graph: Halves, price: Ints, excess: Ints) -> Ints:
     """Send every excess to a deficit at the least cost, in place; no reduced cost may be negative.
 
-    Where that is impossible, send as much as possible and return the vertices that the rest could reach: they
+    If that is impossible, send as much as possible and return the vertices that the rest could reach: they
     have more to send than can leave them, by the missing amount. Otherwise return none.
     """
     search, aside = new_search(len(price)), np.zeros_like(excess)

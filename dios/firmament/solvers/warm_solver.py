@@ -456,7 +456,7 @@ class WarmSolver:
         if ended == INFEASIBLE:
             wrong = np.flatnonzero(net.excess[1:]) + 1
             what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:VERTICES_NAMED_MAX])
-            return self._infeasible(f"what has to leave or come finds no way: {what}")
+            return self._infeasible(f"some flow finds no way out or in: {what}")
         target = np.where(seat >= 0, net.target[np.maximum(seat, 0)], -1).astype(np.int64)
         taken = seat[seat >= 0]
         cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])
