@@ -1,9 +1,9 @@
 """Generators of networks like those of a real cluster, by seed, and of the changes between rounds.
 
 ``quincy`` draws jobs of tasks whose input is stored on some machines, racks of machines, a cluster
-aggregator, and an unscheduled aggregator for each job: the network of Quincy (thesis §6.2, §C.2, §C.3). ``next_round``
-replaces some tasks and changes all costs, and ``WarmCluster`` keeps a workload in a warm solver. Machines may
-have inner vertices for sockets, caches, cores and threads (§6.5.2, Figure 6.7).
+aggregator, and an unscheduled aggregator for each job: the network of Quincy (thesis §6.2, §C.2, §C.3).
+``next_round`` replaces some tasks and changes all costs, and ``WarmCluster`` keeps a workload in a warm
+solver. Machines may have inner vertices for sockets, caches, cores and threads (§6.5.2, Figure 6.7).
 """
 
 from __future__ import annotations
