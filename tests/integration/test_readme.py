@@ -21,7 +21,7 @@ def block(containing: str, language: str = "") -> str:
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Iterator[Person]:
-    """Somebody with two text files, a job and a worker, who stops their node in the end."""
+    """A user with two text files, a job and a worker; their node is stopped at the end."""
     someone = Person(tmp_path)
     someone.writes("data/one.txt", "one fish two fish\n")
     someone.writes("data/two.txt", "red fish blue fish\n")
