@@ -127,7 +127,7 @@ def _us_with_sender(rate: ForwardingRate) -> float:
 def _by_python(cables: VethPairs, setting: MeasurementSetting) -> ForwardingRate:
     frames = frames_to_right(1, setting.length, setting.seed, burst=LONG_BURST)
     with plain_python(cables) as counter, FrameSender(cables.left, frames) as sender:
-        return measure.taken(cables, sender, counter, setting.seconds, [0])
+        return measure.measure_arrivals(cables, sender, counter, setting.seconds, [0])
 
 
 def _by_kernel(setting: MeasurementSetting) -> ForwardingRate:
@@ -148,7 +148,7 @@ def _by_kernel(setting: MeasurementSetting) -> ForwardingRate:
             1, setting.length, setting.seed, target=_MIDDLE_LINK, source=LEFT_LINK, burst=LONG_BURST
         )
         with FrameSender(cables.left, frames) as sender:
-            return measure.taken(cables, sender, None, setting.seconds)
+            return measure.measure_arrivals(cables, sender, None, setting.seconds)
 
 
 def _plain(cables: VethPairs) -> None:

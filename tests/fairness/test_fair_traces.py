@@ -24,7 +24,6 @@ from dios.fairness.trace import (
     FairTrace,
     trace_of_rows,
 )
-from dios.fairness.trace_events import replay
 from dios.fairness.trace_report import (
     compare,
     delta_text,
@@ -33,6 +32,7 @@ from dios.fairness.trace_report import (
     run_mechanism,
     without_oversized,
 )
+from dios.papers.sdrf.tree_replay import replay
 
 SMALL = GoogleLike(users=40, tasks=4_000, days=2.0, seed=3)
 

@@ -155,7 +155,7 @@ def forwarding(
     with _running(veth_pairs, function, setting, burst) as (workers, sender):
         counters = workers.counters[:, RECEIVED]
         cores = sender.cores_of(counters)
-        found = taken(veth_pairs, sender, counters, setting.seconds, cores)
+        found = measure_arrivals(veth_pairs, sender, counters, setting.seconds, cores)
         return found._replace(lost=_lost(workers))
 
 
@@ -168,7 +168,7 @@ def _lost(workers: Workers) -> float:
     return lost / max(totals.counts["received"], 1)
 
 
-def taken(
+def measure_arrivals(
     veth_pairs: VethPairs,
     sender: FrameSender,
     counters: Numbers | None,
@@ -215,7 +215,7 @@ def delay(
         span = time.monotonic() - begun
         given, come, late, more, found = (
             sent() - before,
-            sink.taken,
+            sink.arrived,
             sink.late,
             sink.late_by_three,
             sink.delays_us(),

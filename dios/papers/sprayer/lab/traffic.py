@@ -221,21 +221,21 @@ class FrameSink:
 
     def clear(self) -> None:
         """Reset the counters."""
-        for word in (kernels.TAKEN, kernels.LATE, kernels.LATE_3, kernels.DELAYS_COUNT):
+        for word in (kernels.ARRIVED, kernels.LATE, kernels.LATE_3, kernels.DELAYS_COUNT):
             self._words[word] = 0
 
-    def wait_taken(self, count: int, limit_s: float) -> None:
+    def wait_arrived(self, count: int, limit_s: float) -> None:
         """Wait until ``count`` frames arrived; NotHereError if they do not within ``limit_s``."""
         late = time.monotonic() + limit_s
-        while self.taken < count:
+        while self.arrived < count:
             if time.monotonic() > late:
-                raise NotHereError(f"{self.taken} of {count} frames arrived within {limit_s:g} s")
+                raise NotHereError(f"{self.arrived} of {count} frames arrived within {limit_s:g} s")
             time.sleep(PAUSE_NS / 1e9)
 
     @property
-    def taken(self) -> int:
+    def arrived(self) -> int:
         """The number of frames that arrived."""
-        return int(self._words[kernels.TAKEN])
+        return int(self._words[kernels.ARRIVED])
 
     @property
     def late(self) -> int:
