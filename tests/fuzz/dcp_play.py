@@ -1,7 +1,7 @@
-"""Three cores that speak to each other, one of which lies: what was said is bent, made up, or said again.
+"""Three connected cores, one of which sends forged messages: changed, invented, or repeated ones.
 
-Not for: what is said (``dcp``), or bytes and connections: only lengths travel. Sessions on every node make
-calls all the while, so that there are references, requests and tasks to lie about.
+The messages are made in ``dcp``; bytes and connections are not simulated, only lengths. Sessions on every
+node make calls in the meantime, so that there are references, requests and tasks to attack.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHECKED: Final = 1
 
 
 class Parcel(NamedTuple):
-    """A message under way, and how many bytes go beside it."""
+    """A message in flight, and the number of its attached bytes."""
 
     sender: NodeId
     to: NodeId
@@ -62,12 +62,12 @@ class Site:
         self.step(events.SessionOpened(play.now, TaskId(self.tasks), 1, OWNER, (), "fuzz", 42))
 
     def connect(self, other: NodeId, epoch: int = 1) -> None:
-        """A connection with another stands."""
+        """Connect to another node."""
         address = f"10.0.0.{other}:7117"
         self.step(events.PeerUp(self.play.now, other, epoch, f"n{other}", "r1", address))
 
     def take(self, parcel: Parcel) -> None:
-        """A message arrives; what is none for the core must have changed nothing."""
+        """Receive a message; a message that the core refuses must not change anything."""
         self.payload += 2_000
         play, told = self.play, parcel
         event = events.Received(
@@ -91,20 +91,20 @@ class Site:
                 play.compared += 1
 
     def remembered(self) -> dict[tuple[NodeId, int], object]:
-        """The answers that are kept, by who asked and the number."""
+        """Return the cached replies, by the requesting node and number."""
         cluster = self.core.state.cluster
         assert cluster is not None
         peers = cluster.peers.items()
         return {(node, number): given for node, peer in peers for number, given in peer.answers.items()}
 
     def settled(self, node: NodeId, number: int) -> bool:
-        """Whether a node has said that it has the answer."""
+        """Return True if a node has acknowledged an answer."""
         cluster = self.core.state.cluster
         assert cluster is not None
         return cluster.peers[node].settled.has(number)
 
     def step(self, event: events.Event) -> None:
-        """One event, and what the host makes of it."""
+        """Run one event of the core, and the actions of the host."""
         todo: list[events.Event] = [event]
         while todo:
             outcome = self.core.step(todo.pop(0))
@@ -182,9 +182,9 @@ class Site:
             case _:
                 pass
 
-    # -- honest life ------------------------------------------------------------------------------------
+    # -- honest calls -----------------------------------------------------------------------------------
     def live(self) -> None:
-        """The session makes one call, mostly a sensible one."""
+        """Let the session make one call, mostly a valid one."""
         call = self._call()
         self.seq += 1
         self.payload += 2_000
@@ -244,7 +244,7 @@ themselves. What goes on with an answer is no data."""
 
 
 class Play:
-    """The three nodes. ``checked`` is the share of messages before which everything is written down."""
+    """The three nodes. ``checked`` is the share of messages before which the state is recorded."""
 
     def __init__(self, rng: Random, *, checked: float, lies: float = 0.7) -> None:
         self.rng: Final = rng
@@ -279,11 +279,11 @@ class Play:
 
     @property
     def target(self) -> Site:
-        """Who is lied to."""
+        """Return the node under attack."""
         return self.sites[TARGET]
 
     def post(self, parcel: Parcel) -> None:
-        """Something is said; the villain's own words are remembered, to be bent."""
+        """Post a message; those of the attacker are stored, to be changed later."""
         message = parcel.message
         if parcel.sender == VILLAIN and parcel.to == TARGET:
             self.said.append(message)
@@ -294,7 +294,7 @@ class Play:
         self.wire.append(parcel)
 
     def pump(self) -> None:
-        """Deliver what is under way, some of it bent, twice, or never where the villain says it."""
+        """Deliver messages in flight; those of the attacker may be changed, repeated or dropped."""
         for _ in range(PUMPED):
             if not self.wire:
                 return
@@ -309,7 +309,7 @@ class Play:
             )
 
     def lie(self, message: dcp.Message, attached: int | None = None) -> None:
-        """The villain says this."""
+        """Send a forged message."""
         self.lied += 1
         told = message.body if isinstance(message, dcp.Ask) else message
         self.kinds.add(type(told.result if isinstance(told, dcp.Reply) else told).__name__)
@@ -322,7 +322,7 @@ class Play:
         self.target.take(Parcel(VILLAIN, TARGET, message, attached))
 
     def move(self) -> None:
-        """Somebody does something."""
+        """Run one random action."""
         rng = self.rng
         dice = rng.random()
         if dice < self.lies:
@@ -351,7 +351,7 @@ class Play:
         return self.liar.made()
 
     def settled(self) -> None:
-        """No call waits for an answer that nobody was asked for, and what is kept has its bounds."""
+        """Check that no call waits for an answer that was not requested, and that tables are within limits."""
         state = self.target.core.state
         for row in state.pending:
             asked = [one for one in row.questions if one.peer.asked.get(one.number) is one]
@@ -366,10 +366,10 @@ class Play:
             assert len(peer.answers) <= 2 * limits.DCP_REQUESTS_MAX
             assert len(peer.deputies) <= limits.DEPUTIES_PER_NODE_MAX
             for target in peer.stand_ins.values():
-                assert target.references or target.pinned, "a stand-in that nobody holds"
+                assert target.references or target.pinned, "a proxy object without references"
 
     def _pass(self, milliseconds: int) -> None:
-        """Time passes, in pieces, so that nobody is taken for dead who is not."""
+        """Advance the time in steps, so that no living node is declared dead."""
         for _ in range(max(1, milliseconds // 100)):
             self.now += min(milliseconds, 100) * MS
             for site in self.sites.values():
@@ -377,7 +377,7 @@ class Play:
             self.pump()
 
     def _look(self) -> None:
-        """The liar knows everything that its victims know: ids are no secret in this play."""
+        """Give the attacker all ids of its victims: ids are not secret in this test."""
         pools, rng = self.pools, self.rng
         for site in (self.target, self.sites[FRIEND]):
             state = site.core.state

@@ -56,7 +56,7 @@ def test_files_come_back_as_they_were_put(person: Person) -> None:
     person.types("dios rm", *contents)
     assert not set(contents) & {item["file"] for item in json.loads(person.types("dios ls --json").stdout)}
     refused = person.types("dios get", names["data/small.txt"], status=1)
-    assert "cannot be reached" in refused.stderr
+    assert "cannot find" in refused.stderr
 
 
 def test_an_ambiguous_file_name_lists_what_fits(person: Person) -> None:

@@ -84,7 +84,7 @@ def test_a_dead_task_is_told_whole(person: Person) -> None:
         "'--top' '3'",
         "groups      analytics",
         "a.txt  durable_blob, 6 B",
-        "of it and all it starts: objects",
+        "with all it starts: objects",
         "began with",
         "PURE fails.py",
     ):

@@ -29,7 +29,7 @@ SHOWN_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CataloguedFile:
     """A catalogue entry, with the alias of the group of that catalogue."""
 
     group: str
@@ -41,7 +41,7 @@ class Found:
         return fingerprint(self.entry.name)
 
 
-class Place:
+class CommandContext:
     """The connection and the keyring of a command."""
 
     def __init__(self, node: Node, keyring: Keyring) -> None:
@@ -120,22 +120,22 @@ class Place:
         added = tuple(entries)
         catalogue.edit(self.catalogue_for_writing(alias), lambda there: (*there, *added))
 
-    def forget(self, found: Found) -> None:
+    def forget(self, found: CataloguedFile) -> None:
         """Remove an entry from its catalogue."""
         stored = self.catalogue(found.group)
         if stored is not None:
             gone = found.entry.name
             catalogue.edit(stored, lambda there: (entry for entry in there if entry.name != gone))
 
-    def catalogued(self, aliases: Iterable[str] | None = None) -> list[Found]:
+    def catalogued(self, aliases: Iterable[str] | None = None) -> list[CataloguedFile]:
         """Return the catalogue entries of these groups, or of all groups."""
-        found: list[Found] = []
+        found: list[CataloguedFile] = []
         for alias in self.reachable_groups() if aliases is None else aliases:
             try:
                 stored = self.catalogue(alias)
                 if stored is not None:
                     data, _ = stored.read()
-                    found += [Found(alias, entry) for entry in catalogue.decode(data)]
+                    found += [CataloguedFile(alias, entry) for entry in catalogue.decode(data)]
             except UnreachableError as error:
                 say(f"{error.message}; the files of group {alias} are not listed")
         return found
@@ -146,7 +146,7 @@ class Place:
         return next((member for member in self.node.nodes() if member.here), None)
 
     # -- objects ------------------------------------------------------------------------------------
-    def find(self, text: str) -> tuple[Name, Found | None]:
+    def find(self, text: str) -> tuple[Name, CataloguedFile | None]:
         """Return the name that a NAME argument means, and its catalogue entry if it has one."""
         everything = self.catalogued()
         if text.strip().lower().startswith(PREFIX):
@@ -258,7 +258,7 @@ def groups_of_keyring(node: str | None) -> dict[str, tuple[str, bool]]:
 
 
 @contextlib.contextmanager
-def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[Place]:
+def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandContext]:
     """Connect as the user who runs the command, with ``groups`` and the other groups of the keyring.
 
     A session takes at most GROUPS_PER_CALL_MAX groups, newest first. A notice reports the ones left out.
@@ -266,7 +266,7 @@ def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[Place]:
     keyring = Keyring.load()
     wanted = dict.fromkeys([*map(keyring.name_of, groups), *keyring.presented()])
     with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX]) as connected:
-        yield Place(connected, keyring)
+        yield CommandContext(connected, keyring)
     left_out = len(set(keyring.groups.values())) - GROUPS_PER_CALL_MAX
     if left_out > 0:
         say(f"{left_out} older groups of your keyring were left out; choose one of them with --group")

@@ -61,7 +61,7 @@ DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RecordFilter:
     """A filter of audit records."""
 
     action: str = ""
@@ -157,7 +157,7 @@ def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _show(folder: Path, chosen: Chosen, last: int, *, follow: bool, as_json: bool) -> int:
+def _show(folder: Path, chosen: RecordFilter, last: int, *, follow: bool, as_json: bool) -> int:
     """Print matching records, and with ``follow`` new ones until Ctrl-C. Return their number."""
     show: Callable[[AuditEntry], str] = _json_line if as_json else entry_line
     reader = AuditReader(folder)
@@ -217,7 +217,7 @@ def audit(
     with reporting("dios audit", as_json=as_json):
         given = any((action, outcome, task, subject, since, last, data, node, as_json))
         if context.invoked_subcommand is None:
-            chosen = Chosen(action, outcome, task, subject, since)
+            chosen = RecordFilter(action, outcome, task, subject, since)
             _show(log_folder(data, node), chosen, last, follow=False, as_json=as_json)
         elif given:
             word = context.invoked_subcommand
@@ -258,7 +258,7 @@ def grep(
                 f"{pattern!r} is not a regular expression: {error}; a backslash before one of "
                 ". * + ? ( ) [ ] { } | makes it a plain character"
             ) from None
-        chosen = Chosen(action, outcome, task, subject, since, sought)
+        chosen = RecordFilter(action, outcome, task, subject, since, sought)
         if not _show(log_folder(data, node), chosen, last, follow=False, as_json=as_json):
             raise typer.Exit(FAILED)
 
@@ -283,7 +283,7 @@ def follow(
 ) -> None:
     """Show the last records, then new records as they arrive, until Ctrl-C."""
     with reporting("dios audit follow", as_json=as_json):
-        chosen = Chosen(action, outcome, task, subject, since)
+        chosen = RecordFilter(action, outcome, task, subject, since)
         _show(log_folder(data, node), chosen, last, follow=True, as_json=as_json)
 
 

@@ -27,7 +27,7 @@ from dios.client.locate import resolve_node
 from dios.store.findings import MEANINGS, FindingLevel, StoreFinding
 
 if TYPE_CHECKING:
-    from dios.node.check import Checked
+    from dios.node.check import CheckResult
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -37,7 +37,7 @@ def _data_meant(data: Path | None) -> Path:
     return resolve_node(None).resolve().parent if data is None else data
 
 
-def _as_json(checked: Checked) -> dict[str, object]:
+def _as_json(checked: CheckResult) -> dict[str, object]:
     return {
         "data": checked.data,
         "ok": checked.ok,
@@ -75,7 +75,7 @@ def _explain(findings: list[StoreFinding]) -> None:
             sys.stdout.write(f"    else: {meaning.advice}\n" if repairs else f"    do: {meaning.advice}\n")
 
 
-def _show(checked: Checked) -> None:
+def _show(checked: CheckResult) -> None:
     facts(
         [
             ("data", checked.data),

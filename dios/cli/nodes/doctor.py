@@ -14,10 +14,10 @@ import typer
 
 from dios.cli.common.output import FAILED, JsonOption, plain, reporting, waiting, write_json
 from dios.client.locate import default_socket
-from dios.node.doctor.diagnosis import Diagnosis, Level, examine
+from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
 
 _DEFAULT_DATA: Final = "node0"
-_SIGNS: Final = {Level.OK: "ok", Level.WEAK: "weak", Level.MISSING: "NO"}
+_SIGNS: Final = {DoctorLevel.OK: "ok", DoctorLevel.WEAK: "weak", DoctorLevel.MISSING: "NO"}
 
 app: Final = typer.Typer(rich_markup_mode=None)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -95,7 +95,7 @@ def usage_json(usage: Usage) -> dict[str, object]:
     }
 
 
-def _show(place: Place, found: list[Usage], *, as_json: bool) -> None:
+def _show(place: CommandContext, found: list[Usage], *, as_json: bool) -> None:
     if as_json:
         write_json([usage_json(usage) for usage in found])
         return
@@ -178,6 +178,6 @@ def _principal_of(subject: str) -> str:
     raise InvalidError(f"there is no user {subject!r} on this machine; give {_SUBJECTS}")
 
 
-def _object_of(place: Place, subject: str) -> Subject:
+def _object_of(place: CommandContext, subject: str) -> Subject:
     kind, _, rest = subject.partition(":")
     return place.group(rest) if kind == "group" else place.task(rest)[0]

@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO, Final
 import typer
 
 from dios import limits
-from dios.cli.common.context import Found, Place, opened
+from dios.cli.common.context import CataloguedFile, CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -41,7 +41,9 @@ app: Final = typer.Typer(rich_markup_mode=None)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a file as put, or a fingerprint.")]
 
 
-def _store(place: Place, group: Reference, path: Path, size: int, moved: Callable[[int], None]) -> Reference:
+def _store(
+    place: CommandContext, group: Reference, path: Path, size: int, moved: Callable[[int], None]
+) -> Reference:
     """Make a durable object of a file; destroy it if the command is interrupted."""
     with path.open("rb") as file:
         if size <= limits.INLINE_BYTES_MAX:
@@ -166,14 +168,14 @@ def list_objects(
             table(head, [_row(item, names=names) for item in found], right=("SIZE",), whole=names)
 
 
-def _listed(item: Found, *, names: bool) -> dict[str, str | int]:
+def _listed(item: CataloguedFile, *, names: bool) -> dict[str, str | int]:
     described = {"group": item.group, **_described(item.entry)}
     if not names:
         del described["name"]
     return described
 
 
-def _row(item: Found, *, names: bool) -> tuple[str, ...]:
+def _row(item: CataloguedFile, *, names: bool) -> tuple[str, ...]:
     entry = item.entry
     row = (entry.file, size_text(entry.size), time_text(entry.put_ns), item.group, item.fingerprint)
     return (*row, format_name(entry.name)) if names else row
@@ -285,7 +287,9 @@ def rm(
             )
 
 
-def _destroy(place: Place, text: str, name: Name, found: Found | None) -> tuple[str, int, bool]:
+def _destroy(
+    place: CommandContext, text: str, name: Name, found: CataloguedFile | None
+) -> tuple[str, int, bool]:
     """Destroy an object. Return its text, the number of destroyed replicas, and True if those were all."""
     known = place.node.lookup(name)
     replicas = {reference.object_id: reference for reference in known}.values()

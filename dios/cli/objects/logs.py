@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from dios import limits
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import JsonOption, NodeOption, facts, plain, reporting, say, write_json
 from dios.client.ops.logs import Entry
 from dios.client.sync.node import Log
@@ -39,7 +39,7 @@ PositionOption = Annotated[
 ]
 
 
-def _log(place: Place, text: str) -> Log:
+def _log(place: CommandContext, text: str) -> Log:
     found = place.object(text)
     if not isinstance(found, Log):
         raise InvalidError(f"{text!r} is a {found.type.name}, not a log. `dios log create` makes a log.")

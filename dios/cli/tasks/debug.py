@@ -48,7 +48,7 @@ _QUIET_SECONDS: Final = 0.02
 app: Final = typer.Typer(rich_markup_mode=None)
 
 
-class Conversation:
+class DebugConversation:
     """One debugged task: writes its output to ``output`` and answers its prompts."""
 
     def __init__(self, node: Node, like: Task, output: BinaryIO, *, label: str, post_mortem: bool) -> None:
@@ -267,7 +267,7 @@ def debug(
         at_the_end = found.status.cause is Cause.EXCEPTION if post_mortem is None else post_mortem
         _announce(found, post_mortem=at_the_end)
         output = sys.stderr.buffer if as_json else sys.stdout.buffer
-        conversation = Conversation(
+        conversation = DebugConversation(
             place.node, handle, output, label=found.status.label, post_mortem=at_the_end
         )
         ended = _attend(conversation)
@@ -279,7 +279,7 @@ def debug(
         raise typer.Exit(ended.exit_status)
 
 
-def _attend(conversation: Conversation) -> Status:
+def _attend(conversation: DebugConversation) -> Status:
     """Run the conversation until the task has ended; end the task first if this command is ended."""
     readline.clear_history()
     try:

@@ -74,7 +74,7 @@ def _advice(task: Status, first: str) -> str:
     return _TRY[Cause.EXCEPTION]
 
 
-def _told(task: Status) -> list[str]:
+def _explanation_lines(task: Status) -> list[str]:
     """Return the node's explanation of an end, without the last lines of the console."""
     why = task.detail.partition(_LAST_LINES)[0]
     return [plain(line) for line in why.split("\n") if line.strip()]
@@ -82,7 +82,7 @@ def _told(task: Status) -> list[str]:
 
 def advice_for(task: Status) -> str:
     """Return advice about an end; empty if the task did not fail."""
-    return "" if task.ok or not task.ended else _advice(task, next(iter(_told(task)), ""))
+    return "" if task.ok or not task.ended else _advice(task, next(iter(_explanation_lines(task)), ""))
 
 
 def reason_lines(task: Status) -> list[str]:
@@ -103,7 +103,7 @@ def reason_lines(task: Status) -> list[str]:
         Cause.NODE_LOST: "its node died, or could not be reached for too long",
         Cause.PREEMPTED: "the scheduler stopped it in favour of another task",
     }.get(task.cause, cause_text(task))
-    return [meaning, *_told(task)]
+    return [meaning, *_explanation_lines(task)]
 
 
 def explain(task: Status) -> list[str]:
@@ -113,7 +113,7 @@ def explain(task: Status) -> list[str]:
     """
     if task.ok:
         return []
-    first, *rest = _told(task) or [""]
+    first, *rest = _explanation_lines(task) or [""]
     name = f"{plain(task.label)} ({task.fingerprint})" if task.label else task.fingerprint
     lines = [f"task {name}: {cause_text(task)}{': ' + first if first else ''}"]
     lines += [f"  {line}" for line in rest]

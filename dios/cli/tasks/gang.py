@@ -23,18 +23,18 @@ from dios.errors import DiosError, EndOfStreamError, UnreachableError
 from dios.wire.types import Cause
 
 if TYPE_CHECKING:
-    from dios.cli.common.context import Place
-    from dios.cli.tasks.work_options import Gang, Needs
+    from dios.cli.common.context import CommandContext
+    from dios.cli.tasks.work_options import GangSize, TaskNeeds
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
 
 _FAILED: Final = 125
 
-OpenPlace = Callable[[], AbstractContextManager["Place"]]
+OpenPlace = Callable[[], AbstractContextManager["CommandContext"]]
 
 
 @dataclass
-class Member:
+class GangMember:
     """One task of the job, and the result that its thread waits for.
 
     ``mark`` is the prefix of its output lines. The task is started in ``after_s`` seconds, and again when it
@@ -42,7 +42,7 @@ class Member:
     """
 
     mark: str
-    begin: Callable[[Place], Task]
+    begin: Callable[[CommandContext], Task]
     after_s: float = 0.0
     restartable: bool = False
     task: Task | None = None
@@ -53,22 +53,22 @@ class Member:
 
 def run_gang(
     open_place: OpenPlace,
-    begin: Callable[[Place], Task],
-    needs: Needs,
-    gang: Gang,
+    begin: Callable[[CommandContext], Task],
+    needs: TaskNeeds,
+    gang: GangSize,
     *,
     detach: bool,
     as_json: bool,
 ) -> int:
     """Run the tasks of a gang, and return their largest exit status."""
-    members = [Member(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
+    members = [GangMember(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
     waits = f"waiting until at least {gang.least} of {gang.tasks} tasks can start"
     return run_members(open_place, members, waits, least=gang.least, detach=detach, as_json=as_json)
 
 
 def run_members(
     open_place: OpenPlace,
-    members: Sequence[Member],
+    members: Sequence[GangMember],
     waits: str = "",
     *,
     least: int = 0,
@@ -86,7 +86,7 @@ def run_members(
     output = sys.stderr.buffer if as_json else sys.stdout.buffer
     lock, stopping = threading.Lock(), threading.Event()
 
-    def work(member: Member) -> None:
+    def work(member: GangMember) -> None:
         try:
             if stopping.wait(member.after_s):
                 return
@@ -120,7 +120,7 @@ def run_members(
         stopping.set()
         _kill(open_place, members)
         return stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
-    return _told(members, as_json=as_json)
+    return _show_results(members, as_json=as_json)
 
 
 def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, keep_s: float) -> None:
@@ -153,7 +153,7 @@ def _stream(task: Task, name: str, output: BinaryIO, lock: threading.Lock) -> No
             output.flush()
 
 
-def _kill(open_place: OpenPlace, members: Sequence[Member]) -> None:
+def _kill(open_place: OpenPlace, members: Sequence[GangMember]) -> None:
     running = [member.task for member in members if member.task is not None and member.status is None]
     say(f"killing {len(running)} running tasks")
     with contextlib.suppress(DiosError), open_place() as place:
@@ -162,7 +162,7 @@ def _kill(open_place: OpenPlace, members: Sequence[Member]) -> None:
                 place.task(task.fingerprint)[0].kill()
 
 
-def _told(members: Sequence[Member], *, as_json: bool) -> int:
+def _show_results(members: Sequence[GangMember], *, as_json: bool) -> int:
     """Show how each task ended, and return the largest exit status."""
     if as_json:
         write_json([_row(member) for member in members])
@@ -185,17 +185,17 @@ def _end(status: Status) -> str:
     return f"{text}: {plain(status.detail)}" if status.cause is Cause.PREEMPTED and status.detail else text
 
 
-def _why(member: Member) -> str:
+def _why(member: GangMember) -> str:
     return "runs" if member.error is None else member.error.message
 
 
-def _status(member: Member) -> int:
+def _status(member: GangMember) -> int:
     if member.error is not None:
         return _FAILED
     return 0 if member.status is None else member.status.exit_status
 
 
-def _row(member: Member) -> dict[str, object]:
+def _row(member: GangMember) -> dict[str, object]:
     found: dict[str, object] = (
         {"number": int(member.mark)} if member.mark.isdigit() else {"member": member.mark}
     )

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dios.cli.common.output import say, span_text
-from dios.cli.tasks.gang import Member, OpenPlace, run_members
+from dios.cli.tasks.gang import GangMember, OpenPlace, run_members
 from dios.errors import DiosError, InvalidError
 from dios.lib import reservations
 from dios.lib.reservations import Reservation, label_of
 from dios.wire.types import Brand
 
 if TYPE_CHECKING:
-    from dios.cli.common.context import Place
+    from dios.cli.common.context import CommandContext
     from dios.client.sync.node import Task
 
 SUFFIX: Final = ".toml"
@@ -41,7 +41,7 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class Options:
+class JobOptions:
     """The command's options for all tasks of a job."""
 
     groups: tuple[str, ...] = ()
@@ -51,7 +51,13 @@ class Options:
 
 
 def run_job(
-    file: Path, open_place: OpenPlace, place: Place, options: Options, *, detach: bool, as_json: bool
+    file: Path,
+    open_place: OpenPlace,
+    place: CommandContext,
+    options: JobOptions,
+    *,
+    detach: bool,
+    as_json: bool,
 ) -> int:
     """Submit a job, run it if it is admitted, and return the largest exit status of its tasks.
 
@@ -65,7 +71,7 @@ def run_job(
     with contextlib.ExitStack() as stack:
         job = stack.enter_context(reservations.reserve(place.node, text, str(file)))
         members = [
-            Member(
+            GangMember(
                 member.name,
                 partial(_begin, job, member, _of(programs, member.name), options),
                 after_s=member.start_s,
@@ -110,7 +116,11 @@ def described(file: Path) -> str:
 
 
 def _begin(
-    job: Reservation, member: reservations.JobMember, program: _Program, options: Options, at: Place
+    job: Reservation,
+    member: reservations.JobMember,
+    program: _Program,
+    options: JobOptions,
+    at: CommandContext,
 ) -> Task:
     return at.node.run(
         program.path,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 import typer
 
 from dios import limits
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     INTERRUPTED,
     JsonOption,
@@ -30,7 +30,7 @@ from dios.cli.tasks import job as jobs
 from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import explain
 from dios.cli.tasks.gang import run_gang
-from dios.cli.tasks.work_options import Needs, needs_of, with_needs
+from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.node.limit_text import limits_of_run, parse_size
 from dios.wire.nametext import format_name
@@ -102,7 +102,7 @@ def run(
     limit: LimitOption = None,
     host: HostOption = "",
     local: Annotated[bool, typer.Option("--local", help="Run it on the asked node.")] = False,
-    needs: Callable[[], Needs],
+    needs: Callable[[], TaskNeeds],
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -126,14 +126,14 @@ def run(
         if file.suffix == jobs.SUFFIX:
             said = {"--label": label, "--memory": memory, "--cpu-seconds": cpu_seconds, "--limit": limit}
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
-            options = jobs.Options(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
+            options = jobs.JobOptions(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
             raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
         _check(wanted, host, local=local, detach=detach)
         name = label or file.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
 
-        def begin(at: Place) -> Task:
+        def begin(at: CommandContext) -> Task:
             return at.node.run(
                 file,
                 groups=[at.group(alias) for alias in group or ()],
@@ -150,14 +150,14 @@ def run(
         _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
 
 
-def _refuse_for_jobs(needs: Needs, said: Mapping[str, object]) -> None:
+def _refuse_for_jobs(needs: TaskNeeds, said: Mapping[str, object]) -> None:
     said = {**said, "--cpus and the like": needs != needs_of()}
     named = ", ".join(option for option, value in said.items() if value)
     if named:
         raise InvalidError(f"the needs of a job are in its file: leave out {named}")
 
 
-def _check(needs: Needs, host: str, *, local: bool, detach: bool) -> None:
+def _check(needs: TaskNeeds, host: str, *, local: bool, detach: bool) -> None:
     if detach and needs.restartable:
         raise InvalidError("--restartable needs this command to run the task again: leave out --detach")
     if host and local:
@@ -167,10 +167,10 @@ def _check(needs: Needs, host: str, *, local: bool, detach: bool) -> None:
 
 
 def _go(
-    place: Place,
-    opening: Callable[[], AbstractContextManager[Place]],
-    begin: Callable[[Place], Task],
-    needs: Needs,
+    place: CommandContext,
+    opening: Callable[[], AbstractContextManager[CommandContext]],
+    begin: Callable[[CommandContext], Task],
+    needs: TaskNeeds,
     label: str,
     *,
     detach: bool,
@@ -198,7 +198,7 @@ def _go(
     raise typer.Exit(ended.exit_status)
 
 
-def _placed(begin: Callable[[Place], Task], place: Place, label: str) -> Task:
+def _placed(begin: Callable[[CommandContext], Task], place: CommandContext, label: str) -> Task:
     """Start the task; print a hint if that takes long."""
     text = f"{label} is waiting for resources: `dios explain {label}` shows why; Ctrl-C withdraws it"
     hint = threading.Timer(_HINT_S, say, (text,))

@@ -18,7 +18,7 @@ from typing import Final
 
 import typer
 
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import NodeOption, report, reporting, say, size_text, table
 from dios.client.locate import config_directory
 from dios.client.ops.attributes import rights_text
@@ -71,7 +71,7 @@ class Shell(cmd.Cmd):
     intro = "A session of your own on the node. `help` lists the commands, Ctrl-D ends it."
     doc_header = "Commands (help COMMAND says more):"
 
-    def __init__(self, place: Place, run_command: Callable[[list[str]], None]) -> None:
+    def __init__(self, place: CommandContext, run_command: Callable[[list[str]], None]) -> None:
         super().__init__()
         self._place: Final = place
         self._run_command: Final = run_command

@@ -76,14 +76,14 @@ RestartableOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class GangSize:
     """The number of tasks to run, and the least number that must start together."""
 
     least: int
     tasks: int
 
 
-def gang_of(text: str) -> Gang | None:
+def gang_of(text: str) -> GangSize | None:
     """Parse a gang like 3/4; return None for an empty text. Raise InvalidError."""
     if not text:
         return None
@@ -92,14 +92,14 @@ def gang_of(text: str) -> Gang | None:
         raise InvalidError(
             f"--gang must be K/N with 1 <= K <= N <= {limits.GANG_TASKS_MAX}, like 3/4, not {text!r}"
         )
-    return Gang(int(found[1]), int(found[2]))
+    return GangSize(int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class TaskNeeds:
     """The needs given by the options; ``near`` is not resolved yet."""
 
-    gang: Gang | None
+    gang: GangSize | None
     near: tuple[str, ...]
     restartable: bool
     work: Work
@@ -129,7 +129,7 @@ def needs_of(
     affinity: AffinityOption = "",
     service: ServiceOption = False,
     restartable: RestartableOption = False,
-) -> Needs:
+) -> TaskNeeds:
     """Parse the options of a task's needs. Raise InvalidError with the option's name."""
     together = gang_of(gang)
     found = work(
@@ -146,7 +146,7 @@ def needs_of(
         affinity=affinity,
         constraints=constraint or (),
     )
-    return Needs(together, tuple(near or ()), restartable, found)
+    return TaskNeeds(together, tuple(near or ()), restartable, found)
 
 
 def with_needs(command: Callable[P, None]) -> Callable[P, None]:

@@ -43,7 +43,9 @@ async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_false_announcement_costs_dials_and_nothing_else(tmp_path: Path, place: MulticastNetwork) -> None:
+async def test_a_false_announcement_costs_dials_and_nothing_else(
+    tmp_path: Path, place: MulticastNetwork
+) -> None:
     """Where a stranger is, no connection comes about, and the announced node is unknown as before."""
     dials: list[trio.SocketStream] = []
     said = 0
