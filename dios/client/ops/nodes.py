@@ -333,7 +333,7 @@ def _labelled(references: tuple[R, ...], label: str, what: str) -> R:
     for reference in references:
         if reference.label == label:
             return reference
-        raise InvalidError(f"this task has no {what} with the label {label!r}")
+    raise InvalidError(f"this task has no {what} with the label {label!r}")
 
 
 def _brand_of(brand: Brand | str) -> Brand:
