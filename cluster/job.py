@@ -1,4 +1,4 @@
-"""A small job to test a cluster: it counts primes in slices, stores each count in an object, and adds them up."""  # noqa: INP001 - the image runs it by its path
+"""A small job to test a cluster: count primes in slices, store each count in an object, and add them up."""  # noqa: INP001 - the image runs it by its path
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from running_node import RunningNode, exists, wait_until
 
 from dios.host.audit.reader import verify
-from dios.node.daemon import Running, command
+from dios.node.daemon import DaemonProcess, command
 from tests.crash.verdict import AuditWatch, BrokenError, must, on_the_disk, only_ours, through_the_node
 from tests.crash.writer import Client, Journal
 
@@ -163,7 +163,7 @@ class Rounds:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self._rng.uniform(0.02, START_S_MAX))
             must(process.poll() is None, "a node that is starting does not end by itself")
-            self._node.running = Running(process.pid, self._node.running.socket)
+            self._node.running = DaemonProcess(process.pid, self._node.running.socket)
             self._seen.update(self._node.descendants())
             process.kill()
         self.tally.kills_while_starting += 1

@@ -106,10 +106,10 @@ def _write(folder: Path, seed: int, rounds: Rounds) -> None:
     (folder / "crash.md").write_text(
         "# A node killed at random moments\n\n"
         f"`make crashtest ROUNDS={rounds.tally.rounds} SEED={seed}` on {machine}.\n\n"
-        "Four clients create, replace and delete durable objects of 48 bytes to 250 kB, create groups, and let "
-        "sandboxed tasks write objects that were delegated to them, until the daemon is killed with SIGKILL. "
-        "The answers to each client are recorded outside of the node. Then they are compared with the data on "
-        "the disk, and with the data that the restarted node serves.\n\n"
+        "Four clients create, replace and delete durable objects of 48 bytes to 250 kB, create groups, and "
+        "let sandboxed tasks write objects that were delegated to them, until SIGKILL ends the daemon. "
+        "The answers to each client are recorded outside of the node. Then they are compared with the data "
+        "on the disk, and with the data that the restarted node serves.\n\n"
         f"| | |\n|---|---|\n{rows}\n"
     )
 

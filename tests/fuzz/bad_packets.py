@@ -28,7 +28,7 @@ _LONG = 5_000
 
 
 def seeds(rng: Random, count: int = 3_000) -> list[bytes]:
-    """Return valid frames of few flows: connections, errors about them, fragments, tags, options, extensions."""
+    """Return valid frames of few flows: connections, ICMP errors, fragments, tags, options, extensions."""
     return [_valid(rng) for _ in range(count)]
 
 

@@ -351,7 +351,7 @@ class Play:
         return self.liar.made()
 
     def settled(self) -> None:
-        """Check that no call waits for an answer that was not requested, and that tables are within limits."""
+        """Check that no call waits for an answer that was not requested, and that tables are in bounds."""
         state = self.target.core.state
         for row in state.pending:
             asked = [one for one in row.questions if one.peer.asked.get(one.number) is one]

@@ -62,7 +62,7 @@ def main() -> int:
     seconds = time.monotonic() - began
     say("")
     say(
-        f"nothing found: {lied:,} forged messages, {refused:,} refused, {seed - first:,} runs, {seconds:.0f} s"
+        f"nothing found: {lied:,} forged, {refused:,} refused, {seed - first:,} runs, {seconds:.0f} s"
     )
     return 0
 
