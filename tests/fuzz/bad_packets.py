@@ -1,6 +1,6 @@
 """Bad frames: valid frames of every kind with changed fields, cut or extended, and random bytes.
 
-They attack network functions (``packets_play.py``). The same seed gives the same frames. A quarter is
+They attack network functions (``packet_checks.py``). The same seed gives the same frames. A quarter is
 unchanged, so that there are connections to attack.
 """
 

@@ -22,7 +22,7 @@ from random import Random
 import atheris
 
 with atheris.instrument_imports(include=["dios.core", "dios.wire"], enable_loader_override=False):
-    from tests.fuzz.rig import OTHERS, Play, Rig, split
+    from tests.fuzz.core_harness import OTHERS, CoreHarness, RandomInputs, split
 
 ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = ROOT / ".fuzz"
@@ -33,7 +33,7 @@ FRAMES_PER_MUTATION = 8
 
 def one_input(data: bytes) -> None:
     """Feed an input to a new core; any exception is a finding."""
-    Rig(checked=False).feed(data)
+    CoreHarness(checked=False).feed(data)
 
 
 def mutated(data: bytes, size_max: int, seed: int) -> bytes:
@@ -52,10 +52,10 @@ def mutated(data: bytes, size_max: int, seed: int) -> bytes:
         place = rng.randrange(len(parts))
         parts[place] = (rng.randrange(OTHERS), parts[place][1])
     else:
-        play = Play(rng, checked=False)
+        inputs = RandomInputs(rng, checked=False)
         for _ in range(FRAMES_PER_MUTATION):
-            play.move()
-        parts += split(bytes(play.script))
+            inputs.move()
+        parts += split(bytes(inputs.script))
     told = b"".join(bytes([kind]) + len(body).to_bytes(2, "little") + body for kind, body in parts)
     return told[:size_max]
 
@@ -63,10 +63,10 @@ def mutated(data: bytes, size_max: int, seed: int) -> bytes:
 def seeds(folder: Path) -> None:
     """Write inputs of the structure-aware generator as a start."""
     for seed in range(SEEDS):
-        play = Play(Random(seed), checked=False)  # noqa: S311 - the same
+        inputs = RandomInputs(Random(seed), checked=False)  # noqa: S311 - the same
         for _ in range(5 + seed % 40):
-            play.move()
-        (folder / f"seed-{seed}").write_bytes(bytes(play.script)[:INPUT_BYTES_MAX])
+            inputs.move()
+        (folder / f"seed-{seed}").write_bytes(bytes(inputs.script)[:INPUT_BYTES_MAX])
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Forged messages between nodes, made from the message types with meaningful ids.
 
 The sender is a node with a certificate. The random generator decides everything, so that a seed repeats it.
-Frames that are not messages are in ``bending``; ``dcp_play`` sends the messages to cores.
+Frames that are not messages are in ``bending``; ``dcp_simulation`` sends the messages to cores.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.dcp_run --messages 1000000 [--seed N]
 
-Each run of ``dcp_play`` has its own seed; a finding ends the campaign with status 1, and the seed repeats it.
-Messages are made in ``dcp``.
+Each run of ``dcp_simulation`` has its own seed; a finding ends the campaign with status 1, and the seed
+repeats it. Messages are made in ``dcp``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from random import Random
 
 from dios.core.model.invariants import check
 from dios.errors import InvariantError
-from tests.fuzz.dcp_play import Play
+from tests.fuzz.dcp_simulation import ForgerySimulation
 from tests.fuzz.run import TELL_S, say
 
 MOVES = 400
 CHECKED_MOVES = 60
 
 
-def play(seed: int) -> Play:
+def simulate(seed: int) -> ForgerySimulation:
     """Run one seed; every third run is short and compares the state before and after each message."""
     careful = not seed % 3
-    one = Play(Random(seed), checked=1 if careful else 0)  # noqa: S311 - repeatable, nothing secret
+    one = ForgerySimulation(Random(seed), checked=1 if careful else 0)  # noqa: S311 - repeatable, nothing secret
     for move in range(CHECKED_MOVES if careful else MOVES):
         one.move()
         if not move % 10:
@@ -50,7 +50,7 @@ def main() -> int:
     lied = refused = 0
     while lied < chosen.messages:
         try:
-            one = play(seed)
+            one = simulate(seed)
         except (Exception, InvariantError):  # noqa: BLE001 - whatever it is, it is the finding
             say(f"\nFINDING with seed {seed}:\n{traceback.format_exc()}")
             say(f"repeat it with\n  make fuzz-nodes SEED={seed} LIES=1")
@@ -61,9 +61,7 @@ def main() -> int:
             say(f"  {lied:>9,} forged  {lied / (told - began):>7,.0f}/s  {seed - first:>5,} runs", over=True)
     seconds = time.monotonic() - began
     say("")
-    say(
-        f"nothing found: {lied:,} forged, {refused:,} refused, {seed - first:,} runs, {seconds:.0f} s"
-    )
+    say(f"nothing found: {lied:,} forged, {refused:,} refused, {seed - first:,} runs, {seconds:.0f} s")
     return 0
 
 

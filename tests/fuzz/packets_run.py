@@ -3,7 +3,7 @@
     python -m tests.fuzz.packets_run --frames 1000000 [--seed N] [--report FILE.md]
 
 The exit status is 1 for a finding, which its seed repeats. Packets are made in ``bad_packets.py``, the checks
-are in ``packets_play.py``.
+are in ``packet_checks.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from random import Random
 
 from dios.sprayer.pcap import read_pcap
 from tests.fuzz.bad_packets import frames, seeds
-from tests.fuzz.packets_play import CORES, FUNCTIONS, through_a_file, through_memory, write
+from tests.fuzz.packet_checks import CORES, FUNCTIONS, through_a_file, through_memory, write
 from tests.fuzz.run import TELL_S, say
 
 FLAT_BYTES = 48 * 2**20

@@ -48,8 +48,8 @@ class Parcel(NamedTuple):
 class Site:
     """One node: its core, and a session that makes calls."""
 
-    def __init__(self, play: Play, node: NodeId) -> None:
-        self.play: Final = play
+    def __init__(self, simulation: ForgerySimulation, node: NodeId) -> None:
+        self.simulation: Final = simulation
         self.node: Final = node
         here = Here(node, 1, f"n{node}", "r1", f"10.0.0.{node}:7117", SECRET, 2)
         self.core: Final = Core(Entropy(node), OWNER, here=here)
@@ -59,28 +59,28 @@ class Site:
         self.refs: deque[messages.Reference] = deque(maxlen=40)
         self.buffers: deque[tuple[int, int]] = deque(maxlen=40)
         self.unheard: Final[dict[int, messages.AnyCall]] = {}
-        self.step(events.SessionOpened(play.now, TaskId(self.tasks), 1, OWNER, (), "fuzz", 42))
+        self.step(events.SessionOpened(simulation.now, TaskId(self.tasks), 1, OWNER, (), "fuzz", 42))
 
     def connect(self, other: NodeId, epoch: int = 1) -> None:
         """Connect to another node."""
         address = f"10.0.0.{other}:7117"
-        self.step(events.PeerUp(self.play.now, other, epoch, f"n{other}", "r1", address))
+        self.step(events.PeerUp(self.simulation.now, other, epoch, f"n{other}", "r1", address))
 
     def take(self, parcel: Parcel) -> None:
         """Receive a message; a message that the core refuses must not change anything."""
         self.payload += 2_000
-        play, told = self.play, parcel
+        simulation, told = self.simulation, parcel
         event = events.Received(
-            play.now, told.sender, 1, told.message, PayloadId(self.payload), told.attached
+            simulation.now, told.sender, 1, told.message, PayloadId(self.payload), told.attached
         )
-        self.step(events.TimerFired(play.now))
-        careful = play.checked and play.rng.random() < play.checked
+        self.step(events.TimerFired(simulation.now))
+        careful = simulation.checked and simulation.rng.random() < simulation.checked
         before = snapshot(self.core.state, _HEARD) if careful else []
         remembered = self.remembered() if careful else {}
         try:
             self.step(event)
         except ProtocolError:
-            play.refused += 1
+            simulation.refused += 1
             check(self.core.state)
             if careful:
                 after = snapshot(self.core.state, _HEARD)
@@ -88,7 +88,7 @@ class Site:
                 assert before == after, f"a refusal of {told.message} changed {changed[:4]}"
                 kept = {key: given for key, given in remembered.items() if not self.settled(*key)}
                 assert self.remembered() == kept, f"a refusal of {told.message} was remembered"
-                play.compared += 1
+                simulation.compared += 1
 
     def remembered(self) -> dict[tuple[NodeId, int], object]:
         """Return the cached replies, by the requesting node and number."""
@@ -109,28 +109,28 @@ class Site:
         while todo:
             outcome = self.core.step(todo.pop(0))
             if outcome.persist:
-                fails = self.play.rng.random() < 0.02
+                fails = self.simulation.rng.random() < 0.02
                 failed = events.PersistFailed(
-                    self.play.now, outcome.ticket, outcome.ticket, int(Code.ENOSPC), "full"
+                    self.simulation.now, outcome.ticket, outcome.ticket, int(Code.ENOSPC), "full"
                 )
-                todo.append(failed if fails else events.Persisted(self.play.now, outcome.ticket))
+                todo.append(failed if fails else events.Persisted(self.simulation.now, outcome.ticket))
             self._carry_out(outcome, todo)
 
     def _carry_out(self, outcome: Outcome, todo: list[events.Event]) -> None:
-        play = self.play
+        simulation = self.simulation
         for effect in outcome.after:
             match effect:
                 case effects.Send(node, message, source):
-                    play.post(Parcel(self.node, node, message, 0 if source is None else source.length))
+                    simulation.post(Parcel(self.node, node, message, 0 if source is None else source.length))
                 case effects.Spawn(task):
-                    todo.append(events.TaskStarted(play.now, task, 100))
-                    play.running.append((self, task))
+                    todo.append(events.TaskStarted(simulation.now, task, 100))
+                    simulation.running.append((self, task))
                 case effects.Kill(task):
-                    todo.append(events.TaskEnded(play.now, task, Cause.KILLED))
+                    todo.append(events.TaskEnded(simulation.now, task, Cause.KILLED))
                 case effects.BeginShutdown():
-                    play.over = True
+                    simulation.over = True
                 case effects.HangUp(node):
-                    play.over = play.over or node in play.seats
+                    simulation.over = simulation.over or node in simulation.seats
                 case (
                     effects.Answer(task, seq)
                     | effects.AnswerRead(task, seq)
@@ -158,7 +158,7 @@ class Site:
                 part.size for part in results if isinstance(part, messages.Buffer) and part.data is None
             )
             assert not isinstance(whole, messages.Welcome)
-            self.play.post(Parcel(self.node, deputy.home, dcp.Reply(seq, whole), beside))
+            self.simulation.post(Parcel(self.node, deputy.home, dcp.Reply(seq, whole), beside))
             return
         call = self.unheard.pop(seq, None) if task == self.tasks else None
         for part in results:
@@ -167,13 +167,13 @@ class Site:
     def _learn(self, result: messages.AnyResult, call: messages.AnyCall | None) -> None:
         match result:
             case messages.Welcome(self_ref=own, groups=groups):
-                self.play.pools.add("task", own.object)
+                self.simulation.pools.add("task", own.object)
                 if self.tasks == own.object:
                     self.refs.extend((own, *groups))
             case messages.Created(name, reference):
                 self.refs.append(reference)
                 if name is not None:
-                    self.play.names.append(name)
+                    self.simulation.names.append(name)
             case messages.References(references):
                 self.refs.extend(references)
             case messages.Buffer(buffer) if buffer:
@@ -191,18 +191,18 @@ class Site:
         self.unheard[self.seq] = call
         task = self.core.state.tasks.get(TaskId(self.tasks))
         if task is not None and task.alive:
-            self.step(events.Called(self.play.now, task.id, self.seq, call, PayloadId(self.payload)))
+            self.step(events.Called(self.simulation.now, task.id, self.seq, call, PayloadId(self.payload)))
         else:
-            self.play.over = True
+            self.simulation.over = True
 
     def _call(self) -> messages.AnyCall:
-        rng, play = self.play.rng, self.play
+        rng, simulation = self.simulation.rng, self.simulation
         ref = rng.choice(self.refs).ref
         group = next((one.ref for one in self.refs if one.type is ObjectType.GROUP), 0)
         task = rng.choice([one.ref for one in self.refs if one.type is ObjectType.TASK] or [ref])
         host = rng.choice(("", "n1", "n2", "n3"))
         bref, buffer = rng.choice(self.buffers or [(ref, 1)])
-        name = rng.choice(play.names or [bytes(32)])
+        name = rng.choice(simulation.names or [bytes(32)])
         kind = rng.choice((ObjectType.SHMEM_BLOB, ObjectType.DURABLE_BLOB, ObjectType.SHMEM_STREAM))
         makers: tuple[Callable[[], messages.AnyCall], ...] = (
             lambda: messages.Create(kind, (group,), host=host),
@@ -243,7 +243,7 @@ _HEARD: Final = frozenset({
 themselves. What goes on with an answer is no data."""
 
 
-class Play:
+class ForgerySimulation:
     """The three nodes. ``checked`` is the share of messages before which the state is recorded."""
 
     def __init__(self, rng: Random, *, checked: float, lies: float = 0.7) -> None:

@@ -41,7 +41,7 @@ _TASK_BITS: Final = 1 << 50
 _Buffered: TypeAlias = effects.AnswerRead | effects.AnswerWrite | effects.AnswerBytes | effects.AnswerConsole
 
 
-class Rig:
+class CoreHarness:
     """One core and its clients. ``checked``: check invariants after every event, not only at the end."""
 
     def __init__(self, *, checked: bool) -> None:
@@ -156,11 +156,11 @@ class Rig:
         self.answers[task, seq] = result
 
 
-class Play:
-    """Attackers at a harness; their actions are recorded as bytes for ``Rig.feed``."""
+class RandomInputs:
+    """Attackers at a harness; their actions are recorded as bytes for ``CoreHarness.feed``."""
 
     def __init__(self, rng: Random, *, checked: bool) -> None:
-        self.rig: Final = Rig(checked=checked)
+        self.harness: Final = CoreHarness(checked=checked)
         self.script: Final = bytearray()
         self._rng: Final = rng
         self._knowns: Final = [Known() for _ in range(SEATS)]
@@ -170,30 +170,30 @@ class Play:
             self._greet(seat)
 
     def _greet(self, seat: int) -> None:
-        welcome = self.rig.answers.get((self.rig.seats[seat], 1))
+        welcome = self.harness.answers.get((self.harness.seats[seat], 1))
         if isinstance(welcome, messages.Welcome):
             self._knowns[seat].welcome(welcome)
 
     def move(self) -> None:
         """Send one frame of an attacker, rarely an invalid one, or one event of the host."""
-        rng, rig = self._rng, self.rig
+        rng, harness = self._rng, self.harness
         dice = rng.random()
         if dice < 0.1:
             kind, body = SEATS + int(rng.random() * (OTHERS - SEATS)), b"." * int(rng.random() * 40)
             self._note(kind, body)
-            rig.host(kind, body)
+            harness.host(kind, body)
             return
         seat = int(rng.random() * SEATS)
-        task = rig.seats[seat]
+        task = harness.seats[seat]
         body = self._bents[seat].frame()[4:] if dice > 0.97 else self._sources[seat].good()
         if len(body) > 0xFFFF:
             return
         self._note(seat, body)
-        rig.frame(seat, body)
-        if rig.seats[seat] != task:
+        harness.frame(seat, body)
+        if harness.seats[seat] != task:
             self._greet(seat)
-        for seq in [seq for owner, seq in rig.answers if owner == task]:
-            self._sources[seat].answered(seq, rig.answers.pop((task, seq)))
+        for seq in [seq for owner, seq in harness.answers if owner == task]:
+            self._sources[seat].answered(seq, harness.answers.pop((task, seq)))
 
     def _note(self, kind: int, body: bytes) -> None:
         self.script.extend(_HEAD.pack(kind, len(body)) + body)
