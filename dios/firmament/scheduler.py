@@ -75,9 +75,11 @@ class FlowScheduler:
         self._gangs = GangBook(self.settings)
         self._fresh: set[int] = set()
         self._faults: list[Fault] = []
-        self._turns = None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
+        self._fair_queue = (
+            None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
+        )
         self._rounds = RoundMaker(
-            self.state, self.settings, self._network, self._restrictions, self._gangs, self._turns
+            self.state, self.settings, self._network, self._restrictions, self._gangs, self._fair_queue
         )
 
     # Machines ---------------------------------------------------------------------------------------
@@ -236,8 +238,8 @@ class FlowScheduler:
         outcome = self._rounds.try_round(self.model, self._guard, self._fresh)
         number = self.history[-1].number if self.history else 0
         if row not in outcome.plan.tasks:
-            if self._turns is not None and outcome.admission is not None:
-                why = self._turns.why_not(self.state, outcome.admission, row)
+            if self._fair_queue is not None and outcome.admission is not None:
+                why = self._fair_queue.why_not(self.state, outcome.admission, row)
             else:
                 why = ""
             return explain_left_out(self.state, self._gangs, row, number, self.model.name, why)

@@ -246,7 +246,7 @@ def test_excluded_machines_are_counted_by_reason() -> None:
         (1, "too small"),
         (1, "drained"),
     }
-    assert said.reason == "no machine is left that it may use"
+    assert said.reason == "there is no machine that it may use"
 
 
 def test_affinity_and_refusals_are_named() -> None:

@@ -59,14 +59,14 @@ class RoundMaker:
         network: FlowNetwork,
         restrictions: Restrictions,
         gangs: GangBook,
-        turns: TaskFairQueue | None,
+        fair_queue: TaskFairQueue | None,
     ) -> None:
         self._state = state
         self._settings = settings
         self._network = network
         self._restrictions = restrictions
         self._gangs = gangs
-        self._turns = turns
+        self._fair_queue = fair_queue
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self._short_of_room = False
         """True if E_j of some job was missed in the last round, so that the next one need not ask for it."""
@@ -107,9 +107,9 @@ class RoundMaker:
         found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
         found.update_s = time.perf_counter() - began - found.solve_s
         self._apply(plan, network, solved, found)
-        if self._turns is not None:
+        if self._fair_queue is not None:
             # From now on commitments grow by the tasks that run now.
-            self._turns.ledger.sync(self._state)
+            self._fair_queue.ledger.sync(self._state)
         self._count(found)
 
     # Before -----------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ class RoundMaker:
         """Select the gangs that take part, and the waiting tasks if principals take turns."""
         state = self._state
         choice = self._gangs.choose(state, state.now)
-        if self._turns is None:
+        if self._fair_queue is None:
             return choice, None
-        admission = self._turns.choose(state, record=record)
+        admission = self._fair_queue.choose(state, record=record)
         its_turn = np.isin(choice.tried, state.tasks.job[admission.tasks])
         left_out = np.concatenate([choice.left_out, choice.tried[~its_turn]])
         return GangChoice(choice.complete, choice.tried[its_turn], left_out), admission
@@ -143,8 +143,8 @@ class RoundMaker:
         running = table.status[tasks] == RUNNING
         fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
         weak = np.flatnonzero(running & ~fixed)
-        if self._turns is not None and len(weak):
-            fixed[weak] = self._turns.protected(state, tasks[weak])
+        if self._fair_queue is not None and len(weak):
+            fixed[weak] = self._fair_queue.protected(state, tasks[weak])
         together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_NODE, Affinity.SAME_RACK))
         rooted = running & together
         return RoundPlan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))
