@@ -26,7 +26,7 @@ from dios.client.sync.node import connect
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, TimeLimitError
 from dios.node import cluster, daemon, seeds
 from dios.node.addresses import join_address
-from dios.node.daemon import Running
+from dios.node.daemon import DaemonProcess
 from dios.node.settings import KEYS, load
 from dios.transport.identity import durable_files, identity
 
@@ -77,7 +77,7 @@ class LocalCluster:
         revoked = {number for own in owns.values() if own is not None for number in own.revoked}
         return frozenset(name for name, own in owns.items() if own is not None and own.node in revoked)
 
-    def running(self) -> dict[str, Running]:
+    def running(self) -> dict[str, DaemonProcess]:
         """Return the nodes whose processes answer, by name."""
         found = {node.name: daemon.find(node.socket) for node in self.nodes}
         return {name: running for name, running in found.items() if running is not None}

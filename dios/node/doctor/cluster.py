@@ -35,7 +35,7 @@ class ClusterTest:
     advice: str = ""
 
 
-def test_cluster(data: Path) -> list[ClusterTest]:
+def examine_cluster(data: Path) -> list[ClusterTest]:
     """Test what a node of a cluster in ``data`` needs; return nothing for other directories."""
     try:
         settings = load(data)
