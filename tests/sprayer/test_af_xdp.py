@@ -1,6 +1,6 @@
-"""AF_XDP sockets and their programs: what packet sockets have no part in; the rest is in test_af_packet.py.
+"""AF_XDP sockets and their programs; tests of both kinds of sockets are in test_af_packet.py.
 
-Not for: how fast they are (``benchmarks``). Skipped where this machine does not let one try.
+They are skipped if this machine does not support AF_XDP.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_the_kernel_answers_the_core_by_the_rule(programs: list[int], steer: str
 
 @pytest.mark.parametrize("steer", STEERS)
 def test_a_frame_that_ends_too_early_goes_to_some_core(programs: list[int], steer: str) -> None:
-    """Whatever a frame is cut to, the answer is a core that there is."""
+    """A frame that is cut anywhere is given to an existing core."""
     chance = random.Random(SEED)  # noqa: S311 - test data
     programs.append(bpf_calls.load(program(steering(steer), 4, 1)))
     for _ in range(20):
@@ -111,7 +111,7 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
 
 
 def shown(lab: FunctionLab, name: str = "in0") -> str:
-    """What the system says of an interface."""
+    """Return the system's description of an interface."""
     return run(lab.middle.inside("ip", "-details", "link", "show", name))
 
 
@@ -128,7 +128,7 @@ def test_a_killed_function_leaves_no_program_behind(lab: FunctionLab) -> None:
 
 
 def test_an_engine_follows_another_at_once(lab: FunctionLab) -> None:
-    """What the kernel lets go a little later is waited for, again and again."""
+    """A queue that the kernel releases a little later is waited for, repeatedly."""
     text = "from dios.sprayer.linux.af_xdp import *\n"
     text += "for _ in range(4):\n"
     text += "    with AfXdpEngine([('in0', 'out0')], 2, places=256) as engine:\n"
