@@ -15,7 +15,7 @@ SEED = 20
 
 
 def test_a_killed_node_keeps_its_word(tmp_path: Path) -> None:
-    """A node that is killed under load and during its start loses and tears nothing, and leaves nothing behind.
+    """A node that is killed under load or while starting loses nothing, tears nothing, leaves nothing.
 
     The checks are tested, too: a journal that expects more than was done fails.
     """
