@@ -58,6 +58,12 @@ def compile_all(report: Callable[[int, int], None]) -> None:
     report(total, total)
 
 
+def _report_progress(compiled: int, total: int) -> None:
+    """Write the two numbers on a line, which the coordinator reads."""
+    sys.stdout.write(f"{compiled} {total}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Compile at the lowest priority, unless another process does it at this time or has done it.
 
@@ -68,10 +74,10 @@ def main() -> None:
         # The state is "compiling", or "compiling 37 of 120".
         numbers = [word for word in state.split() if word.isdigit()]
         if len(numbers) == 2:
-            print(*numbers, flush=True)  # noqa: T201 - the coordinator reads it
+            _report_progress(int(numbers[0]), int(numbers[1]))
         time.sleep(_REPORT_S)
     try:
-        background.compile_all(lambda compiled, total, _: print(compiled, total, flush=True))  # noqa: T201 - likewise
+        background.compile_all(lambda compiled, total, _: _report_progress(compiled, total))
     except OSError as error:
         sys.exit(f"cannot compile the scheduler's kernels: {error}")
 
