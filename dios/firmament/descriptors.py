@@ -116,7 +116,7 @@ class TaskDescriptor:
     restartable: bool = True
     """True if the task may be stopped and started again elsewhere; else it stays where it is."""
     expected_runtime: float | None = None
-    """The expected run time in seconds, if known, for the simulator's oracle and Jockey-like models."""
+    """The expected run time in seconds, if known; the simulator's oracle and Jockey-like models use it."""
 
     def __post_init__(self) -> None:
         _check_identifier("task", self.task)
