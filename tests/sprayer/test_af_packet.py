@@ -268,7 +268,7 @@ def test_a_second_function_on_the_same_interfaces_is_refused(lab: FunctionLab) -
             lab.command(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         assert done.returncode
-        assert "belongs to a network function that runs" in done.stderr
+        assert "is in use by a running network function" in done.stderr
         fetch(lab)
 
 
@@ -312,7 +312,7 @@ def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left:
     bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", *PYTHON, "-c", text]
     done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
     assert done.returncode
-    assert re.search(r"NotPermittedError: .* for root.*CAP_NET_ADMIN", done.stderr), done.stderr
+    assert re.search(r"NotPermittedError: .* needs root.*CAP_NET_ADMIN", done.stderr), done.stderr
     assert run(lab.middle.inside("cat", "/proc/self/net/packet")).count("\n") == 1
 
 
@@ -320,7 +320,7 @@ def test_interfaces_that_cannot_be_are_refused() -> None:
     """No such interface, no Ethernet, twice the same, odd sizes: each says what is wrong."""
     with pytest.raises(InvalidError, match=r"the interfaces are .*lo"):
         interface("nothere0")
-    with pytest.raises(InvalidError, match=r"is no Ethernet|is down"):
+    with pytest.raises(InvalidError, match=r"is not Ethernet|is down"):
         interface("lo")
     for pairs, options, reason in (
         ([], {}, "give pairs"),

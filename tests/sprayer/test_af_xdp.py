@@ -103,7 +103,7 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
         ([ebpf.EbpfLabel("up"), end, ebpf.go("up")], "is not defined below"),
         ([ebpf.go("nowhere"), end], "is not defined below"),
         ([ebpf.go("far"), *[end] * 2**15, ebpf.EbpfLabel("far"), end], "jumps over 32768"),
-        ([ebpf.EbpfLabel("one"), end, ebpf.EbpfLabel("one"), end], "stands twice"),
+        ([ebpf.EbpfLabel("one"), end, ebpf.EbpfLabel("one"), end], "is defined twice"),
     ]
     for program_, reason in wrong:
         with pytest.raises(ValueError, match=reason):
@@ -154,7 +154,10 @@ def test_an_interface_with_another_program_is_refused(lab: FunctionLab) -> None:
             lab.command(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         assert done.returncode
-        assert "'out0' has another XDP program; `ip link set out0 xdp off`" in done.stderr, done.stderr
+        reason = (
+            "'out0' has another XDP program; if nothing uses it, remove it with `ip link set out0 xdp off`"
+        )
+        assert reason in done.stderr, done.stderr
         assert "prog/xdp" in shown(lab, "out0")
         assert "prog/xdp" not in shown(lab, "in0")
 
@@ -203,7 +206,7 @@ def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left:
     bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", *PYTHON, "-c", text]
     done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
     assert done.returncode
-    assert "for root: start it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW" in done.stderr, done
+    assert "needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW" in done.stderr, done
     assert "prog/xdp" not in shown(lab)
 
 

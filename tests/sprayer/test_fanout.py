@@ -151,8 +151,8 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
         ([bpf.BpfLabel("up"), end, bpf.go("up")], "is not defined below"),
         ([bpf.go("nowhere"), end], "is not defined below"),
         ([bpf.jump("equal", 1, "far"), *[end] * 256, bpf.BpfLabel("far"), end], "jumps over 256"),
-        ([bpf.BpfLabel("one"), end, bpf.BpfLabel("one"), end], "stands twice"),
-        ([], "0 lines"),
+        ([bpf.BpfLabel("one"), end, bpf.BpfLabel("one"), end], "is defined twice"),
+        ([], "0 instructions"),
     ]
     for program_, reason in wrong:
         with pytest.raises(ValueError, match=reason):

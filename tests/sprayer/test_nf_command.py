@@ -214,8 +214,8 @@ def fetch(lab: FunctionLab) -> None:
 WAITING = """
 import sys
 from pathlib import Path
-from dios.sprayer.linux.af_packet import between
-with between([("in0", "out0")], 2, how=sys.argv[1], steer="rss", records=Path(sys.argv[2])) as engine:
+from dios.sprayer.linux.af_packet import open_engine
+with open_engine([("in0", "out0")], 2, how=sys.argv[1], steer="rss", records=Path(sys.argv[2])) as engine:
     print("ready", flush=True)
     sys.stdin.readline()
     print(*[engine.waiting(core) for core in range(2)])
@@ -256,5 +256,5 @@ def test_an_interface_that_goes_ends_the_function(lab: FunctionLab) -> None:
         lab.middle.batch(["link delete in0"])
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "interface 'in0' is gone" in errors
+    assert "interface 'in0' was removed or replaced" in errors
     assert not list(RECORDS.glob(f"{network}-*"))
