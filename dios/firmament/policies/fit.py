@@ -40,7 +40,7 @@ def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: 
 
 
 def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Floats:
-    """Return the sum of machines' resources, or with ``left`` of the free part, (1 + DIMENSIONS,): slots first.
+    """Return the sum of machines' resources, or with ``left`` of the free part, (1 + DIMENSIONS,).
 
     A dimension is infinity if some machine does not report its capacity.
     """
