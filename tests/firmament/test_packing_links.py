@@ -110,7 +110,9 @@ def test_links_are_booked_like_machines() -> None:
     assert len(set(places(told).values())) == 1, "together on a node no link is needed"
     blind = Yard(capacity=0)
     refused = blind.bring(both)
-    assert "The capacities of n1, n2, n3 are unknown: give them the setting link_rate" in str(refused["error"])
+    assert "The capacities of n1, n2, n3 are unknown: give them the setting link_rate" in str(
+        refused["error"]
+    )
     assert blind.bring(both.replace("cpu = 3", "cpu = 2"))["ok"]
     early = Yard(metered=False)
     asked = Asked(1, ME, ruler=False, question=b'{"ask": "pack", "do": "list"}')
