@@ -24,7 +24,7 @@ class AdaptiveSpin:
         self._asleep = 0
         self._next = SPIN_BACKOFF_WAITS_MIN
 
-    def pays(self, ready: Callable[[], object]) -> bool:
+    def spin(self, ready: Callable[[], object]) -> bool:
         """Spin until ``ready`` returns something true, for SPIN_NS_MAX at most; return True if it did."""
         if self._asleep:
             self._asleep -= 1

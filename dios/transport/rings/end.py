@@ -70,7 +70,7 @@ class RingEnd(ABC):
         self._peer: Final = memoryview(self._peer_map)[:CONTROL_BYTES].cast("Q")
         self._wait_number = 0
         self._rung_for = 0
-        self._look: Final = AdaptiveSpin().pays
+        self._spin: Final = AdaptiveSpin().spin
         self._commits = self._own[COMMITS]
         self._borrowed: memoryview | None = None
         self._aside: bytearray | None = None
@@ -112,7 +112,7 @@ class RingEnd(ABC):
 
     def _asleep(self, harmless: bool) -> Steps[None]:  # noqa: FBT001 - handed on as it is
         """Sleep once, unless there is something to do."""
-        if self._look(self._changed) or not self.arm():
+        if self._spin(self._changed) or not self.arm():
             return
         try:
             yield harmless

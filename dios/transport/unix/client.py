@@ -160,7 +160,7 @@ class ClientChannel:
         self._assembler: Final = FrameAssembler()
         self._poll: Final = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._look: Final = AdaptiveSpin().pays
+        self._spin: Final = AdaptiveSpin().spin
 
     def fileno(self) -> int:
         """Return the descriptor of the socket, to poll for ``receive``; -1 after closing."""
@@ -177,7 +177,7 @@ class ClientChannel:
         With several open requests that may be another one's reply. Raises the errors of ``receive``.
         """
         self.send(frame)
-        self._look(self._here)
+        self._spin(self._here)
         return self.receive()
 
     def _here(self) -> object:

@@ -172,7 +172,7 @@ class TaskChannel:
         self._drained.set()
         self._gone = False
         self._closed = False
-        self._looks = 1
+        self._spins = 1
 
     @property
     def queued_bytes(self) -> int:
@@ -190,7 +190,7 @@ class TaskChannel:
         truncated frame; then the channel must be closed.
         """
         try:
-            data = await self._look()
+            data = await self._spin_and_receive()
             while True:
                 if data is None:
                     await trio.lowlevel.wait_readable(self._sock)
@@ -209,7 +209,7 @@ class TaskChannel:
             raise ProtocolError(f"truncated: the peer closed after {pending} bytes of an unfinished frame")
         return []
 
-    async def _look(self) -> bytes | None:
+    async def _spin_and_receive(self) -> bytes | None:
         """Try to receive a few times, with a pass of the trio scheduler before each, and only then sleep.
 
         Other channels get their turn, and a fast answer finds this process awake. On two processors that
@@ -220,7 +220,7 @@ class TaskChannel:
         global _looking
         _looking += 1
         try:
-            for _ in range(self._looks):
+            for _ in range(self._spins):
                 await trio.lowlevel.checkpoint()
                 data = self._try_receive()
                 if data is not None:
@@ -232,7 +232,7 @@ class TaskChannel:
         asleep = monotonic_ns()
         await trio.lowlevel.wait_readable(self._sock)
         near = monotonic_ns() - asleep < limits.RECEIVE_SHORT_WAIT_NS
-        self._looks = limits.RECEIVE_SPINS_MAX if near else 1
+        self._spins = limits.RECEIVE_SPINS_MAX if near else 1
         return self._try_receive()
 
     def _try_receive(self) -> bytes | None:
