@@ -98,7 +98,7 @@ def test_an_unknown_job_is_answered_with_those_that_are_known(base: KnowledgeBas
     """The error names jobs that were run, the last one first, not more than a person reads; or what to do."""
     for number in range(25):
         base.add_usage_profile(course(job=f"job{number}", cpu_milli=[1]))
-    with pytest.raises(InvalidError, match=r"known are job24, job23, .*job5 and 6 others"):
+    with pytest.raises(InvalidError, match=r"known jobs: job24, job23, .*job5 and 6 others"):
         ask(base, {"job": "wrods"})
     for nothing in (base, None):
         with pytest.raises(InvalidError, match=r"`dios run JOB\.toml` runs one"):

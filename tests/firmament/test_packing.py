@@ -283,7 +283,7 @@ def test_descriptions_are_checked_by_field() -> None:
     yard = Yard()
     for text, why in (
         (job(a="cpu = -1"), "tasks.a.cpu is -1"),
-        (job(a='after = ["a"]'), "circle"),
+        (job(a='after = ["a"]'), "cycle"),
         (job("long", 4000, 10, a="cpu = 1"), "a job that ends takes at most 2.3 h; without instants"),
         (job("crowd", 1, a="count = 600\ncpu = 0"), "tasks are too many for a cluster: 512 at most"),
         (job("crowd", 4000, a="count = 200\ncpu = 0"), "for so long fewer"),
