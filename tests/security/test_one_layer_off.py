@@ -23,7 +23,7 @@ from escape import Witness
 from dios import limits
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
-from dios.host.sandbox import kernel, landlock
+from dios.host.sandbox import landlock, linux_calls
 from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
@@ -299,7 +299,7 @@ async def test_without_a_filter_the_keys_of_who_started_the_node_stay_away(
 ) -> None:
     """A task that may ask the kernel for its session's keys gets a ring of the zygote's, not the daemon's."""
     try:
-        own = kernel.syscall("keyctl", 0, SESSION_KEYRING, 0)
+        own = linux_calls.syscall("keyctl", 0, SESSION_KEYRING, 0)
     except OSError as error:
         pytest.skip(f"no keyrings here: errno {error.errno}")
     async with without(mechanisms, "seccomp") as zygote, task_of(zygote, Limits()) as task:

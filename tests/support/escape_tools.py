@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import cast
 
 from dios.errors import DiosError
-from dios.host.sandbox import kernel
+from dios.host.sandbox import linux_calls
 
 LOOT: dict[str, str | int] = {}
 """What the author of the program found out beforehand: paths, ports and process numbers outside."""
@@ -43,7 +43,7 @@ def number(key: str) -> int:
 
 def raw(name: str, *arguments: int | bytes | None) -> int:
     """A system call by name."""
-    return kernel.syscall(name, *arguments)
+    return linux_calls.syscall(name, *arguments)
 
 
 def numbered(x86_64: int, aarch64: int, *arguments: int) -> int:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dios.host.sandbox import kernel, numbers
+from dios.host.sandbox import linux_calls, syscall_numbers
 
 STDLIB_MODULES = (
     *("ssl", "sqlite3", "decimal", "asyncio", "multiprocessing.pool", "xml.etree.ElementTree", "csv"),
@@ -258,11 +258,11 @@ def _raise_limit(_: str) -> object:
 
 
 def _forget_parent(_: str) -> object:
-    return kernel.prctl(kernel.PR_SET_PDEATHSIG, 0)
+    return linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, 0)
 
 
 def _become_dumpable(_: str) -> object:
-    return kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    return linux_calls.prctl(linux_calls.PR_SET_DUMPABLE, 1)
 
 
 def _bind_mount(_: str) -> object:
@@ -332,11 +332,11 @@ def _foreign_call(number: str) -> object:
 
 def raw(name: str, *arguments: int | bytes | None) -> int:
     """A system call by name."""
-    return kernel.syscall(name, *arguments)
+    return linux_calls.syscall(name, *arguments)
 
 
 def _number_is_known(name: str) -> object:
-    return numbers.number_of(name)
+    return syscall_numbers.number_of(name)
 
 
 # -- what a task can see of itself ----------------------------------------------------------------

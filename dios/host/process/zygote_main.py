@@ -40,7 +40,15 @@ from dios.host.process.zygote_messages import (
     decode_to_zygote,
     encode,
 )
-from dios.host.sandbox import kernel, limits_of_task, lockdown, namespaces, numbers, privileges, view
+from dios.host.sandbox import (
+    limits_of_task,
+    linux_calls,
+    lockdown,
+    namespaces,
+    privileges,
+    syscall_numbers,
+    view,
+)
 from dios.wire.types import Brand
 
 _ABOVE_TASKS: Final = 10
@@ -81,16 +89,16 @@ class ZygoteProcess:
         """Enter the read-only view and drop privileges, as far as possible. Return the view's trees."""
         # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
         with contextlib.suppress(OSError):
-            kernel.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
+            linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
         trees = view.library_trees(setup.paths)
         available = set(setup.available)
         root = privileges.may_mount()
         if os.geteuid() == 0 and not root:
             privileges.become_unprivileged()
-        flags = kernel.CLONE_NEWNS if "mount" in available else 0
-        flags |= kernel.CLONE_NEWUTS if "uts" in available else 0
+        flags = linux_calls.CLONE_NEWNS if "mount" in available else 0
+        flags |= linux_calls.CLONE_NEWUTS if "uts" in available else 0
         if root:
-            kernel.syscall("unshare", flags)
+            linux_calls.syscall("unshare", flags)
         elif flags and "user" in available:
             view.enter_user_namespace(flags)
         if "uts" in available:
@@ -100,7 +108,7 @@ class ZygoteProcess:
         if root:
             privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
         # Last, because a change of user resets it. Zygote and tasks end when the daemon ends.
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
         return trees
 
     def send(self, message: FromZygote, descriptors: tuple[int, ...] = ()) -> None:
@@ -143,11 +151,11 @@ class ZygoteProcess:
     def _make(self, make: CreateChild, task_socket: int, console: int) -> None:
         flags = self._prepared.flags if self._pure else 0
         try:
-            pid, pidfd = kernel.clone3(flags, settid=self._prepared.tid_address)
+            pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
             if pid == 0:
                 self._become_task(make, task_socket, console)
         except OSError as error:
-            self.send(CreateFailed(make.id, kernel.describe(error)))
+            self.send(CreateFailed(make.id, linux_calls.describe(error)))
             return
         finally:
             os.close(task_socket)
@@ -183,7 +191,7 @@ class ZygoteProcess:
                     processes=message.processes if self._pure else 0,
                 )
         except OSError as error:
-            reason = kernel.describe(error)
+            reason = linux_calls.describe(error)
         self.send(LimitsLowered(message.id, reason))
 
     def _reap(self) -> None:
@@ -246,16 +254,16 @@ def _kill(pid: int) -> None:
 
 def _refused_call(pid: int) -> str:
     """Return the name of the call that a filter killed ``pid`` for, if the kernel's log shows it in time."""
-    buffer = kernel.hold(bytes(_LOG_BYTES))
+    buffer = linux_calls.hold(bytes(_LOG_BYTES))
     for _ in range(_LOG_READS):
         try:
-            length = kernel.syscall("syslog", _LOG_READ_ALL, kernel.address_of(buffer), _LOG_BYTES)
+            length = linux_calls.syscall("syslog", _LOG_READ_ALL, linux_calls.address_of(buffer), _LOG_BYTES)
         except OSError:
             return ""
         for line in reversed(buffer.raw[:length].decode(errors="replace").splitlines()):
             words = dict(word.split("=", 1) for word in line.split() if "=" in word)
             if words.get("type") == "1326" and words.get("pid") == str(pid):
-                return numbers.name_of(int(words.get("syscall", "-1")))
+                return syscall_numbers.name_of(int(words.get("syscall", "-1")))
         select.select([], [], [], _LOG_PAUSE_S)
     return ""
 
@@ -333,7 +341,7 @@ def main() -> None:
     if not isinstance(setup, ZygoteSetup):
         return
     _prefer_for_oom()
-    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    linux_calls.prctl(linux_calls.PR_SET_CHILD_SUBREAPER, 1)
     try:
         zygote = ZygoteProcess(control, setup)
     except Exception as error:  # noqa: BLE001 - every error is reported to the daemon

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from dios.host.sandbox import kernel
+from dios.host.sandbox import linux_calls
 
 _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
@@ -28,7 +28,7 @@ _ABSTRACT_SOCKETS_AND_SIGNALS: Final = 3
 
 def abi() -> int:
     """Return the kernel's Landlock version, 1 or higher. Raise ``OSError`` without Landlock."""
-    return kernel.syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
+    return linux_calls.syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
 
 
 def ruleset(readable: Iterable[str]) -> int:
@@ -40,7 +40,7 @@ def ruleset(readable: Iterable[str]) -> int:
     attributes = struct.pack("=QQQ", files, net, scoped)
     # An older kernel accepts a longer structure only if the additional bytes are zero.
     size = 24 if scoped else 16 if net else 8
-    rules = kernel.syscall("landlock_create_ruleset", attributes, size, 0)
+    rules = linux_calls.syscall("landlock_create_ruleset", attributes, size, 0)
     try:
         for path in readable:
             _allow_reading(rules, path)
@@ -55,11 +55,11 @@ def _allow_reading(rules: int, path: str) -> None:
     try:
         rights = _READ_FILE | _READ_DIR if os.path.isdir(path) else _READ_FILE  # noqa: PTH112 - no pathlib in the zygote
         rule = struct.pack("=Qi", rights, tree)
-        kernel.syscall("landlock_add_rule", rules, _RULE_PATH_BENEATH, rule, 0)
+        linux_calls.syscall("landlock_add_rule", rules, _RULE_PATH_BENEATH, rule, 0)
     finally:
         os.close(tree)
 
 
 def restrict_self(rules: int) -> None:
     """Apply the ruleset to the calling thread for good; needs no_new_privs. Raise ``OSError``."""
-    kernel.syscall("landlock_restrict_self", rules, 0)
+    linux_calls.syscall("landlock_restrict_self", rules, 0)

@@ -11,7 +11,7 @@ import signal
 from typing import Final
 
 from dios.host.process.zygote_messages import CreateChild
-from dios.host.sandbox import kernel, landlock, limits_of_task, namespaces, policy, privileges
+from dios.host.sandbox import landlock, limits_of_task, linux_calls, namespaces, policy, privileges
 from dios.host.sandbox.seccomp import SeccompFilter, program
 
 STDIN: Final = 0
@@ -27,7 +27,7 @@ class LockdownState:
         self.available = available
         self.null = null
         self.own_pidfd = own_pidfd
-        self.tid_address = kernel.tid_address()
+        self.tid_address = linux_calls.tid_address()
         self.flags = namespaces.flags_for(available)
         self.last_capability = privileges.last_capability()
         self.rules = landlock.ruleset(trees) if "landlock" in available else -1
@@ -44,7 +44,7 @@ class LockdownState:
 
 def die_with_the_zygote(zygote_pidfd: int) -> None:
     """End this process when the zygote ends, or now if it has just ended. Raise ``OSError``."""
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([zygote_pidfd], [], [], 0)[0]:
         os._exit(1)
 
@@ -67,7 +67,7 @@ def place_descriptors(stdin: int, console: int, socket: int) -> None:
     for number in CONSOLE:
         os.dup2(console, number)
     os.dup2(socket, SOCKET, inheritable=False)
-    kernel.syscall("close_range", FIRST_CLOSED, 0xFFFF_FFFF, 0)
+    linux_calls.syscall("close_range", FIRST_CLOSED, 0xFFFF_FFFF, 0)
 
 
 def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
@@ -86,7 +86,7 @@ def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int) 
         privileges.drop_everything(prepared.last_capability)
     else:
         privileges.set_capabilities(())
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    linux_calls.prctl(linux_calls.PR_SET_DUMPABLE, 0)
     if "seccomp" in available:
         prepared.install_filter()
 
@@ -96,7 +96,7 @@ def limbo(prepared: LockdownState, make: CreateChild, socket: int, console: int)
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()
     # Orphans become children of the task first and, when it has ended, of the zygote, which ends them.
-    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    linux_calls.prctl(linux_calls.PR_SET_CHILD_SUBREAPER, 1)
     limits_of_task.apply(
         memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms, processes=make.processes, pure=False
     )

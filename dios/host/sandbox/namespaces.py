@@ -9,15 +9,15 @@ import socket
 from collections.abc import Iterable
 from typing import Final
 
-from dios.host.sandbox import kernel
+from dios.host.sandbox import linux_calls
 
 FLAGS: Final = {
-    "user": kernel.CLONE_NEWUSER,
-    "pid": kernel.CLONE_NEWPID,
-    "mount": kernel.CLONE_NEWNS,
-    "net": kernel.CLONE_NEWNET,
-    "ipc": kernel.CLONE_NEWIPC,
-    "uts": kernel.CLONE_NEWUTS,
+    "user": linux_calls.CLONE_NEWUSER,
+    "pid": linux_calls.CLONE_NEWPID,
+    "mount": linux_calls.CLONE_NEWNS,
+    "net": linux_calls.CLONE_NEWNET,
+    "ipc": linux_calls.CLONE_NEWIPC,
+    "uts": linux_calls.CLONE_NEWUTS,
 }
 """By mechanism name. The user namespace has no mappings: no id inside it stands for a user outside."""
 

@@ -6,7 +6,7 @@ import os
 import struct
 from typing import Final
 
-from dios.host.sandbox import kernel
+from dios.host.sandbox import linux_calls
 
 UNPRIVILEGED_ID: Final = 65534
 """The user and group of pure tasks of a daemon that root runs: the system's "nobody"."""
@@ -31,13 +31,13 @@ def set_capabilities(wanted: tuple[int, ...]) -> None:
     low = sum(1 << cap for cap in wanted if cap < 32)
     high = sum(1 << (cap - 32) for cap in wanted if cap >= 32)
     header = struct.pack("=Ii", _VERSION_3, 0)
-    kernel.syscall("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
+    linux_calls.syscall("capset", header, struct.pack("=6I", low, low, 0, high, high, 0))
 
 
 def permitted() -> int:
     """Return the capabilities that this process may use, as a bit mask. Raise ``OSError``."""
-    rows = kernel.hold(bytes(24))
-    kernel.syscall("capget", struct.pack("=Ii", _VERSION_3, 0), kernel.address_of(rows))
+    rows = linux_calls.hold(bytes(24))
+    linux_calls.syscall("capget", struct.pack("=Ii", _VERSION_3, 0), linux_calls.address_of(rows))
     low, high = struct.unpack("=4xI8xI4x", rows.raw)
     return int(low | high << 32)
 
@@ -50,7 +50,7 @@ def may_mount() -> bool:
 def become_unprivileged(keep: tuple[int, ...] = ()) -> None:
     """Change from root to UNPRIVILEGED_ID; keep the capabilities ``keep`` if held. Raise ``OSError``."""
     had = permitted()
-    kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
+    linux_calls.prctl(linux_calls.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
@@ -62,7 +62,7 @@ def last_capability() -> int:
     number = 0
     while number < _CAPABILITY_NUMBERS:
         try:
-            kernel.prctl(kernel.PR_CAPBSET_READ, number)
+            linux_calls.prctl(linux_calls.PR_CAPBSET_READ, number)
         except OSError:
             break
         number += 1
@@ -75,11 +75,11 @@ def drop_everything(last: int) -> None:
     Needs CAP_SETPCAP in the caller's own user namespace. Raise ``OSError``.
     """
     for number in range(last + 1):
-        kernel.prctl(kernel.PR_CAPBSET_DROP, number)
-    kernel.prctl(kernel.PR_SET_SECUREBITS, _SECUREBITS)
+        linux_calls.prctl(linux_calls.PR_CAPBSET_DROP, number)
+    linux_calls.prctl(linux_calls.PR_SET_SECUREBITS, _SECUREBITS)
     set_capabilities(())
 
 
 def no_new_privileges() -> None:
     """Prevent every later exec or call from adding privileges to this process. Raise ``OSError``."""
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    linux_calls.prctl(linux_calls.PR_SET_NO_NEW_PRIVS, 1)

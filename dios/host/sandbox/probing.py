@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
-from dios.host.sandbox import cgroups, kernel, landlock, namespaces, privileges, view
+from dios.host.sandbox import cgroups, landlock, linux_calls, namespaces, privileges, view
 from dios.host.sandbox.seccomp import SeccompFilter, program
 
 
@@ -36,7 +36,7 @@ def _as_zygote(flags: int) -> None:
     """Change to the zygote's identity: unprivileged, or with one capability if root started the node."""
     if privileges.may_mount():
         if flags:
-            kernel.syscall("unshare", flags)
+            linux_calls.syscall("unshare", flags)
         return
     if os.geteuid() == 0:
         privileges.become_unprivileged()
@@ -47,7 +47,7 @@ def _namespace(flag: int) -> str:
     _as_zygote(0)
     if os.geteuid() == 0:
         privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
-    pid, pidfd = kernel.clone3(flag | kernel.CLONE_NEWUSER)
+    pid, pidfd = linux_calls.clone3(flag | linux_calls.CLONE_NEWUSER)
     if pid == 0:
         os._exit(0)
     os.close(pidfd)
@@ -56,7 +56,7 @@ def _namespace(flag: int) -> str:
 
 
 def _view() -> str:
-    _as_zygote(kernel.CLONE_NEWNS)
+    _as_zygote(linux_calls.CLONE_NEWNS)
     trees = [os.path.dirname(os.path.abspath(os.__file__))]  # noqa: PTH100, PTH120 - no pathlib in the probe
     view.enter(trees)
     if set(os.listdir("/")) & {"proc", "dev", "etc"}:  # noqa: PTH208 - the same
@@ -67,7 +67,7 @@ def _view() -> str:
 def _namespace_inside() -> str:
     if os.geteuid() == 0:
         privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
-    pid, pidfd = kernel.clone3(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+    pid, pidfd = linux_calls.clone3(linux_calls.CLONE_NEWUSER | linux_calls.CLONE_NEWNS)
     if pid == 0:
         os._exit(0)
     os.close(pidfd)
@@ -77,7 +77,7 @@ def _namespace_inside() -> str:
 
 def _no_new_privs() -> str:
     privileges.no_new_privileges()
-    if kernel.prctl(kernel.PR_GET_NO_NEW_PRIVS) != 1:
+    if linux_calls.prctl(linux_calls.PR_GET_NO_NEW_PRIVS) != 1:
         raise OSError("the kernel did not keep no_new_privs")
     return "prctl"
 

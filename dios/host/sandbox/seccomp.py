@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from dios.host.sandbox import kernel, numbers, policy
+from dios.host.sandbox import linux_calls, policy, syscall_numbers
 
 _INSTRUCTION: Final = struct.Struct("=HBBI")
 _LOAD: Final = 0x20
@@ -74,7 +74,7 @@ def _answers(own_pid: int, memory: policy.Allow) -> dict[int, Code]:
     def put(names: Iterable[str], code: Code) -> None:
         for name in names:
             try:
-                answers[numbers.number_of(name)] = code
+                answers[syscall_numbers.number_of(name)] = code
             except OSError:
                 continue  # this architecture has no such call
 
@@ -89,14 +89,14 @@ def _ranges(answers: dict[int, Code]) -> list[tuple[int, Code]]:
     """Return the start of each run of equal results, from number 0 to the highest number."""
     refused, unknown, foreign = _return(RET_EPERM), _return(RET_ENOSYS), _return(RET_KILL_PROCESS)
     starts: list[tuple[int, Code]] = []
-    for number in range(numbers.NEWEST + 1):
+    for number in range(syscall_numbers.NEWEST + 1):
         code = answers.get(number, refused)
         if not starts or starts[-1][1] != code:
             starts.append((number, code))
-    for number, code in sorted((n, c) for n, c in answers.items() if n > numbers.NEWEST):
+    for number, code in sorted((n, c) for n, c in answers.items() if n > syscall_numbers.NEWEST):
         starts.append((number, code))
         starts.append((number + 1, unknown))
-    starts.append((numbers.NEWEST + 1, unknown))
+    starts.append((syscall_numbers.NEWEST + 1, unknown))
     starts.append((_X32_BIT, foreign))
     return sorted(dict(reversed(starts)).items(), key=lambda start: start[0])
 
@@ -118,12 +118,12 @@ def program(own_pid: int = policy.INIT_PID, *, memory_is_counted: bool = False) 
     ``memory_is_counted`` means that a control group limits all of the task's memory, including shared memory.
     Raise ``OSError`` with ENOSYS on an architecture without a table of numbers.
     """
-    if not numbers.supported():
-        raise OSError(errno.ENOSYS, f"no system-call table for {numbers.machine()}")
+    if not syscall_numbers.supported():
+        raise OSError(errno.ENOSYS, f"no system-call table for {syscall_numbers.machine()}")
     memory = policy.ANY_MEMORY if memory_is_counted else policy.COUNTED_MEMORY
     code = [
         _op(_LOAD, _ARCHITECTURE_AT),
-        _op(_IF_EQUAL, numbers.AUDIT_ARCH[numbers.machine()], 1, 0),
+        _op(_IF_EQUAL, syscall_numbers.AUDIT_ARCH[syscall_numbers.machine()], 1, 0),
         *_return(RET_KILL_PROCESS),
         _op(_LOAD, _NUMBER_AT),
         *_search(_ranges(_answers(own_pid, memory))),
@@ -136,10 +136,10 @@ class SeccompFilter:
     """A filter program in memory, which any number of children can install."""
 
     def __init__(self, code: bytes) -> None:
-        self._code = kernel.hold(code)
-        header = struct.pack("@HxxxxxxQ", len(code) // _INSTRUCTION.size, kernel.address_of(self._code))
-        self._header = kernel.hold(header)
+        self._code = linux_calls.hold(code)
+        header = struct.pack("@HxxxxxxQ", len(code) // _INSTRUCTION.size, linux_calls.address_of(self._code))
+        self._header = linux_calls.hold(header)
 
     def install(self) -> None:
         """Install the filter in the calling thread for good; needs no_new_privs. Raise ``OSError``."""
-        kernel.syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, kernel.address_of(self._header))
+        linux_calls.syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, linux_calls.address_of(self._header))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from dios.host.sandbox import kernel
+from dios.host.sandbox import linux_calls
 
 _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
@@ -36,8 +36,8 @@ def enter_user_namespace(flags: int) -> None:
     """
     user, group = os.geteuid(), os.getegid()
     # A process that changed its user is not dumpable, and then cannot write its own maps.
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-    kernel.syscall("unshare", kernel.CLONE_NEWUSER | flags)
+    linux_calls.prctl(linux_calls.PR_SET_DUMPABLE, 1)
+    linux_calls.syscall("unshare", linux_calls.CLONE_NEWUSER | flags)
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{user} {user} 1"),
@@ -108,14 +108,14 @@ def enter(trees: list[str]) -> None:
 
     Raise ``OSError``. The process must then only report the error and end.
     """
-    kernel.syscall("mount", None, b"/\0", None, _PRIVATE_RECURSIVE, None)
+    linux_calls.syscall("mount", None, b"/\0", None, _PRIVATE_RECURSIVE, None)
     links = _links(trees)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
     root = _empty_root()
     # Tasks run as another user, which must be able to read the view even if the node has a strict umask.
     umask = os.umask(0o022)
     try:
-        kernel.syscall("move_mount", root, b"\0", _AT_FDCWD, b"/\0", _EMPTY_FROM)
+        linux_calls.syscall("move_mount", root, b"\0", _AT_FDCWD, b"/\0", _EMPTY_FROM)
         os.fchdir(root)
         for path, is_directory, clone in clones:
             _place(path, clone, is_directory=is_directory)
@@ -124,8 +124,8 @@ def enter(trees: list[str]) -> None:
             if not os.path.lexists("." + path):
                 os.symlink(target, "." + path)  # noqa: PTH211 - the same
         _seal(root, 0)
-        kernel.syscall("pivot_root", b".\0", b".\0")
-        kernel.syscall("umount2", b".\0", _DETACH)
+        linux_calls.syscall("pivot_root", b".\0", b".\0")
+        linux_calls.syscall("umount2", b".\0", _DETACH)
         os.chdir("/")
     finally:
         os.umask(umask)
@@ -136,23 +136,23 @@ def enter(trees: list[str]) -> None:
 
 def _clone(path: str) -> int:
     flags = _CLONE | _CLOEXEC | _AT_RECURSIVE
-    clone = kernel.syscall("open_tree", _AT_FDCWD, os.fsencode(path) + b"\0", flags)
+    clone = linux_calls.syscall("open_tree", _AT_FDCWD, os.fsencode(path) + b"\0", flags)
     _seal(clone, _AT_RECURSIVE)
     return clone
 
 
 def _seal(mount: int, flags: int) -> None:
     attributes = struct.pack("=4Q", _READ_ONLY_NO_SUID_NO_DEV, 0, 0, 0)
-    kernel.syscall("mount_setattr", mount, b"\0", _AT_EMPTY_PATH | flags, attributes, len(attributes))
+    linux_calls.syscall("mount_setattr", mount, b"\0", _AT_EMPTY_PATH | flags, attributes, len(attributes))
 
 
 def _empty_root() -> int:
-    context = kernel.syscall("fsopen", b"tmpfs\0", 1)
+    context = linux_calls.syscall("fsopen", b"tmpfs\0", 1)
     try:
-        kernel.syscall("fsconfig", context, _SET_STRING, b"size\0", _ROOT_BYTES + b"\0", 0)
-        kernel.syscall("fsconfig", context, _SET_STRING, b"mode\0", b"0755\0", 0)
-        kernel.syscall("fsconfig", context, _CREATE, None, None, 0)
-        return kernel.syscall("fsmount", context, 1, 0)
+        linux_calls.syscall("fsconfig", context, _SET_STRING, b"size\0", _ROOT_BYTES + b"\0", 0)
+        linux_calls.syscall("fsconfig", context, _SET_STRING, b"mode\0", b"0755\0", 0)
+        linux_calls.syscall("fsconfig", context, _CREATE, None, None, 0)
+        return linux_calls.syscall("fsmount", context, 1, 0)
     finally:
         os.close(context)
 
@@ -161,7 +161,7 @@ def _place(path: str, clone: int, *, is_directory: bool) -> None:
     _make_directories(path if is_directory else os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
     if not is_directory:
         os.close(os.open("." + path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
-    kernel.syscall("move_mount", clone, b"\0", _AT_FDCWD, os.fsencode("." + path) + b"\0", _EMPTY_FROM)
+    linux_calls.syscall("move_mount", clone, b"\0", _AT_FDCWD, os.fsencode("." + path) + b"\0", _EMPTY_FROM)
 
 
 def _make_directories(path: str) -> None:

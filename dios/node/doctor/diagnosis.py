@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
-from dios.host.sandbox import numbers
+from dios.host.sandbox import syscall_numbers
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import store as doctor_store
@@ -159,8 +159,8 @@ def _kernel() -> DoctorFinding:
     machine = platform.machine()
     detail = f"{platform.system()} {platform.release()}, {machine}"
     purpose = "confines tasks"
-    if machine not in numbers.AUDIT_ARCH:
-        known = " or ".join(numbers.AUDIT_ARCH)
+    if machine not in syscall_numbers.AUDIT_ARCH:
+        known = " or ".join(syscall_numbers.AUDIT_ARCH)
         return DoctorFinding(
             "kernel", DoctorLevel.MISSING, detail, purpose, f"use a machine with a {known} processor"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.host.sandbox import numbers, policy
+from dios.host.sandbox import policy, syscall_numbers
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "system-calls.md"
 ENTRIES = (policy.ANY_MEMORY, *policy.ALLOWED)
@@ -67,7 +67,7 @@ def test_every_call_of_the_policy_has_a_number() -> None:
     """A name that the table of numbers lacks would be left out of the filter without a word."""
     named = {name for entry in ENTRIES for name in entry.names}
     named |= {*policy.KILLED, *policy.NO_SUCH_CALL, *policy.REFUSED, *policy.CALLED_BY_THE_ZYGOTE}
-    assert named <= set(numbers.NUMBERS)
+    assert named <= set(syscall_numbers.NUMBERS)
 
 
 def test_every_number_is_the_kernels() -> None:
@@ -80,7 +80,7 @@ def test_every_number_is_the_kernels() -> None:
     known = {name: int(value) for name, value in re.findall(r"__NR_(\w+) (\d+)", header.read_text())}
     wrong = {
         name: (row[0], known.get(name))
-        for name, row in numbers.NUMBERS.items()
+        for name, row in syscall_numbers.NUMBERS.items()
         if name in known and row[0] != known[name]
     }
     assert not wrong, wrong

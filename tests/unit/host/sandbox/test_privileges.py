@@ -5,7 +5,7 @@ import os
 import pytest
 from apart import lines_of
 
-from dios.host.sandbox import kernel, privileges
+from dios.host.sandbox import linux_calls, privileges
 
 STATUS = """
 import sys
@@ -60,9 +60,9 @@ def test_the_last_capability_is_the_kernels() -> None:
     """The number is one that the kernel knows, and the next is not."""
     last = privileges.last_capability()
     assert last >= privileges.CAP_SYSLOG
-    kernel.prctl(kernel.PR_CAPBSET_READ, last)
+    linux_calls.prctl(linux_calls.PR_CAPBSET_READ, last)
     with pytest.raises(OSError, match="prctl"):
-        kernel.prctl(kernel.PR_CAPBSET_READ, last + 1)
+        linux_calls.prctl(linux_calls.PR_CAPBSET_READ, last + 1)
 
 
 def test_an_ordinary_user_may_not_mount() -> None:

@@ -5,12 +5,14 @@ import struct
 
 import pytest
 
-from dios.host.sandbox import numbers, policy, seccomp
+from dios.host.sandbox import policy, seccomp, syscall_numbers
 
-OWN_ARCHITECTURE = numbers.AUDIT_ARCH.get(os.uname().machine, 0)
+OWN_ARCHITECTURE = syscall_numbers.AUDIT_ARCH.get(os.uname().machine, 0)
 SYSCALL_MAX = 0xFFFF_FFFF
 
-pytestmark = pytest.mark.skipif(not numbers.supported(), reason="no system-call table for this architecture")
+pytestmark = pytest.mark.skipif(
+    not syscall_numbers.supported(), reason="no system-call table for this architecture"
+)
 
 
 def answer(call: int, *arguments: int, architecture: int = OWN_ARCHITECTURE, own_pid: int = 1) -> int:
@@ -38,12 +40,12 @@ def answer(call: int, *arguments: int, architecture: int = OWN_ARCHITECTURE, own
 
 def named(name: str, *arguments: int, own_pid: int = 1) -> int:
     """What the filter says to a call by name."""
-    return answer(numbers.number_of(name), *arguments, own_pid=own_pid)
+    return answer(syscall_numbers.number_of(name), *arguments, own_pid=own_pid)
 
 
 def exists(name: str) -> bool:
     """Whether this architecture has the call."""
-    return numbers.NUMBERS[name][["x86_64", "aarch64"].index(os.uname().machine)] >= 0
+    return syscall_numbers.NUMBERS[name][["x86_64", "aarch64"].index(os.uname().machine)] >= 0
 
 
 def test_every_unchecked_call_of_the_table_is_allowed() -> None:
@@ -76,7 +78,7 @@ def test_the_lists_do_not_overlap() -> None:
 def test_only_the_table_is_allowed() -> None:
     """Of the numbers up to 1,000, the table's unchecked calls alone pass with hostile arguments."""
     table = {
-        numbers.number_of(name)
+        syscall_numbers.number_of(name)
         for entry in policy.ALLOWED
         if not entry.checks
         for name in filter(exists, entry.names)
@@ -87,7 +89,7 @@ def test_only_the_table_is_allowed() -> None:
 
 def test_calls_newer_than_the_table_do_not_exist() -> None:
     """An unknown newer call gets ENOSYS, so that the C library falls back to one we know."""
-    assert answer(numbers.NEWEST + 1) == seccomp.RET_ENOSYS
+    assert answer(syscall_numbers.NEWEST + 1) == seccomp.RET_ENOSYS
     assert answer(5000) == seccomp.RET_ENOSYS
     assert named("clone3") == seccomp.RET_ENOSYS
 
@@ -188,8 +190,8 @@ def test_memory_that_nothing_counts_is_refused() -> None:
 
 def test_names_and_numbers_agree() -> None:
     """A number's name is the name it was looked up by; unknown ones are said in words."""
-    assert numbers.name_of(numbers.number_of("bpf")) == "bpf"
-    assert numbers.name_of(9999) == "call number 9999"
+    assert syscall_numbers.name_of(syscall_numbers.number_of("bpf")) == "bpf"
+    assert syscall_numbers.name_of(9999) == "call number 9999"
     for column in range(2):
-        used = [row[column] for row in numbers.NUMBERS.values() if row[column] >= 0]
+        used = [row[column] for row in syscall_numbers.NUMBERS.values() if row[column] >= 0]
         assert len(used) == len(set(used))

@@ -11,7 +11,7 @@ import os
 import struct
 from typing import Final
 
-from dios.host.sandbox import numbers
+from dios.host.sandbox import syscall_numbers
 
 CLONE_NEWTIME: Final = 0x00000080
 CLONE_CHILD_CLEARTID: Final = 0x00200000
@@ -54,7 +54,7 @@ def syscall(name: str, *arguments: int | bytes | None) -> int:
 
     Raise ``OSError`` with the call's errno, or with ENOSYS if this machine has no such call.
     """
-    number = numbers.number_of(name)
+    number = syscall_numbers.number_of(name)
     words: list[ctypes.c_void_p | ctypes.c_ulong | bytes] = []
     for argument in arguments:
         if argument is None:
@@ -103,7 +103,7 @@ def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
     arguments = _CLONE_ARGS.pack(
         flags | clone_pidfd, ctypes.addressof(pidfd), settid, 0, _SIGCHLD, 0, 0, 0, 0, 0, 0
     )
-    number = ctypes.c_long(numbers.number_of("clone3"))
+    number = ctypes.c_long(syscall_numbers.number_of("clone3"))
     size = ctypes.c_size_t(len(arguments))
     _python.PyOS_BeforeFork()
     pid: int = _python.syscall(number, arguments, size)
