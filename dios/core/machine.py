@@ -29,6 +29,7 @@ from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
 from dios.core.remote import cluster_events, requests
 from dios.core.remote.peers import Cluster, Here
+from dios.core.remote.resume import resume_all
 from dios.core.step import Step
 from dios.errors import InvariantError
 from dios.ids import NodeId, Principal
@@ -82,11 +83,15 @@ class Core:
             moment = cluster.due_at
             if moment is not None and moment <= event.now:
                 cluster_events.time_passed(step, cluster)
+                resume_all(step)
         if type(event) is events.Called:
             self._called(step, event)
         else:
             self._other(step, event)
-        while step.wake:
+        if step.decisions:
+            cluster_events.follow_all(step)
+        while step.answers or step.wake:
+            resume_all(step)
             _wake(step)
         return step.outcome()
 

@@ -5,10 +5,11 @@ Not for: deciding. Handlers validate first and change afterwards, so that a refu
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from dios.core import effects
 from dios.core.effects import Effect, Outcome, StoreOperation, WriteSource
+from dios.core.membership.swim import Decision
 from dios.core.model.accounts import charge_all
 from dios.core.model.io_requests import Buffer, abort, give_back
 from dios.core.model.objects import PhysicalObject
@@ -18,6 +19,7 @@ from dios.core.model.state import State
 from dios.core.model.tasks import Task
 from dios.core.model.type_states import AcceptState, SocketState, StreamState
 from dios.core.remote import proxies, requests
+from dios.core.remote.continuations import Continuation
 from dios.core.remote.remote_buffers import AwayBuffer
 from dios.errors import DiosError, InvalidError, WouldBlockError
 from dios.ids import NodeId, PayloadId, Ticket
@@ -34,6 +36,15 @@ Reply: TypeAlias = (
 )
 
 
+class ReceivedAnswer(NamedTuple):
+    """An answer to a request to another node, the bytes that came with it, and what goes on with it."""
+
+    then: Continuation
+    answer: dcp.Answer
+    payload: PayloadId
+    payload_size: int
+
+
 class Step:
     """The state, the event's time and caller, and the growing outcome."""
 
@@ -42,6 +53,8 @@ class Step:
         "_ticket",
         "_wait",
         "after",
+        "answers",
+        "decisions",
         "now",
         "opened_in_vector",
         "parts",
@@ -59,6 +72,8 @@ class Step:
         self.now: Final = now
         self.persist: list[StoreOperation] = []
         self.after: list[Effect] = []
+        self.answers: tuple[ReceivedAnswer, ...] = ()
+        self.decisions: tuple[Decision, ...] = ()
         self.parts: list[Reply] | None = None
         self.payload = PayloadId(0)
         self.payload_size = 0
@@ -333,6 +348,15 @@ class Step:
         state.gone.add(mode)
         self.after.append(effects.CloseStreamEnd(target.id, mode))
         self.changed(target)
+
+    # -- answers of other nodes -----------------------------------------------------------------
+    def continue_with(self, then: Continuation, answer: dcp.Answer) -> None:
+        """Go on with an answer once what is under way in this step is done."""
+        self.answers += (ReceivedAnswer(then, answer, self.payload, self.payload_size),)
+
+    def follow(self, decision: Decision) -> None:
+        """Have a decision of the membership followed once the call is handled."""
+        self.decisions += (decision,)
 
     # -- waiting --------------------------------------------------------------------------------
     def wait(self, row: Pending) -> None:

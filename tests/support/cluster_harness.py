@@ -46,8 +46,8 @@ _ANSWERS = (
     effects.AnswerVector,
 )
 _BOOKS = frozenset({
-    "_moments", "answers", "asked", "heard_ns", "membership", "next_number", "order_out", "placement",
-    "publish_at", "questions", "settled", "to_publish", "unsaid",
+    "_moments", "_next_number", "answers", "asked", "heard_ns", "membership", "next_number", "order_out",
+    "placement", "publish_at", "questions", "settled", "to_publish", "unsaid",
 })  # fmt: skip
 """What changes with every request, whatever becomes of it."""
 

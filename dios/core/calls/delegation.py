@@ -20,7 +20,8 @@ from dios.core.model.references import Provenance, Reference, narrowed
 from dios.core.model.tasks import Task
 from dios.core.model.type_rules import RULES, is_blob
 from dios.core.remote import proxies, remote_calls, remote_tasks, replication, requests
-from dios.core.remote.peers import Cluster, Then
+from dios.core.remote.continuations import FitCopied, HandedOver, ReplyTo
+from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.errors import (
     DiosError,
@@ -122,25 +123,22 @@ def _copy_away(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
     row = Pending(task, seq, call, ())
     step.wait(row)
 
-    def answered(later: Step, answer: dcp.Answer) -> None:
-        if not later.state.pending.has(row):
-            return
-        later.state.pending.remove(row)
-        if isinstance(answer, dcp.Planted):
-            try:
-                remote_calls.finish_copy(later, task, seq, answer)
-            except DiosError as error:
-                later.refuse(task, seq, error)
-        elif isinstance(answer, messages.Done | messages.Failure):
-            later.answer(task, seq, answer)
-        else:
-            raise ProtocolError("an answer of the wrong kind")
-
     try:
-        delegate_away(step, task, call, node, receiver, answered, asker=cluster.here.node)
+        delegate_away(step, task, call, node, receiver, FitCopied(row.id), asker=cluster.here.node)
     except DiosError:
         step.state.pending.remove(row)
         raise
+
+
+def fit_copied(step: Step, row: Pending, then: FitCopied, answer: dcp.Answer) -> None:
+    """Answer a copy call on an object of this node."""
+    del then
+    if isinstance(answer, dcp.Planted):
+        remote_calls.finish_copy(step, row.task, row.seq, answer)
+    elif isinstance(answer, messages.Done | messages.Failure):
+        step.answer(row.task, row.seq, answer)
+    else:
+        raise ProtocolError("an answer of the wrong kind")
 
 
 def delegate_away(
@@ -149,13 +147,14 @@ def delegate_away(
     call: messages.Copy,
     node: NodeId,
     receiver: dcp.Caller,
-    answer: Then,
+    then: ReplyTo | FitCopied,
     *,
     asker: NodeId,
 ) -> None:
     """Delegate an object of this node to a task of any node, or copy it to any, for a task or a deputy.
 
-    ``asker`` is the node that waits for ``answer``; what is for one of its own tasks it enters itself.
+    ``then`` goes on with the answer. ``asker`` is the node that waits for it; what is for one of its own
+    tasks it enters itself.
     """
     cluster = requests.cluster_of(step)
     place = NodeId(0)
@@ -164,7 +163,7 @@ def delegate_away(
     if place and place != cluster.here.node:
         if receiver.task != giver.id:
             raise InvalidError("a copy on another node is for who asks for it; delegate it then")
-        replication.plant(step, giver, call, place, answer)
+        replication.plant(step, giver, call, place, then)
         return
     if node == cluster.here.node:
         taker = step.state.tasks.get(receiver.task)
@@ -172,7 +171,7 @@ def delegate_away(
             raise NoSuchTaskError("the receiving task has ended")
         fresh = delegate(step, giver, taker, _without_place(call))
         step.tell(taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
-        answer(step, messages.Done(1))
+        step.continue_with(then, messages.Done(1))
         return
     known = dcp.Caller(
         receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
@@ -183,18 +182,21 @@ def delegate_away(
     fresh = delegate(step, giver, deputy, _without_place(call))
     told = proxies.abroad(step, fresh)
     if node == asker:
-        answer(step, dcp.Offered((told,)))
+        step.continue_with(then, dcp.Offered((told,)))
         return
     give = dcp.Give(receiver.task, giver.object.fingerprint, dcp.Held(cluster.here.node, told))
 
-    def given(later: Step, result: dcp.Answer) -> None:
-        if not isinstance(result, messages.Done):
-            found = deputy.table.find(fresh.id)
-            if found is not None:
-                later.drop_reference(found)
-        answer(later, result)
+    requests.ask(step, node, give, HandedOver(deputy.id, fresh.id, then))
 
-    requests.ask(step, node, give, given)
+
+def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
+    """Drop a reference that the receiver's node did not take, and go on."""
+    deputy = step.state.deputies.get(then.task)
+    if deputy is not None and not isinstance(answer, messages.Done):
+        reference = deputy.table.find(then.ref)
+        if reference is not None:
+            step.drop_reference(reference)
+    step.continue_with(then.then, answer)
 
 
 def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> NodeId:

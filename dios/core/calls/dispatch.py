@@ -22,14 +22,16 @@ from dios.core.calls import (
     scheduling_calls,
     task_calls,
 )
-from dios.core.effects import AnswerVector
+from dios.core.effects import AnswerVector, DropPayload
+from dios.core.model.pending import Pending
 from dios.core.model.tasks import Task
 from dios.core.remote import forwarding, remote_calls
+from dios.core.remote.continuations import GatherAnswer, GatheredAnswer, VectorPlan
 from dios.core.remote.proxies import Proxy
 from dios.core.step import Reply, Step
 from dios.errors import Code, DiosError, InvalidError
 from dios.ids import PayloadId
-from dios.wire import messages
+from dios.wire import dcp, messages
 
 # Each handler takes just the call it stands beside; the table's key is what makes that true.
 Handler: TypeAlias = Callable[[Step, Task, int, Never], None]
@@ -171,15 +173,36 @@ def _mixed(
     places: list[Proxy | None],
 ) -> None:
     """A vector of which some calls go to other nodes; the rest is done when these are answered."""
-
-    def local(later: Step, calls: tuple[messages.PlainCall, ...]) -> list[Reply]:
-        return _answers(later, task, seq, calls, PayloadId(0))
-
     try:
         for call, target in zip(vector.calls, places, strict=True):
             # The event that brought its bytes would be over.
             if target is None and carried_bytes(call) is not None:
                 raise InvalidError("what a vector writes inline must all be on other nodes, or all here")
-        remote_calls.vector(step, task, seq, vector, places, local)
+        remote_calls.vector(step, task, seq, vector, places)
     except DiosError as error:
         step.refuse(task, seq, error)
+
+
+def take_gathered(step: Step, then: GatherAnswer, answer: dcp.Answer) -> None:
+    """Go on with a vector, or with a list of tasks, once every node has answered."""
+    complete = remote_calls.take_gathered(step, then, answer)
+    if complete is None:
+        return
+    row, progress = complete
+    try:
+        if isinstance(progress.plan, VectorPlan):
+            _finish_vector(step, row, progress.plan, progress.answers)
+        else:
+            remote_calls.finish_list(step, row, progress.plan, progress.answers)
+    except DiosError as error:
+        step.refuse(row.task, row.seq, error)
+    for payload in progress.kept:
+        step.emit(DropPayload(payload))
+
+
+def _finish_vector(step: Step, row: Pending, plan: VectorPlan, answers: list[GatheredAnswer | None]) -> None:
+    task, seq, call = row.task, row.seq, cast("messages.Vector", row.call)
+    parts = remote_calls.remote_parts(step, row, call, plan, answers)
+    own = _answers(step, task, seq, tuple(call.calls[place] for place in plan.local), PayloadId(0))
+    parts.update(zip(plan.local, own, strict=True))
+    step.emit_answer(AnswerVector(task.id, seq, tuple(parts[place] for place in range(len(call.calls)))))

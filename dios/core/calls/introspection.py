@@ -11,7 +11,7 @@ from dios.core.calls.run_calls import not_repeatable
 from dios.core.model import submission_queue
 from dios.core.model.references import Provenance
 from dios.core.model.tasks import Task
-from dios.core.remote import remote_calls
+from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import NoSuchTaskError, NotPermittedError
 from dios.ids import TaskId
@@ -52,7 +52,7 @@ def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None
     access.refuse_pure(task)
     peer = remote_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        remote_calls.pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     state = step.state
     counts = {

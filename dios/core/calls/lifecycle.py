@@ -212,8 +212,7 @@ def release_everything(step: Step, task: Task) -> None:
     """Implicitly delete every reference of an ending task (B.1.4); waiting calls are forgotten."""
     for row in list(task.pending.values()):
         step.state.pending.remove(row)
-        for question in row.questions:
-            requests.give_up(step, question)
+        requests.give_up_all(step, row)
     for reference in task.table:
         step.drop_reference(reference)
     for buffer in list(task.buffers.values()):

@@ -44,7 +44,7 @@ def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
     if parent is not None and parent.home:
         body = dcp.Keep(task.principal, name, group, size)
         source = WriteSource(content_of=made.id, length=size)
-        requests.ask(step, parent.home, body, requests.nothing, source=source)
+        requests.ask(step, parent.home, body, source=source)
 
 
 def make(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dios.core.calls import access
 from dios.core.model.tasks import Task
-from dios.core.remote import cluster_events, remote_calls
+from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.errors import InvalidError, NotPermittedError
@@ -64,14 +64,14 @@ def set_node(step: Step, task: Task, seq: int, call: messages.SetNode) -> None:
         if node == cluster.here.node:
             raise InvalidError("a node does not remove itself; ask another, or stop it")
         step.audit(task, "forget", "ok", call.host)
-        cluster_events.follow(step, cluster, cluster.membership.forget(step.now, node))
+        step.follow(cluster.membership.forget(step.now, node))
         step.answer(task, seq, messages.Nodes(_rows(step)))
         return
     peer = remote_calls.named(step, call.host)
     on = call.wish is NodeWish.DRAIN
     if peer is not None:
-        remote_calls.pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     step.audit(task, "drain" if on else "undrain", "ok", cluster.here.name)
-    cluster_events.follow(step, cluster, cluster.membership.drain(step.now, on=on))
+    step.follow(cluster.membership.drain(step.now, on=on))
     step.answer(task, seq, messages.Nodes(_rows(step)))

@@ -13,7 +13,7 @@ from dios.core import effects
 from dios.core.calls import scheduling_calls
 from dios.core.model import submission_queue
 from dios.core.model.tasks import Task
-from dios.core.remote import remote_calls
+from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import InvalidError
 from dios.wire import messages
@@ -30,7 +30,7 @@ def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
     scheduling_calls.require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        scheduling_calls.pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     if (call.rates or call.guarantees) and not call.lease_ms:
         raise InvalidError("rates hold for a lease; say for how many milliseconds")

@@ -19,7 +19,7 @@ from dios.core.model import groups, submission_queue
 from dios.core.model.accounts import UNLIMITED, Account, require_all, require_each
 from dios.core.model.objects import PhysicalObject
 from dios.core.model.pending import Pending
-from dios.core.model.recipes import Given, Recipe, Reserved
+from dios.core.model.recipes import ChildIdentity, Given, Recipe, Reserved
 from dios.core.model.references import Provenance, Reference, earlier, narrowed
 from dios.core.model.tasks import Task
 from dios.core.model.type_rules import RULES
@@ -59,9 +59,7 @@ class Order(Struct, frozen=True):
     program_origin: Reference | None
 
 
-def run(
-    step: Step, task: Task, seq: int, call: messages.Run, chosen: submission_queue.Chosen | None = None
-) -> None:
+def run(step: Step, task: Task, seq: int, call: messages.Run, chosen: ChildIdentity | None = None) -> None:
     """dios_run: a child with exactly the memberships and references it is handed.
 
     ``chosen`` says who it will be, where whoever schedules has placed it; a node that has no room for it
@@ -327,7 +325,7 @@ def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
 
 # -- the child --------------------------------------------------------------------------------------
 def begin(
-    step: Step, parent: Task, order: Order, budget: Budget, chosen: submission_queue.Chosen | None = None
+    step: Step, parent: Task, order: Order, budget: Budget, chosen: ChildIdentity | None = None
 ) -> Task:
     """A task that will have a process soon, with its default references; ``chosen`` is given where its id and
     name were settled before.
@@ -337,9 +335,7 @@ def begin(
     member_of: tuple[PhysicalObject, ...] = tuple(group for group in named if group is not None)
     if not member_of:
         member_of = (groups.fresh_group(step, parent.principal),)
-    chosen = chosen or submission_queue.Chosen(
-        TaskId(step.state.fresh_id()), lifecycle.child_name(step, parent)
-    )
+    chosen = chosen or ChildIdentity(TaskId(step.state.fresh_id()), lifecycle.child_name(step, parent))
     account.subject = fingerprint(chosen.name)
     child = lifecycle.make_task(
         step,

@@ -15,10 +15,10 @@ from dios import limits
 from dios.core.calls import access, lifecycle, run_calls
 from dios.core.model import submission_queue
 from dios.core.model.pending import Pending
-from dios.core.model.submission_queue import Chosen, SchedulerQuestion, Waiting
+from dios.core.model.recipes import ChildIdentity
+from dios.core.model.submission_queue import SchedulerQuestion, Waiting
 from dios.core.model.tasks import Task
 from dios.core.remote import forwarding, remote_calls, requests
-from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import (
     DiosError,
@@ -26,12 +26,11 @@ from dios.errors import (
     LimitError,
     NoSuchTaskError,
     NotPermittedError,
-    ProtocolError,
     UnreachableError,
     WouldBlockError,
 )
 from dios.ids import TaskId
-from dios.wire import dcp, messages
+from dios.wire import messages
 from dios.wire.types import Cause, Flag
 
 _MS: Final = 1_000_000
@@ -90,7 +89,7 @@ def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         if len(table.waiting) >= limits.SUBMISSIONS_MAX:
             raise LimitError(f"{limits.SUBMISSIONS_MAX} runs wait for their place here; try again later")
     run_calls.ordered(step, task, call)
-    chosen = Chosen(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
+    chosen = ChildIdentity(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
     submission_queue.wait(step, task, seq, call, chosen)
 
 
@@ -128,7 +127,7 @@ def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
     require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     step.state.board.tidy(step.state)
     version = step.state.board.version
@@ -175,7 +174,7 @@ def read_board(step: Step, task: Task, seq: int, call: messages.ReadQueue) -> No
     require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     cluster = step.state.cluster
     if cluster is None:
@@ -304,7 +303,7 @@ def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
     require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
     if peer is not None:
-        pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     table = step.state.board
     table.tidy(step.state)
@@ -337,16 +336,3 @@ def require_ruler(step: Step, task: Task) -> None:
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
         raise NotPermittedError("only the nodes' own user and root schedule for others")
-
-
-def pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Peer) -> None:
-    """A call about another node's board or rates is that node's to answer."""
-
-    def then(later: Step, answer: dcp.Answer) -> None:
-        kinds = messages.QueueRows | messages.Placed | messages.Metered | messages.Done | messages.Failure
-        if not isinstance(answer, kinds):
-            raise ProtocolError("an answer of the wrong kind")
-        later.answer(task, seq, answer)
-
-    body = dcp.Forward(forwarding.caller_of(task), call)
-    forwarding.send(step, task, seq, call, peer.node, body, then=then)

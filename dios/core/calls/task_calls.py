@@ -127,14 +127,19 @@ def _select_row(
     references: list[Reference],
     limit: int | None,
 ) -> Pending:
+    watched = tuple(dict.fromkeys(reference.object for reference in references))
+    return Pending(task, seq, call, watched, _deadline(step, references, limit), limit)
+
+
+def _deadline(step: Step, references: list[Reference], limit: int | None) -> int | None:
+    """Return the time at which a timer is ready or the call's time is over, whichever comes first."""
     due = [
         reference.object.state.due_ns
         for reference in references
         if isinstance(reference.object.state, TimerState) and reference.object.state.due_ns > step.now
     ]
     moments = due if limit is None else [*due, limit]
-    watched = tuple(dict.fromkeys(reference.object for reference in references))
-    return Pending(task, seq, call, watched, min(moments, default=None), limit)
+    return min(moments, default=None)
 
 
 def _first_ready(step: Step, task: Task, references: list[Reference], mode: Mode) -> int:
@@ -161,10 +166,7 @@ def look_again(step: Step, row: Pending) -> bool:
     late = row.limit is not None and step.now >= row.limit
     if index < 0 and not late:
         if row.deadline is not None and step.now >= row.deadline:
-            step.state.pending.remove(row)
-            again = _select_row(step, task, row.seq, call, references, row.limit)
-            again.questions = row.questions
-            step.state.pending.add(again)
+            step.state.pending.postpone(row, _deadline(step, references, row.limit))
         return False
     step.state.pending.remove(row)
     remote_calls.abandon(step, row)

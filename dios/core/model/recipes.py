@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dios.core.model.objects import PhysicalObject
-from dios.ids import Name
+from dios.ids import Name, TaskId
 from dios.wire import messages
 from dios.wire.messages import Limits, Work
 from dios.wire.types import Brand
@@ -19,6 +19,13 @@ class Reserved(Struct, frozen=True):
 
     memory_bytes: int = 0
     cpu_ms: int = 0
+
+
+class ChildIdentity(Struct, frozen=True):
+    """The id and the name of a task that is not started yet."""
+
+    task: TaskId
+    name: Name
 
 
 class Given(Struct, frozen=True):

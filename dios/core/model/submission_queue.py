@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.model.pending import Pending
+from dios.core.model.recipes import ChildIdentity
 from dios.errors import WouldBlockError
-from dios.ids import Name, Principal, TaskId
+from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Cause, TaskState
@@ -29,19 +30,12 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 
 
-class Chosen(Struct, frozen=True):
-    """Who a task will be, settled before it is known where."""
-
-    task: TaskId
-    name: Name
-
-
 class Waiting(Struct):
     """A run that waits for its place."""
 
     row: Pending
     call: messages.Run
-    chosen: Chosen
+    chosen: ChildIdentity
     fingerprint: str
     since: int
 
@@ -148,7 +142,7 @@ def changed(step: Step) -> None:
 
 
 def wait(
-    step: Step, task: Task, seq: int, call: messages.Run, chosen: Chosen, since: int | None = None
+    step: Step, task: Task, seq: int, call: messages.Run, chosen: ChildIdentity, since: int | None = None
 ) -> None:
     """Let a run wait for its place; also again, when a node had no room for it after all (§6.5.1)."""
     began = step.now if since is None else since

@@ -16,6 +16,7 @@ from dios.core.model.tasks import Task
 from dios.core.remote import reconciliation, requests, serving
 from dios.core.remote.forwarding import lost_row
 from dios.core.remote.peers import Cluster, Peer
+from dios.core.remote.resume import resume_all
 from dios.core.remote.watermark import Watermark
 from dios.core.step import Step
 from dios.errors import ProtocolError
@@ -53,6 +54,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
 def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Its tasks are gone with its former start, and so is what it knew of ours."""
     requests.fail_all(step, peer, "was started anew meanwhile")
+    resume_all(step)  # runs that were not started are no children to lose
     peer.answers.clear()
     peer.settled = Watermark()
     for target in peer.stand_ins.values():
@@ -132,6 +134,13 @@ def time_passed(step: Step, cluster: Cluster) -> None:
         reconciliation.claim_all(step, cluster)
 
 
+def follow_all(step: Step) -> None:
+    """Do what the membership has decided in the course of a call."""
+    cluster = requests.cluster_of(step)
+    for decision in step.decisions:
+        follow(step, cluster, decision)
+
+
 def follow(step: Step, cluster: Cluster, decision: Decision) -> None:
     """Do what the membership has decided."""
     for change in decision.changed:
@@ -171,6 +180,7 @@ def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
         return
     peer.dead_since = step.now
     requests.fail_all(step, peer)
+    resume_all(step)  # runs that were not started are no children to lose
     _lose_requests(step, peer)
     _lose_children(step, peer)
     for deputy in peer.deputies.values():

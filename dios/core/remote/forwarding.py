@@ -6,7 +6,6 @@ what is done over there (``dios.core.remote.serving``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
 from msgspec.structs import replace
@@ -19,13 +18,14 @@ from dios.core.model.pending import Pending
 from dios.core.model.references import Provenance, Reference
 from dios.core.model.tasks import Task
 from dios.core.remote import proxies, requests
+from dios.core.remote.continuations import FitAnswer, FitAttached, PassBack
+from dios.core.remote.peers import Peer
 from dios.core.remote.proxies import Proxy
 from dios.core.remote.remote_buffers import AwayBuffer
 from dios.core.step import Step
 from dios.errors import (
     BadReferenceError,
     Code,
-    DiosError,
     InvalidError,
     OutOfMemoryError,
     ProtocolError,
@@ -77,6 +77,16 @@ _WRITES: Final = (messages.AcquireWrite, messages.CommitAcquireWrite)
 _ON_WHAT_IS_GONE: Final = (messages.Stat, messages.ReleaseRead, messages.ReleaseWrite)
 _COMMITS: Final = (messages.CommitWrite, messages.CommitAcquireWrite)
 
+_PASSED_BACK: Final = (
+    messages.Info,
+    messages.Nodes,
+    messages.QueueRows,
+    messages.Placed,
+    messages.Metered,
+    messages.Done,
+    messages.Failure,
+)
+
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
 
 
@@ -114,52 +124,69 @@ def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, tar
     if step.parts is not None:
         raise InvalidError("attach is not for vectors: its answer carries descriptors")
     number = requests.cluster_of(step).peer(target.home).next_number
+    row = wait(step, task, seq, call, target.home)
+    body = dcp.Forward(caller_of(task), call)
+    requests.ask_for_call(step, row, target.home, body, FitAttached(row.id, number))
 
-    def then(later: Step, answer: dcp.Answer) -> None:
-        reference = task.table.find(call.ref)
-        if isinstance(answer, messages.Attached) and reference is not None:
-            target.ends[reference.id] = call.mode
-            later.emit(
-                effects.AnswerAttachAway(
-                    task.id, seq, target.id, call.mode, answer.ring_bytes, target.home, number
-                )
-            )
-        else:
-            later.reply(fitted(later, task, seq, call, answer))
 
-    send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), call), then=then)
+def wait(step: Step, task: Task, seq: int, call: messages.AnyCall, node: NodeId) -> Pending:
+    """Let a call wait for the answer of another node."""
+    row = Pending(task, seq, call, ())
+    step.wait(row)
+    task.abroad.add(node)
+    return row
 
 
 def send(
     step: Step,
     task: Task,
     seq: int,
-    call: messages.AnyCall,
+    call: messages.PlainCall,
     node: NodeId,
     body: dcp.RequestBody,
     source: WriteSource | None = None,
-    then: Callable[[Step, dcp.Answer], None] | None = None,
 ) -> None:
-    """Ask, and let the task's call wait for the answer; ``then`` makes of it what the task is answered."""
-    row = Pending(task, seq, call, ())
-    step.wait(row)
+    """Ask, and let the task's call wait for the answer, which is fitted to the task."""
+    row = wait(step, task, seq, call, node)
+    requests.ask_for_call(step, row, node, body, FitAnswer(row.id), source=source)
 
-    def finish(later: Step, answer: dcp.Answer) -> None:
-        if not later.state.pending.has(row):
-            return  # the task is over; its deputy lets go of whatever this granted
-        later.state.pending.remove(row)
-        try:
-            if then is not None:
-                then(later, answer)
-            else:
-                later.reply(fitted(later, task, seq, cast("messages.PlainCall", call), answer))
-        except DiosError as error:
-            later.refuse(task, seq, error)
 
-    task.abroad.add(node)
-    question = requests.ask(step, node, body, finish, source=source)
-    if question is not None:
-        row.questions.append(question)
+def fit_answer(step: Step, row: Pending, then: FitAnswer, answer: dcp.Answer) -> None:
+    """Answer a call with what the other node said."""
+    del then
+    step.reply(fitted(step, row.task, row.seq, cast("messages.PlainCall", row.call), answer))
+
+
+def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer) -> None:
+    """Answer an attach call: the end is taken on the other node."""
+    call, task = cast("messages.Attach", row.call), row.task
+    reference = task.table.find(call.ref)
+    if isinstance(answer, messages.Attached) and reference is not None:
+        target = cast("Proxy", reference.object)
+        target.ends[reference.id] = call.mode
+        step.emit(
+            effects.AnswerAttachAway(
+                task.id, row.seq, target.id, call.mode, answer.ring_bytes, target.home, then.request
+            )
+        )
+    else:
+        step.reply(fitted(step, task, row.seq, call, answer))
+
+
+def pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Peer) -> None:
+    """Let another node answer a call that names it."""
+    there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
+    row = wait(step, task, seq, call, peer.node)
+    body = dcp.Forward(caller_of(task), there)
+    requests.ask_for_call(step, row, peer.node, body, PassBack(row.id))
+
+
+def pass_back(step: Step, row: Pending, then: PassBack, answer: dcp.Answer) -> None:
+    """Answer a call that was passed on."""
+    del then
+    if not isinstance(answer, _PASSED_BACK):
+        raise ProtocolError("an answer of the wrong kind")
+    step.answer(row.task, row.seq, answer)
 
 
 def caller_of(task: Task) -> dcp.Caller:

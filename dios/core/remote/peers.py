@@ -6,14 +6,15 @@ Not for: who lives (``dios.core.membership.swim``), or what is said (``dios.core
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import WriteSource
+from dios.core.remote.continuations import Continuation
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp
@@ -26,11 +27,7 @@ if TYPE_CHECKING:
     from dios.core.model.tasks import Task
     from dios.core.remote.proxies import Proxy
     from dios.core.remote.requests import CachedReply
-    from dios.core.step import Step
     from dios.wire.gossip import Member
-
-Then: TypeAlias = "Callable[[Step, dcp.Answer], None]"
-"""What goes on with the answer to a request; a ``Failure`` where none came."""
 
 
 class Here(Struct, frozen=True):
@@ -53,7 +50,7 @@ class Here(Struct, frozen=True):
 
 
 class PendingRequest:
-    """A request that is not answered yet."""
+    """A request that is not answered yet. ``then`` is None where the answer does not matter."""
 
     __slots__ = (
         "body",
@@ -69,7 +66,13 @@ class PendingRequest:
     )
 
     def __init__(
-        self, number: int, peer: Peer, body: dcp.RequestBody, then: Then, source: WriteSource | None, now: int
+        self,
+        number: int,
+        peer: Peer,
+        body: dcp.RequestBody,
+        then: Continuation | None,
+        source: WriteSource | None,
+        now: int,
     ) -> None:
         self.number: Final = number
         self.peer: Final = peer
@@ -95,6 +98,8 @@ class Peer:
         "asked",
         "claim_epoch",
         "claimed_ns",
+        "claims_missing",
+        "claims_round",
         "connected",
         "cut_off",
         "dead_since",
@@ -122,6 +127,8 @@ class Peer:
         self.epoch = 0
         self.claim_epoch = 0
         self.claimed_ns: int | None = None  # when it first told all that it holds here
+        self.claims_round = 0  # of messages that told it what is held there
+        self.claims_missing = 0  # answers to that round
         self.connected = False
         self.met = False  # whether its epoch is its own word, and not what others say of it
         self.cut_off = False  # it may live, but nothing of it is heard here

@@ -15,6 +15,7 @@ from dios.core.calls import lifecycle
 from dios.core.model.references import Provenance
 from dios.core.model.tasks import Task
 from dios.core.remote import forwarding, proxies, remote_tasks, requests
+from dios.core.remote.continuations import ReconcileAnswer
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.ids import ObjectId, RefId
@@ -42,24 +43,27 @@ def claim(step: Step, cluster: Cluster, peer: Peer) -> None:
         if peer.node in task.abroad:
             by_task.setdefault(task, [])  # it holds nothing there, and has its deputy
     epoch = peer.claim_epoch or peer.epoch
-    messages_left = 0
-
-    def then(later: Step, answer: dcp.Answer) -> None:
-        nonlocal messages_left
-        if isinstance(answer, dcp.Unknown):
-            messages_left -= 1
-            if not messages_left:
-                peer.claim_epoch = peer.epoch
-            _correct(later, peer, answer)
-
     parts = list(_parts(by_task))
     bodies = [dcp.Claim(epoch, part) for part in parts[:-1]]
     lost, peer.lost = tuple(peer.lost), []
     tasks = tuple(task.id for task in by_task)
     bodies.append(dcp.Claim(epoch, parts[-1] if parts else (), lost, tasks))
-    messages_left = len(bodies)
+    peer.claims_round += 1
+    peer.claims_missing = len(bodies)
     for body in bodies:
-        requests.ask(step, peer.node, body, then)
+        requests.ask(step, peer.node, body, ReconcileAnswer(peer.node, peer.claims_round))
+
+
+def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) -> None:
+    """Correct what another node does not know; with the last answer of a round it has heard everything."""
+    if not isinstance(answer, dcp.Unknown):
+        return
+    peer = requests.cluster_of(step).peer(then.node)
+    if then.round == peer.claims_round:
+        peer.claims_missing -= 1
+        if not peer.claims_missing:
+            peer.claim_epoch = peer.epoch
+    _correct(step, peer, answer)
 
 
 def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...]]:

@@ -6,20 +6,20 @@ Not for: starting tasks here (``dios.core.calls.run_calls``), or choosing the no
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dios.core.calls import delegation, lifecycle, run_calls
 from dios.core.model import groups, submission_queue
 from dios.core.model.objects import PhysicalObject
 from dios.core.model.pending import Pending
-from dios.core.model.recipes import Given, Recipe
+from dios.core.model.recipes import ChildIdentity, Given, Recipe
 from dios.core.model.references import Provenance, Reference, narrowed
 from dios.core.model.tasks import Task
 from dios.core.model.type_rules import RULES
 from dios.core.remote import forwarding, proxies, remote_tasks, requests
+from dios.core.remote.continuations import OfferAnswer, StartAnswer, StartProgress
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.errors import (
@@ -40,13 +40,6 @@ _PROGRAM_RIGHTS: Final = int(Permission.READ | Permission.EXECUTE)
 _PROGRAM: Final = "executable"
 
 
-class _Piece(Struct, frozen=True):
-    """One reference that the child gets, and where it is from."""
-
-    origin: Reference
-    sharing: dcp.Sharing
-
-
 def run_offered(
     step: Step,
     task: Task,
@@ -54,11 +47,11 @@ def run_offered(
     call: messages.Run,
     order: run_calls.Order,
     peer: Peer | None,
-    chosen: submission_queue.Chosen | None = None,
+    chosen: ChildIdentity | None = None,
 ) -> None:
     """Offer the child what it is handed, wherever that is, then have it started on ``peer``, or here.
 
-    With ``chosen``, who it will be is settled: whoever schedules has placed it.
+    With ``chosen``, the identity of the child is settled: the scheduler has placed it.
     """
     if step.parts is not None:
         raise WouldBlockError("a run that concerns other nodes stands alone; no vector")
@@ -68,91 +61,82 @@ def run_offered(
     task.account.require(Resource.REFERENCES, 1)
     recipe = order.recipe
     scheduled = chosen is not None
-    chosen = chosen or submission_queue.Chosen(
-        TaskId(step.state.fresh_id()), lifecycle.child_name(step, task)
+    identity = chosen or ChildIdentity(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
+    child = dcp.Caller(identity.task, task.principal, fingerprint(identity.name), recipe.brand, order.label)
+    origins = _origins(order)
+    start = StartProgress(
+        recipe,
+        order.label,
+        NodeId(0) if peer is None else peer.node,
+        child,
+        identity,
+        _sharings(order, origins),
+        [None] * len(origins),
+        [],
+        scheduled,
     )
-    child = dcp.Caller(chosen.task, task.principal, fingerprint(chosen.name), recipe.brand, order.label)
-    pieces = [_program(order), *_pieces(order)]
-    cluster = requests.cluster_of(step)
     row = Pending(task, seq, call, ())
+    row.progress = start
     step.wait(row)
-    held: list[dcp.Held | None] = [None] * len(pieces)
-    granted: list[tuple[NodeId, RefId]] = []
-    start = _Start(task, seq, call, order, peer, child, chosen, row, held, granted, scheduled)
     try:
-        _offer_own(step, cluster, start, pieces)
+        if peer is not None:
+            _offer_own(step, start, peer, origins)
     except DiosError:
         step.state.pending.remove(row)
-        _withdraw(step, cluster, start)
+        _withdraw(step, start)
         raise
-    _offer_others(step, cluster, start, pieces)
+    _offer_others(step, row, start, origins)
 
 
-class _Start(Struct):
-    """A start under way: who asks for what, what is offered already, and by which nodes.
-
-    ``peer`` is where the child will be, None for here; there nothing of this node needs to be offered.
-    """
-
-    task: Task
-    seq: int
-    call: messages.Run
-    order: run_calls.Order
-    peer: Peer | None
-    child: dcp.Caller
-    chosen: submission_queue.Chosen
-    row: Pending
-    held: list[dcp.Held | None]
-    granted: list[tuple[NodeId, RefId]]
-    scheduled: bool
-
-    def no_room(self, step: Step) -> None:
-        """The node has no room after all: the run goes back to the board, to be placed anew."""
-        submission_queue.wait(step, self.task, self.seq, replace(self.call, host=""), self.chosen)
+def _no_room(step: Step, row: Pending, start: StartProgress) -> None:
+    """The node has no room after all: the run goes back to the submission queue, to be placed anew."""
+    call = cast("messages.Run", row.call)
+    submission_queue.wait(step, row.task, row.seq, replace(call, host=""), start.identity)
 
 
-def _program(order: run_calls.Order) -> _Piece:
-    origin = order.program_origin
-    if origin is None:
+def _origins(order: run_calls.Order) -> list[Reference]:
+    """The references that the child's are delegated from, the program's first."""
+    origins = [one for one in (order.program_origin, *order.origins) if one is not None]
+    if len(origins) <= len(order.origins):
         raise InvalidError("a run is repeated on the node that had it")
-    return _Piece(origin, dcp.Sharing(origin.id, _PROGRAM_RIGHTS, _PROGRAM))
+    return origins
 
 
-def _pieces(order: run_calls.Order) -> list[_Piece]:
-    found: list[_Piece] = []
+def _sharings(order: run_calls.Order, origins: list[Reference]) -> tuple[dcp.Sharing, ...]:
     given = (*order.recipe.inputs, *order.recipe.outputs)
-    for item, origin in zip(given, order.origins, strict=True):
-        if origin is None:
-            raise InvalidError("a run is repeated on the node that had it")
-        found.append(_Piece(origin, dcp.Sharing(origin.id, item.permissions, item.label, item.lifetime_ns)))
-    return found
+    return (
+        dcp.Sharing(origins[0].id, _PROGRAM_RIGHTS, _PROGRAM),
+        *(
+            dcp.Sharing(origin.id, item.permissions, item.label, item.lifetime_ns)
+            for item, origin in zip(given, origins[1:], strict=True)
+        ),
+    )
 
 
-def _offer_own(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
-    """What is here goes to the child's deputy here; what is where it will run is handed over there."""
+def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
+    """What is here goes to the child's remote task record; what is where it will run is handed over there."""
+    here = requests.cluster_of(step).here.node
     deputy: Task | None = None
-    for place, piece in enumerate(pieces):
-        home = piece.origin.object.home
-        if start.peer is None:
-            continue
+    for place, (origin, sharing) in enumerate(zip(origins, start.shared, strict=True)):
+        home = origin.object.home
         if not home:
             if deputy is None:
-                deputy = remote_tasks.deputy_of(step, start.peer, start.child)
-            told = offered(step, deputy, piece.origin, piece.sharing)
-            start.held[place] = dcp.Held(cluster.here.node, told)
-            start.granted.append((cluster.here.node, RefId(told.ref)))
-        elif home == start.peer.node:
+                deputy = remote_tasks.deputy_of(step, peer, start.child)
+            told = offered(step, deputy, origin, sharing)
+            start.held[place] = dcp.Held(here, told)
+            start.granted.append((here, RefId(told.ref)))
+        elif home == peer.node:
             told = replace(
-                piece.origin.public(),
-                permissions=piece.sharing.permissions,
-                label=piece.sharing.label,
-                expires_ns=piece.sharing.lifetime_ns,
+                origin.public(),
+                permissions=sharing.permissions,
+                label=sharing.label,
+                expires_ns=sharing.lifetime_ns,
             )
             start.held[place] = dcp.Held(home, told)
 
 
 def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
-    """A new reference in the table of the deputy of a task to be, as it will be told of it."""
+    """A new reference in the table of the record of a task to be, as it will be told of it."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
         delegation.delegable(origin.task, origin.id)
     delegation.require_room(receiver, origin.object)
@@ -163,105 +147,111 @@ def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing)
     return proxies.abroad(step, fresh)
 
 
-def _offer_others(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
+def _offer_others(step: Step, row: Pending, start: StartProgress, origins: list[Reference]) -> None:
     by_node: dict[NodeId, list[int]] = {}
-    for place, piece in enumerate(pieces):
-        if start.held[place] is None and piece.origin.object.home:
-            by_node.setdefault(piece.origin.object.home, []).append(place)
-    missing = len(by_node)
-    if not missing:
-        _start(step, cluster, start, pieces)
+    for place, origin in enumerate(origins):
+        if start.held[place] is None and origin.object.home:
+            by_node.setdefault(origin.object.home, []).append(place)
+    start.missing = len(by_node)
+    if not by_node:
+        _start(step, row, start)
         return
-    failed: list[messages.Failure] = []
-
-    def one(later: Step, node: NodeId, places: list[int], answer: dcp.Answer) -> None:
-        nonlocal missing
-        missing -= 1
-        if isinstance(answer, dcp.Offered) and len(answer.references) == len(places):
-            for place, told in zip(places, answer.references, strict=True):
-                start.held[place] = dcp.Held(node, told)
-                start.granted.append((node, RefId(told.ref)))
-        else:
-            refused = answer if isinstance(answer, messages.Failure) else requests.unreachable(None)
-            failed.append(refused)
-        if missing:
-            return
-        if failed or not later.state.pending.has(start.row):
-            _withdraw(later, cluster, start)
-            _refuse(later, start, failed)
-        else:
-            _start(later, cluster, start, pieces)
-
+    goal = start.node or requests.cluster_of(step).here.node
     for node, places in by_node.items():
-        shared = tuple(pieces[place].sharing for place in places)
-        place = cluster.here.node if start.peer is None else start.peer.node
-        body = dcp.Offer(forwarding.caller_of(start.task), shared, start.child, place)
-
-        def arrived(later: Step, answer: dcp.Answer, node: NodeId = node, places: list[int] = places) -> None:
-            one(later, node, places, answer)
-
-        question = requests.ask(step, node, body, arrived)
-        if question is not None:
-            start.row.questions.append(question)
+        shared = tuple(start.shared[place] for place in places)
+        body = dcp.Offer(forwarding.caller_of(row.task), shared, start.child, goal)
+        requests.ask_for_call(step, row, node, body, OfferAnswer(row.id, node, tuple(places)))
 
 
-def _refuse(step: Step, start: _Start, failed: list[messages.Failure]) -> None:
-    if step.state.pending.has(start.row):
-        step.state.pending.remove(start.row)
-        step.answer(start.task, start.seq, failed[0])
+def take_offered(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
+    """Enter what one node offered to the child; with the last answer the child is started, or refused."""
+    row = step.state.pending.find(then.call)
+    if row is None or not isinstance(row.progress, StartProgress):
+        return
+    start = row.progress
+    start.missing -= 1
+    if isinstance(answer, dcp.Offered) and len(answer.references) == len(then.places):
+        for place, told in zip(then.places, answer.references, strict=True):
+            start.held[place] = dcp.Held(then.node, told)
+            start.granted.append((then.node, RefId(told.ref)))
+    elif start.failure is None:
+        start.failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(None)
+    if start.missing:
+        return
+    if start.failure is None:
+        _start(step, row, start)
+    else:
+        _withdraw(step, start)
+        _refuse(step, row, start.failure)
 
 
-def _withdraw(step: Step, cluster: Cluster, start: _Start) -> None:
+def _refuse(step: Step, row: Pending, failure: messages.Failure) -> None:
+    step.state.pending.remove(row)
+    step.answer(row.task, row.seq, failure)
+
+
+def _withdraw(step: Step, start: StartProgress) -> None:
     """It will not be started: what was offered is taken back."""
-    deputy = None if start.peer is None else start.peer.deputies.get(start.child.task)
-    if deputy is not None and start.peer is not None:
-        remote_tasks.end(step, start.peer, deputy)
+    cluster = requests.cluster_of(step)
+    if start.node:
+        peer = cluster.peer(start.node)
+        deputy = peer.deputies.get(start.child.task)
+        if deputy is not None:
+            remote_tasks.end(step, peer, deputy)
     for node, ref in start.granted:
         if node != cluster.here.node:
             requests.tell(step, node, dcp.Release(start.child.task, (ref,)))
 
 
-def _start(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
-    peer = start.peer
-    if peer is not None:
-        _start_there(step, cluster, start, peer)
+def _start(step: Step, row: Pending, start: StartProgress) -> None:
+    if start.node:
+        _start_there(step, row, start)
         return
     try:
-        _start_here(step, start, pieces)
+        _start_here(step, row, start)
     except WouldBlockError as error:
-        _withdraw(step, cluster, start)
-        if not start.scheduled:
-            _refuse(step, start, [messages.Failure(int(error.code), error.message, error.fingerprint)])
-        elif step.state.pending.has(start.row):
-            step.state.pending.remove(start.row)
-            start.no_room(step)
+        _withdraw(step, start)
+        if start.scheduled:
+            step.state.pending.remove(row)
+            _no_room(step, row, start)
+        else:
+            _refuse(step, row, _failure(error))
     except DiosError as error:
-        _withdraw(step, cluster, start)
-        _refuse(step, start, [messages.Failure(int(error.code), error.message, error.fingerprint)])
+        _withdraw(step, start)
+        _refuse(step, row, _failure(error))
 
 
-def _start_here(step: Step, start: _Start, pieces: list[_Piece]) -> None:
-    task, order = start.task, start.order
-    if any(not piece.origin.object.home and piece.origin.id not in task.table for piece in pieces):
-        raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
-    submission_queue.require_fit(step, order.recipe.work)
+def _failure(error: DiosError) -> messages.Failure:
+    return messages.Failure(int(error.code), error.message, error.fingerprint)
+
+
+def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
+    task = row.task
+    own: list[Reference | None] = []
+    for held, sharing in zip(start.held, start.shared, strict=True):
+        own.append(task.table.find(sharing.ref) if held is None else None)
+        if held is None and own[-1] is None:
+            raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
+    order = run_calls.Order(start.recipe, (), start.label, None)
+    submission_queue.require_fit(step, start.recipe.work)
     budget = run_calls.admit(step, task, order)
-    child = run_calls.begin(step, task, order, budget, start.chosen)
+    child = run_calls.begin(step, task, order, budget, start.identity)
     granted: list[messages.Reference] = []
-    for held, piece in zip(start.held, pieces, strict=True):
+    for held, origin, sharing in zip(start.held, own, start.shared, strict=True):
         if held is not None:
             found = proxies.adopt(step, child, held.node, held.reference, Provenance.DELEGATED)
-        else:
-            found = _grant(step, child, piece.origin, piece.sharing)
-        granted.append(found.public())
+            granted.append(found.public())
+        elif origin is not None:
+            granted.append(_grant(step, child, origin, sharing).public())
     run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
     reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
-    step.audit(task, "run", "ok", child.object.fingerprint, f"{order.recipe.brand.name} {order.label}")
-    step.state.pending.remove(start.row)
-    if start.call.flags & Flag.NON_BLOCKING:
-        step.answer(task, start.seq, messages.Created(child.name, reference.public()))
+    step.audit(task, "run", "ok", child.object.fingerprint, f"{start.recipe.brand.name} {start.label}")
+    step.state.pending.remove(row)
+    call = cast("messages.Run", row.call)
+    if call.flags & Flag.NON_BLOCKING:
+        step.answer(task, row.seq, messages.Created(child.name, reference.public()))
     else:
-        step.wait(Pending(task, start.seq, start.call, (child.object,)))
+        step.wait(Pending(task, row.seq, call, (child.object,)))
 
 
 def _grant(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> Reference:
@@ -276,66 +266,68 @@ def _grant(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) 
     )
 
 
-def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> None:
-    task, recipe = start.task, start.order.recipe
+def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
+    task, recipe, child = row.task, start.recipe, start.child
+    cluster = requests.cluster_of(step)
     held = [one for one in start.held if one is not None]
     inputs = len(recipe.inputs)
     plain = messages.Run(
         0,
         arguments=recipe.arguments,
-        label=start.order.label,
+        label=start.label,
         brand=recipe.brand,
         limits=recipe.limits,
-        flags=start.call.flags & int(Flag.NON_BLOCKING),
+        flags=cast("messages.Run", row.call).flags & int(Flag.NON_BLOCKING),
         work=recipe.work,
     )
     body = dcp.Start(
         forwarding.caller_of(task),
-        start.child.task,
-        start.chosen.name,
+        child.task,
+        start.identity.name,
         plain,
         groups.described(step, recipe.groups),
         held[0],
         tuple(held[1 : 1 + inputs]),
         tuple(held[1 + inputs :]),
     )
-    task.abroad.add(peer.node)
-    child = start.child
-    task.children_away[child.task] = (peer.node, child.fingerprint, child.label)
-    cluster.note_placed(peer.node)
+    task.abroad.add(start.node)
+    task.children_away[child.task] = (start.node, child.fingerprint, child.label)
+    cluster.note_placed(start.node)
     step.audit(
         task,
         "run",
         "ok",
-        start.child.fingerprint,
-        f"{recipe.brand.name} {start.order.label} on {peer.name}",
+        child.fingerprint,
+        f"{recipe.brand.name} {start.label} on {cluster.peer(start.node).name}",
     )
+    requests.ask_for_call(step, row, start.node, body, StartAnswer(row.id, child.task))
 
-    def answered(later: Step, answer: dcp.Answer) -> None:
-        waits = later.state.pending.has(start.row)
-        if isinstance(answer, messages.Created) and waits:
-            later.state.pending.remove(start.row)
-            try:
-                reference = proxies.adopt(later, task, peer.node, answer.reference, Provenance.CREATED)
-            except DiosError as error:
-                later.refuse(task, start.seq, error)
-            else:
-                later.answer(task, start.seq, messages.Created(answer.name, reference.public()))
-            return
-        task.children_away.pop(start.child.task, None)
-        if not isinstance(answer, messages.Created):
-            _withdraw(later, cluster, start)
-        if waits:
-            later.state.pending.remove(start.row)
-            if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
-                start.no_room(later)
-                return
-            refused = answer if isinstance(answer, messages.Failure) else requests.unreachable(peer)
-            later.answer(task, start.seq, refused)
 
-    question = requests.ask(step, peer.node, body, answered)
-    if question is not None:
-        start.row.questions.append(question)
+def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
+    """Answer a run call whose child was to be started on another node."""
+    row = step.state.pending.find(then.call)
+    if row is None or not isinstance(row.progress, StartProgress):
+        task = step.state.tasks.get(then.call[0])
+        if task is not None:
+            task.children_away.pop(then.child, None)
+        return
+    task, start = row.task, row.progress
+    step.state.pending.remove(row)
+    if isinstance(answer, messages.Created):
+        try:
+            reference = proxies.adopt(step, task, start.node, answer.reference, Provenance.CREATED)
+        except DiosError as error:
+            step.refuse(task, row.seq, error)
+        else:
+            step.answer(task, row.seq, messages.Created(answer.name, reference.public()))
+        return
+    task.children_away.pop(then.child, None)
+    _withdraw(step, start)
+    if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
+        _no_room(step, row, start)
+        return
+    peer = requests.cluster_of(step).peer(start.node)
+    step.answer(task, row.seq, answer if isinstance(answer, messages.Failure) else requests.unreachable(peer))
 
 
 # -- on the other node --------------------------------------------------------------------------------
@@ -381,7 +373,7 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
         for target in targets:
             step.maybe_collect(target)
         raise
-    child = run_calls.begin(step, parent, order, reserved, submission_queue.Chosen(body.child, body.name))
+    child = run_calls.begin(step, parent, order, reserved, ChildIdentity(body.child, body.name))
     granted = [_handed(step, child, one, origin) for one, origin in zip(everything, origins, strict=True)]
     run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
     reference = step.grant(parent, child.object, Permission.ALL, Provenance.CREATED)

@@ -16,7 +16,8 @@ from dios.core.model.references import Provenance
 from dios.core.model.tasks import Task
 from dios.core.model.type_rules import RULES, is_blob
 from dios.core.remote import proxies, remote_tasks, requests
-from dios.core.remote.peers import Peer, Then
+from dios.core.remote.continuations import Continuation
+from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError
 from dios.ids import NodeId, ObjectId, PayloadId, Principal
@@ -24,7 +25,7 @@ from dios.wire import dcp, messages
 from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
 
-def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, answer: Then) -> None:
+def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, then: Continuation) -> None:
     """Have the object of one of the giver's references made on another node, too; answered by Planted."""
     reference = delegation.delegable(giver, call.ref)
     origin = reference.object
@@ -52,7 +53,7 @@ def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, answer: Th
     step.seen(origin)
     step.audit(giver, "replicate", "ok", origin.fingerprint, f"to node {node:x}")
     source = WriteSource(content_of=origin.id, length=origin.size) if origin.size else None
-    requests.ask(step, node, body, answer, source=source)
+    requests.ask(step, node, body, then, source=source)
 
 
 def caller_as_told(task: Task) -> dcp.Caller:

@@ -14,13 +14,15 @@ from dios import limits
 from dios.core import effects
 from dios.core.effects import WriteSource
 from dios.core.remote import validation, watermark
-from dios.core.remote.peers import Cluster, Peer, PendingRequest, Then
+from dios.core.remote.continuations import ConfirmNotice, Continuation, GatherProgress, ReplyTo
+from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, messages
 
 if TYPE_CHECKING:
     from dios.core.model.objects import PhysicalObject
+    from dios.core.model.pending import Pending
     from dios.core.model.state import State
     from dios.core.step import Reply, Step
 
@@ -44,19 +46,27 @@ class CachedReply(NamedTuple):
 
 # -- asking -----------------------------------------------------------------------------------------
 def ask(
-    step: Step, node: NodeId, body: dcp.RequestBody, then: Then, *, source: WriteSource | None = None
+    step: Step,
+    node: NodeId,
+    body: dcp.RequestBody,
+    then: Continuation | None = None,
+    *,
+    source: WriteSource | None = None,
 ) -> PendingRequest | None:
-    """Ask another node; ``then`` gets the answer, or a Failure EHOSTUNREACH, maybe before this returns.
+    """Ask another node. ``then`` goes on with the answer, or with a Failure EHOSTUNREACH, never before this
+    returns.
 
-    None when the answer is given already.
+    Return None if the request fails at once.
     """
     cluster = cluster_of(step)
     peer = cluster.peers.get(node)
     if peer is None or not peer.epoch or peer.dead_since is not None or peer.cut_off:
-        then(step, unreachable(peer))
+        _go_on(step, then, unreachable(peer))
         return None
     if len(peer.asked) >= limits.DCP_REQUESTS_MAX:
-        then(step, _failure(Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait already"))
+        _go_on(
+            step, then, _failure(Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait already")
+        )
         return None
     number = peer.next_number
     peer.next_number += 1
@@ -67,9 +77,29 @@ def ask(
     return question
 
 
+def _go_on(step: Step, then: Continuation | None, answer: dcp.Answer) -> None:
+    if then is not None:
+        step.continue_with(then, answer)
+
+
+def ask_for_call(
+    step: Step,
+    row: Pending,
+    node: NodeId,
+    body: dcp.RequestBody,
+    then: Continuation,
+    *,
+    source: WriteSource | None = None,
+) -> None:
+    """Ask another node for a waiting call, which gives the request up when it is over."""
+    question = ask(step, node, body, then, source=source)
+    if question is not None:
+        row.questions.append(question)
+
+
 def tell(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
     """Ask for something whose answer does not matter; it is repeated until it is done, or the node dead."""
-    ask(step, node, body, nothing)
+    ask(step, node, body)
 
 
 def tell_surely(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
@@ -80,27 +110,19 @@ def tell_surely(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody)
     peer.untold[key] = body
     if len(peer.untold) > limits.UNTOLD_MAX:
         del peer.untold[next(iter(peer.untold))]
-    _tell_of(step, peer, key, body)
+    ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
 
 def tell_again(step: Step, peer: Peer) -> None:
     """A node is back: it hears what it may not know."""
     for key, body in list(peer.untold.items()):
-        _tell_of(step, peer, key, body)
+        ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
 
-def _tell_of(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
-    def told(later: Step, answer: dcp.Answer) -> None:
-        del later
-        if not isinstance(answer, messages.Failure):
-            peer.untold.pop(key, None)
-
-    ask(step, peer.node, body, told)
-
-
-def nothing(step: Step, answer: dcp.Answer) -> None:
-    """The answer does not matter."""
-    del step, answer
+def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
+    """Forget a notice that a node has heard."""
+    if not isinstance(answer, messages.Failure):
+        cluster_of(step).peer(then.node).untold.pop(then.key, None)
 
 
 def _say(step: Step, cluster: Cluster, question: PendingRequest) -> None:
@@ -149,6 +171,15 @@ def give_up(step: Step, question: PendingRequest) -> None:
     """Nobody waits for the answer any more."""
     del step
     question.peer.asked.pop(question.number, None)
+
+
+def give_up_all(step: Step, row: Pending) -> None:
+    """Give up every request of a call that is over."""
+    for question in row.questions:
+        give_up(step, question)
+    if isinstance(row.progress, GatherProgress):
+        for payload in row.progress.kept:
+            step.emit(effects.DropPayload(payload))
 
 
 def due(step: Step) -> None:
@@ -216,14 +247,14 @@ def answered(step: Step, peer: Peer, reply: dcp.Reply) -> None:
 
 def _finish(step: Step, question: PendingRequest, answer: dcp.Answer) -> None:
     question.peer.asked.pop(question.number, None)
-    question.then(step, answer)
+    _go_on(step, question.then, answer)
 
 
 def fail_all(step: Step, peer: Peer, why: str = "") -> None:
     """No answer of this peer will come any more."""
     questions, peer.asked = list(peer.asked.values()), {}
     for question in questions:
-        question.then(step, unreachable(peer, why))
+        _go_on(step, question.then, unreachable(peer, why))
 
 
 def say_again(step: Step, peer: Peer) -> None:
@@ -317,6 +348,13 @@ def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
     if number in peer.answers:
         peer.answers[number] = CachedReply(effect, (), Ticket(step.state.next_ticket))
     step.emit(effect)
+
+
+def reply_to(step: Step, then: ReplyTo, result: dcp.Answer) -> None:
+    """Answer a request whose answer depended on another node."""
+    peer = cluster_of(step).peer(then.node)
+    if peer.epoch == then.epoch:  # a later start of it has another request of this number, or none
+        reply(step, peer, then.number, result)
 
 
 def note(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAttach) -> None:

@@ -23,6 +23,7 @@ from dios.core.remote import (
     requests,
     validation,
 )
+from dios.core.remote.continuations import ReplyTo
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import DiosError, NoSuchTaskError, ProtocolError, StaleError
@@ -110,13 +111,8 @@ def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
 
 def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
     giver = remote_tasks.deputy_of(step, peer, body.caller)
-    epoch = peer.epoch
-
-    def answer(later: Step, result: dcp.Answer) -> None:
-        if peer.epoch == epoch:  # a later start of it has another request of this number, or none
-            requests.reply(later, peer, number, result)
-
-    delegation.delegate_away(step, giver, body.call, body.node, body.receiver, answer, asker=peer.node)
+    then = ReplyTo(peer.node, number, peer.epoch)
+    delegation.delegate_away(step, giver, body.call, body.node, body.receiver, then, asker=peer.node)
 
 
 def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:

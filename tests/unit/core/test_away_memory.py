@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios import limits
-from dios.core.remote import requests
 from dios.core.remote.peers import Peer, PendingRequest
 from dios.core.remote.watermark import Watermark, waiting_of
 from dios.errors import Code
@@ -34,7 +33,7 @@ def asks(parcels: list[Parcel]) -> list[dcp.Ask]:
 
 def question(peer: Peer, number: int) -> PendingRequest:
     """A request that waits."""
-    return PendingRequest(number, peer, BODY, requests.nothing, None, 0)
+    return PendingRequest(number, peer, BODY, None, None, 0)
 
 
 def waits(two: Two) -> int:

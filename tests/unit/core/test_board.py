@@ -213,7 +213,12 @@ def test_a_board_is_waited_for(yard: Yard) -> None:
 def test_only_the_nodes_own_user_schedules(yard: Yard) -> None:
     """Nobody else reads boards or places runs; a task in the sandbox does neither, nor asks."""
     stranger = yard.nodes[0].session(Principal("uid:77"))
-    for call in (messages.ReadQueue(), messages.Place("n1"), messages.Advise("", 1, b""), messages.Report(b"")):
+    for call in (
+        messages.ReadQueue(),
+        messages.Place("n1"),
+        messages.Advise("", 1, b""),
+        messages.Report(b""),
+    ):
         assert stranger.refused(call) == Code.EPERM
     yard.submit()
     (job,) = yard.cluster.start_spawned()
