@@ -69,6 +69,13 @@ class Core:
             secret=here.secret,
         )
 
+    @classmethod
+    def continued(cls, state: State) -> Core:
+        """A core that goes on from a state, such as one of ``dios.core.snapshot.decode``."""
+        core = cls.__new__(cls)
+        object.__setattr__(core, "state", state)
+        return core
+
     def step(self, event: events.Event) -> Outcome:
         """Take one event, change the tables, say what is to be done."""
         step = Step(self.state, event.now)

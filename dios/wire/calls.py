@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
 from dios.wire.rates import Govern
-from dios.wire.scheduling import Advise, AskScheduler, ReadQueue, Place, Report, Work
+from dios.wire.scheduling import Advise, AskScheduler, Place, ReadQueue, Report, Work
 from dios.wire.types import (
     AcquireIov,
     Brand,
@@ -355,6 +355,15 @@ class SetNode(Call, frozen=True, tag=42):
     wish: NodeWish
 
 
+class ReadTable(Call, frozen=True, tag=49):
+    """The rows of one of the node's tables from ``start`` on, or the names of the tables; for the node's own
+    user and root. The tables hold fingerprints, never names.
+    """
+
+    table: Text = ""
+    start: U64 = 0
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -387,6 +396,7 @@ PlainCall: TypeAlias = (
     | SetLimits
     | ListNodes
     | SetNode
+    | ReadTable
     | ReadQueue
     | Place
     | AskScheduler

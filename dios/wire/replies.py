@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios.wire.rates import Metered
-from dios.wire.scheduling import Advice, QueueRows, Placed
+from dios.wire.scheduling import Advice, Placed, QueueRows
 from dios.wire.types import (
     Brand,
     Buffering,
@@ -241,6 +241,18 @@ class Nodes(Struct, frozen=True, array_like=True, tag=14):
     nodes: tuple[NodeRow, ...]
 
 
+class TableRows(Struct, frozen=True, array_like=True, tag=19):
+    """Answer to ReadTable: rows with a value for each column, and the ``start`` of those that follow, 0 where
+    none do. ``tables`` are the names of all tables.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int | str, ...], ...]
+    following: int
+    tables: tuple[str, ...]
+
+
 class Results(Struct, frozen=True, array_like=True, tag=10):
     """Answer to a Vector."""
 
@@ -261,7 +273,8 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
         | QueueRows
         | Placed
         | Advice
-        | Metered,
+        | Metered
+        | TableRows,
         ...,
     ]
 
@@ -304,6 +317,7 @@ PlainResult: TypeAlias = (
     | Placed
     | Advice
     | Metered
+    | TableRows
 )
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 

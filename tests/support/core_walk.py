@@ -107,6 +107,7 @@ class Walk:
             (1, lambda: machine.describe(pick(), pick())),
             (1, lambda: machine.retire(pick(), everyone=self.flip())),
             (2, machine.store_catches_up),
+            (1, machine.continue_from_a_snapshot),
             (1, machine.store_fails),
         ]
 

@@ -102,6 +102,13 @@ def is_nodes_own(state: State, task: Task) -> bool:
     return task.principal in {state.node_owner, "uid:0"}
 
 
+def require_nodes_own(state: State, task: Task, action: str) -> None:
+    """EPERM for everybody but the node's own user and root."""
+    refuse_pure(task)
+    if not is_nodes_own(state, task):
+        raise NotPermittedError(f"only the node's own user and root may {action}")
+
+
 def refuse_pure(task: Task) -> None:
     """EPERM for a pure task: it sees nothing of the node."""
     if task.brand is Brand.PURE:

@@ -20,6 +20,7 @@ from dios.core.calls import (
     resolution,
     retirement,
     scheduling_calls,
+    tables,
     task_calls,
 )
 from dios.core.effects import AnswerVector, DropPayload
@@ -74,6 +75,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Advise: scheduling_calls.advise,
     messages.Report: scheduling_calls.report,
     messages.Govern: rate_calls.govern,
+    messages.ReadTable: tables.read_table,
 }
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})

@@ -15,6 +15,7 @@ from typing import Final
 from blake3 import blake3
 from msgspec import Struct, msgpack
 
+from dios.core import snapshot
 from dios.core.events import Event
 from dios.core.machine import Core
 from dios.core.model.invariants import check
@@ -24,10 +25,15 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Replayed(Struct, frozen=True):
-    """How many events were replayed, and the first whose outcome differed (None: all the same)."""
+    """The number of events that were replayed as recorded, and the place of the first that was not.
+
+    ``difference`` is "outcome", "entropy" or "state", and empty where every step was as recorded. States are
+    compared after every step with a recorded digest.
+    """
 
     events: int
     first_difference: int | None
+    difference: str = ""
 
 
 def replay(path: Path) -> Replayed:
@@ -58,8 +64,12 @@ def replay(path: Path) -> Replayed:
         event: Event = recorded.event
         outcome = core.step(event)
         check(core.state)
-        if blake3(msgpack.encode(outcome)).digest() != recorded.digest or entropy:
-            return Replayed(count, count)
+        if blake3(msgpack.encode(outcome)).digest() != recorded.digest:
+            return Replayed(count, count, "outcome")
+        if entropy:
+            return Replayed(count, count, "entropy")
+        if recorded.state and snapshot.digest(core.state) != recorded.state:
+            return Replayed(count, count, "state")
         count += 1
     return Replayed(count, None)
 
