@@ -11,23 +11,29 @@ from graphlib import TopologicalSorter
 from typing import Final
 
 from dios import limits
-from dios.core import effects, events
-from dios.core.calls import computed_objects, lifecycle, logs, network_streams, scheduling_calls
+from dios.core import effects, events, lifetimes
+from dios.core.calls import (
+    computed_objects,
+    groups,
+    lifecycle,
+    logs,
+    network_streams,
+    run_calls,
+    scheduling_calls,
+    starting,
+)
 from dios.core.calls.dispatch import dispatch, dispatch_vector
 from dios.core.calls.retirement import expire
-from dios.core.calls.run_calls import finish_run
 from dios.core.calls.task_calls import look_again
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.membership.swim import Membership
-from dios.core.model import groups
 from dios.core.model.accounts import Defaults
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
 from dios.core.model.placement import LeastLoaded
+from dios.core.model.records import Pending, PhysicalObject
 from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
-from dios.core.remote import cluster_events, requests
+from dios.core.remote import cached_replies, cluster_events, proxies, requests
 from dios.core.remote.peers import Cluster, Here
 from dios.core.remote.resume import resume_all
 from dios.core.step import Step
@@ -100,6 +106,8 @@ class Core:
         while step.answers or step.wake:
             resume_all(step)
             _wake(step)
+        if cluster is not None and cluster.to_release:
+            proxies.release(step, cluster)
         return step.outcome()
 
     def _called(self, step: Step, event: events.Called) -> None:
@@ -202,7 +210,7 @@ class Core:
 
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
         """Nothing from ``first`` on took place: go back to what the store holds."""
-        requests.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
+        cached_replies.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
         for target in list(self.state.objects.values()):
             before = _record_before(target, event)
             if before is target.recorded:
@@ -210,7 +218,7 @@ class Core:
             target.undo = [entry for entry in target.undo if entry[0] < event.first]
             if before is None:
                 target.recorded = None
-                step.destroy(target)
+                lifetimes.destroy(step, target)
             else:
                 target.restore(before)
                 self.state.apply_limits(target)
@@ -230,10 +238,10 @@ class Core:
             return
         buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
         if buffer is not None:
-            step.close_buffer(buffer)
+            lifetimes.close_buffer(step, buffer)
         away = next((found for found in task.away.values() if found.id == event.buffer), None)
         if away is not None:
-            step.close_away(away)
+            lifetimes.close_away(step, away)
 
     # -- the rest -----------------------------------------------------------------------------------
     def _console_arrived(self, step: Step, event: events.ConsoleArrived) -> None:
@@ -293,9 +301,9 @@ def _retry(step: Step, row: Pending) -> None:
         look_again(step, row)
     elif isinstance(row.call, messages.Run):
         if row.watched:
-            finish_run(step, row)
+            starting.finish_run(step, row)
         else:
-            scheduling_calls.lease_over(step, row)
+            run_calls.lease_over(step, row)
     elif isinstance(row.call, messages.ReadQueue | messages.AskScheduler):
         scheduling_calls.look_again(step, row)
     elif isinstance(row.call, messages.Create):

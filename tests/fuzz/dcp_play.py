@@ -353,13 +353,13 @@ class Play:
     def settled(self) -> None:
         """No call waits for an answer that nobody was asked for, and what is kept has its bounds."""
         state = self.target.core.state
+        cluster = state.cluster
+        assert cluster is not None
         for row in state.pending:
-            asked = [one for one in row.questions if one.peer.asked.get(one.number) is one]
+            asked = [node for node, number in row.questions if number in cluster.peers[node].asked]
             assert asked or not row.questions or row.watched or row.limit is not None, (
                 f"{row.call} waits forever"
             )
-        cluster = state.cluster
-        assert cluster is not None
         assert len(cluster.peers) <= limits.PEERS_MAX + limits.NODES_MAX
         assert len(state.principals) <= limits.PRINCIPALS_MAX
         for peer in cluster.peers.values():

@@ -13,8 +13,7 @@ from dios.core import snapshot
 from dios.core.events import PersistFailed
 from dios.core.machine import Core
 from dios.core.model.accounts import Account
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Reference
+from dios.core.model.records import PhysicalObject, Reference
 from dios.core.model.state import State
 from dios.core.step import Step
 from dios.errors import InvariantError

@@ -10,8 +10,7 @@ import pytest
 from dios.core.calls import delegation, io_steps, lifecycle, retirement
 from dios.core.effects import Outcome
 from dios.core.machine import Core
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Reference, Task
 from dios.core.remote import reconciliation, requests, serving
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from dios.core.events import ObjectRecord
 from dios.core.model.names import logs_group
+from dios.core.model.records import Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.errors import Code
 from dios.ids import Name, ObjectId, TaskId
 from dios.wire import messages

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from blake3 import blake3
 from msgspec import Struct
 
-from dios.core.model.recipes import Given, Recipe
+from dios.core.model.records import Given, Recipe
 from dios.core.model.state import State
 
 _LEFT_OUT = frozenset({"entropy", "_deadlines", "_moments"})

@@ -15,7 +15,7 @@ from dios.firmament.coordinator.assignment import Duty, SetUp
 from dios.firmament.coordinator.scheduler_service import Office
 from dios.firmament.coordinator.start_options import Orders
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.wire.messages import Asked, QueueRows, Metered, Occupant, Submission, Work
+from dios.wire.messages import Asked, Metered, Occupant, QueueRows, Submission, Work
 from dios.wire.types import TaskState
 
 CPUS = 4

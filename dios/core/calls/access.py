@@ -5,10 +5,8 @@ Not for: changing. Each function either returns what was asked for or raises the
 
 from __future__ import annotations
 
-from dios.core.model.io_requests import Buffer
-from dios.core.model.references import Provenance, Reference
+from dios.core.model.records import Buffer, Provenance, Reference, Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.errors import (
     BadReferenceError,
     InvalidError,
@@ -120,3 +118,14 @@ def may_delete(task: Task, reference: Reference) -> bool:
     if not reference.permissions & Permission.DELETE:
         return False
     return reference.object.type is not ObjectType.GROUP or may_grant(task, reference)
+
+
+def delegable(task: Task, ref_id: int) -> Reference:
+    """A reference the caller may hand on: it has the right, lives, and is to no group (§4.4)."""
+    reference = living(held(task, ref_id))
+    if reference.object.type is ObjectType.GROUP:
+        raise NotPermittedError(
+            "references to groups are never delegated; start the other task as a member instead",
+            fingerprint=reference.object.fingerprint,
+        )
+    return held(task, reference.id, Permission.DELEGATE)

@@ -10,7 +10,7 @@ from dios.core import effects
 from dios.core.calls import access, computed_objects, durable_streams, io_steps
 from dios.core.effects import WriteSource
 from dios.core.model.io_requests import admits
-from dios.core.model.tasks import Task
+from dios.core.model.records import Task
 from dios.core.model.type_rules import is_blob
 from dios.core.step import Step
 from dios.errors import Busy, InvalidError, TooLargeError

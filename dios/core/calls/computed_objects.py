@@ -10,10 +10,7 @@ from typing import TypeAlias
 from dios.core import effects
 from dios.core.calls import durable_streams, network_streams
 from dios.core.effects import WriteSource
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Pending, PhysicalObject, Reference, Task
 from dios.core.model.type_states import AcceptState, ConsoleState, StreamState, TimerState
 from dios.core.step import Step
 from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, WouldBlockError

@@ -9,17 +9,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.calls import access
 from dios.core.calls.io_steps import note_in_vector
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance, Reference, narrowed
-from dios.core.model.tasks import Task
+from dios.core.model.records import Pending, PhysicalObject, Provenance, Reference, Task, narrowed
 from dios.core.model.type_rules import RULES, is_blob
-from dios.core.remote import proxies, remote_calls, remote_tasks, replication, requests
+from dios.core.remote import notices, proxies, remote_calls, remote_tasks, replication, requests
 from dios.core.remote.continuations import FitCopied, HandedOver, ReplyTo
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
@@ -47,7 +44,7 @@ from dios.wire.types import (
 def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
     """dios_copy: delegate, and where an attribute asks for it, copy the object's data."""
     access.flags_of(call.flags, Flag.NONE)
-    delegable(task, call.ref)
+    access.delegable(task, call.ref)
     held = access.typed(access.held(task, call.task, Permission.WRITE), ObjectType.TASK)
     node = place_for_copy(step, held, call)
     if node or held.object.home:
@@ -58,7 +55,7 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
     receiver = access.receiving(step.state, held)
     fresh = delegate(step, task, receiver, call)
     public = fresh.public()
-    step.tell(receiver, messages.Delegated(public, task.object.fingerprint))
+    notices.notify(step, receiver, messages.Delegated(public, task.object.fingerprint))
     if receiver is task:
         step.answer(task, seq, messages.References((public,)))
     else:
@@ -67,7 +64,7 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
 
 def delegate(step: Step, task: Task, receiver: Task, call: messages.Copy) -> Reference:
     """A new reference in the table of a task of this node, or of another one's deputy."""
-    reference = delegable(task, call.ref)
+    reference = access.delegable(task, call.ref)
     kind = _kind_wanted(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
         _refuse_private(reference, receiver is task)
@@ -82,7 +79,8 @@ def delegate(step: Step, task: Task, receiver: Task, call: messages.Copy) -> Ref
         _require_room_for_copy(task, target, kind)
         target = _duplicate(step, task, target, kind, call.buffering)
     step.seen(reference.object)
-    fresh = step.grant(
+    fresh = lifetimes.grant(
+        step,
         receiver,
         target,
         narrowed(reference.permissions, call.permissions),
@@ -170,7 +168,7 @@ def delegate_away(
         if taker is None or not taker.alive:
             raise NoSuchTaskError("the receiving task has ended")
         fresh = delegate(step, giver, taker, _without_place(call))
-        step.tell(taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
+        notices.notify(step, taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
         step.continue_with(then, messages.Done(1))
         return
     known = dcp.Caller(
@@ -195,7 +193,7 @@ def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
     if deputy is not None and not isinstance(answer, messages.Done):
         reference = deputy.table.find(then.ref)
         if reference is not None:
-            step.drop_reference(reference)
+            lifetimes.drop_reference(step, reference)
     step.continue_with(then.then, answer)
 
 
@@ -216,17 +214,6 @@ def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> Nod
 
 def _without_place(call: messages.Copy) -> messages.Copy:
     return replace(call, host="", proximity=None) if call.host or call.proximity else call
-
-
-def delegable(task: Task, ref_id: int) -> Reference:
-    """A reference the caller may hand on: it has the right, lives, and is to no group (§4.4)."""
-    reference = access.living(access.held(task, ref_id))
-    if reference.object.type is ObjectType.GROUP:
-        raise NotPermittedError(
-            "references to groups are never delegated; start the other task as a member instead",
-            fingerprint=reference.object.fingerprint,
-        )
-    return access.held(task, reference.id, Permission.DELEGATE)
 
 
 def end_of(step: Step, lifetime_ns: int) -> int:

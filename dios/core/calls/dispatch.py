@@ -19,17 +19,17 @@ from dios.core.calls import (
     rate_calls,
     resolution,
     retirement,
+    run_calls,
     scheduling_calls,
     tables,
     task_calls,
 )
-from dios.core.effects import AnswerVector, DropPayload
-from dios.core.model.pending import Pending
-from dios.core.model.tasks import Task
+from dios.core.effects import AnswerVector, DropPayload, Reply
+from dios.core.model.records import Pending, Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.continuations import GatherAnswer, GatheredAnswer, VectorPlan
-from dios.core.remote.proxies import Proxy
-from dios.core.step import Reply, Step
+from dios.core.remote.peers import Proxy
+from dios.core.step import Step
 from dios.errors import Code, DiosError, InvalidError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
@@ -42,7 +42,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Lookup: resolution.lookup,
     messages.Copy: delegation.copy,
     messages.Delete: object_calls.delete,
-    messages.Run: scheduling_calls.run,
+    messages.Run: run_calls.run,
     messages.Pause: task_calls.pause,
     messages.Resume: task_calls.resume,
     messages.AcquireRead: io_calls.acquire_read,

@@ -21,7 +21,7 @@ from dios.wire import messages
 from dios.wire.types import Flag
 
 if TYPE_CHECKING:
-    from dios.core.model.references import Reference
+    from dios.core.model.records import Reference
     from dios.core.step import Step
 
 

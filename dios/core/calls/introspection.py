@@ -5,12 +5,10 @@ Not for: use and limits of resources (``dios.core.calls.limit_calls``).
 
 from __future__ import annotations
 
-from dios.core import effects
-from dios.core.calls import access, delegation
-from dios.core.calls.run_calls import not_repeatable
-from dios.core.model import submission_queue
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core import effects, lifetimes
+from dios.core.calls import access, delegation, submissions
+from dios.core.calls.run_orders import not_repeatable
+from dios.core.model.records import Provenance, Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import NoSuchTaskError, NotPermittedError
@@ -27,7 +25,9 @@ def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> No
         raise NoSuchTaskError("the node no longer keeps this task's console")
     delegation.require_room(task, other.console)
     # Whoever loses the task, by time or by hand, loses its console as well.
-    granted = step.grant(task, other.console, Permission.READ, Provenance.DELEGATED, origin=reference)
+    granted = lifetimes.grant(
+        step, task, other.console, Permission.READ, Provenance.DELEGATED, origin=reference
+    )
     step.answer(task, seq, messages.References((granted.public(),)))
 
 
@@ -40,7 +40,7 @@ def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> No
         for other in step.state.tasks.values()
         if other.principal == task.principal and not other.is_session
     )
-    rows += submission_queue.waiting_rows(step.state, task.principal)
+    rows += submissions.waiting_rows(step.state, task.principal)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
     else:

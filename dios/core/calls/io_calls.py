@@ -8,12 +8,11 @@ Not for: their compounds (``dios.core.calls.compound_calls``), the arithmetic of
 from __future__ import annotations
 
 from dios import limits
+from dios.core import lifetimes
 from dios.core.calls import access, computed_objects, io_steps
 from dios.core.model.accounts import charge_all, require_all, require_bytes
-from dios.core.model.io_requests import Buffer, abort, associate, give_back, holds
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.io_requests import abort, associate, give_back, holds
+from dios.core.model.records import Buffer, PhysicalObject, Reference, Task
 from dios.core.model.type_rules import is_blob
 from dios.core.step import Step
 from dios.errors import InvalidError, OutOfMemoryError, TooLargeError
@@ -229,7 +228,7 @@ def release(step: Step, task: Task, seq: int, call: messages.ReleaseRead | messa
         if valid and mode is Mode.WRITE:
             io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, buffer.length, replace=False)
     if buffer.owner is None:
-        step.close_buffer(buffer)
+        lifetimes.close_buffer(step, buffer)
     else:
         step.changed(buffer.object)
         give_back(buffer)

@@ -10,10 +10,8 @@ from dios.core import effects
 from dios.core.calls import access
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes, shadow
-from dios.core.model.io_requests import Buffer, admits, begin, holds, settle
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.io_requests import admits, begin, holds, settle
+from dios.core.model.records import Buffer, PhysicalObject, Reference, Task
 from dios.core.step import Step
 from dios.errors import BadReferenceError, Busy, Conflict, InvalidError, TooLargeError
 from dios.ids import BufferId

@@ -6,17 +6,14 @@ Not for: the run call's checks (``dios.core.calls.task_calls``), or processes.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
+from dios.core.calls import groups, submissions
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
-from dios.core.model import groups, submission_queue
 from dios.core.model.accounts import Account, charge_all
 from dios.core.model.names import child_task_name, logs_group
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.recipes import Reserved
-from dios.core.model.references import Provenance, Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import PhysicalObject, Provenance, Reference, Reserved, Task
 from dios.core.model.type_states import ConsoleState
-from dios.core.remote import requests
+from dios.core.remote import notices, requests
 from dios.core.step import Step
 from dios.errors import Code
 from dios.ids import Name, ObjectId, Principal, TaskId
@@ -83,10 +80,12 @@ def default_references(
     step: Step, task: Task, member_of: tuple[PhysicalObject, ...]
 ) -> tuple[Reference, Reference, tuple[Reference, ...]]:
     """Self, console and one reference for each group the task is a member of."""
-    own = step.grant(task, task.object, _SELF_RIGHTS, Provenance.INITIAL)
+    own = lifetimes.grant(step, task, task.object, _SELF_RIGHTS, Provenance.INITIAL)
     task.self_ref = own.id
-    console = step.grant(task, task.console, _CONSOLE_RIGHTS, Provenance.INITIAL)
-    member_refs = tuple(step.grant(task, group, Permission.ALL, Provenance.INITIAL) for group in member_of)
+    console = lifetimes.grant(step, task, task.console, _CONSOLE_RIGHTS, Provenance.INITIAL)
+    member_refs = tuple(
+        lifetimes.grant(step, task, group, Permission.ALL, Provenance.INITIAL) for group in member_of
+    )
     return own, console, member_refs
 
 
@@ -214,11 +213,11 @@ def release_everything(step: Step, task: Task) -> None:
         step.state.pending.remove(row)
         requests.give_up_all(step, row)
     for reference in task.table:
-        step.drop_reference(reference)
+        lifetimes.drop_reference(step, reference)
     for buffer in list(task.buffers.values()):
-        step.close_buffer(buffer)
+        lifetimes.close_buffer(step, buffer)
     for away in list(task.away.values()):
-        step.close_away(away)
+        lifetimes.close_away(step, away)
     # Nobody can read them any more, and its children's records keep it as their parent.
     task.events.clear()
     task.lost_events = 0
@@ -236,7 +235,7 @@ def _finish(step: Step, task: Task) -> None:
         console.state.closed = True
     step.changed(console)
     step.changed(task.object)
-    submission_queue.note_end(step, task)
+    submissions.note_end(step, task)
     _tell_parent(step, task)
     end_orphans(step, task)
     _tell_other_nodes(step, task)
@@ -285,7 +284,7 @@ def _keep_program(step: Step, task: Task) -> None:
     step.state.failed_programs.append(program)
     if len(step.state.failed_programs) > limits.FAILED_PROGRAMS_KEPT:
         unpin(step, step.state.failed_programs.popleft())
-    step.maybe_collect(program)
+    lifetimes.maybe_collect(step, program)
 
 
 def _of_the_node(task: Task) -> str:
@@ -301,7 +300,7 @@ def _tell_parent(step: Step, task: Task) -> None:
         return
     parent.children.pop(task.id, None)
     if parent.alive:
-        step.tell(parent, messages.ChildEnded(task.object.id, task.row(step.state.place)))
+        notices.notify(step, parent, messages.ChildEnded(task.object.id, task.row(step.state.place)))
 
 
 def end_orphans(step: Step, task: Task) -> None:
@@ -330,7 +329,7 @@ def forget_task(step: Step, task: Task) -> None:
 def unpin(step: Step, target: PhysicalObject) -> None:
     """The node itself has one interest less in an object."""
     target.pinned -= 1
-    step.maybe_collect(target)
+    lifetimes.maybe_collect(step, target)
 
 
 def refused_for_shutdown() -> messages.Failure:

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dios import limits
-from dios.core.calls import access
-from dios.core.model import groups
+from dios.core.calls import access, groups
 from dios.core.model.accounts import Account
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.tasks import Task
+from dios.core.model.records import PhysicalObject, Task
 from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError
 from dios.ids import Principal, TaskId

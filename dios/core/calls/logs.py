@@ -7,15 +7,14 @@ task, in a group that each principal has for them.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
+from dios.core.calls import groups
 from dios.core.effects import WriteSource
 from dios.core.events import LogLeft
-from dios.core.model import groups
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.names import log_name, logs_group
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject, Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.core.remote import requests
 from dios.core.step import Step
 from dios.errors import LimitError
@@ -76,7 +75,7 @@ def make(
     while len(step.state.logs) > limits.LOGS_KEPT:
         oldest = step.state.logs.popleft()
         if not oldest.zombie:
-            step.destroy(oldest)
+            lifetimes.destroy(step, oldest)
     return made
 
 

@@ -6,7 +6,7 @@ Not for: how one knows (``dios.core.membership.swim``).
 from __future__ import annotations
 
 from dios.core.calls import access
-from dios.core.model.tasks import Task
+from dios.core.model.records import Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step

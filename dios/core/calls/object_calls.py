@@ -6,16 +6,13 @@ Not for: resolution and delegation, which have modules of their own.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import effects
-from dios.core.calls import access, network_streams
+from dios.core import effects, lifetimes
+from dios.core.calls import access, groups, network_streams
 from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
-from dios.core.model import groups
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.names import deterministic_name, group_name
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core.model.records import PhysicalObject, Provenance, Task
 from dios.core.model.type_rules import TypeRules, rules_for_creation
 from dios.core.model.type_states import StreamState, TimerState
 from dios.core.remote import remote_calls
@@ -81,7 +78,7 @@ def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_nam
     if target.type is ObjectType.GROUP:
         groups.enter(step, task, target)
     _first_content(step, target, rules)
-    reference = step.grant(task, target, Permission.ALL, Provenance.CREATED)
+    reference = lifetimes.grant(step, task, target, Permission.ALL, Provenance.CREATED)
     if network_streams.begin(step, task, seq, call, target):
         return
     step.audit(task, "create", "ok", target.fingerprint, target.type.name)
@@ -186,12 +183,12 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
     else:
         immediate = target.deletion is Deletion.IMMEDIATE and access.may_delete(task, reference)
         step.seen(target)
-        step.drop_reference(reference)
+        lifetimes.drop_reference(step, reference)
         if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
             step.audit(task, "delete", "ok", target.fingerprint, target.type.name)
             if target.type is ObjectType.GROUP:
                 groups.tell_disbanded(step, target)
-            step.destroy(target)
+            lifetimes.destroy(step, target)
     step.answer(task, seq, messages.Done(1 if was_living else 0))
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from dios.core import effects
-from dios.core.calls import scheduling_calls
-from dios.core.model import submission_queue
-from dios.core.model.tasks import Task
+from dios.core.calls import scheduling_calls, submissions
+from dios.core.model.records import Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import InvalidError
@@ -46,7 +45,7 @@ def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
         step.emit(effects.SetRates(call.rates, call.lease_ms, task.id, call.guarantees))
     table = step.state.board
     if call.shares and table.keep_shares(call.shares_version, call.shares):
-        submission_queue.changed(step)
+        submissions.changed(step)
     newer = table.shares_version > call.shares_version
     cluster = step.state.cluster
     node = 0 if cluster is None else cluster.here.node

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dios.core import lifetimes
 from dios.core.calls import access, network_streams
 from dios.core.model.accounts import require_each
 from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core.model.records import PhysicalObject, Provenance, Task
 from dios.core.model.type_states import TimerState
 from dios.core.remote import remote_lookup
 from dios.core.step import Step
@@ -50,7 +49,7 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
     permissions = Permission.ALL
     references = tuple(
-        step.grant(task, target, permissions, Provenance.RESOLVED).public() for target in found
+        lifetimes.grant(step, task, target, permissions, Provenance.RESOLVED).public() for target in found
     )
     step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
     step.answer(task, seq, messages.References(references, incomplete))

@@ -6,9 +6,10 @@ stays with it: no memory is taken out of a process.
 
 from __future__ import annotations
 
+from dios.core import lifetimes
 from dios.core.calls import access
-from dios.core.model.references import Provenance, Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Provenance, Reference, Task
+from dios.core.remote import notices
 from dios.core.step import Step
 from dios.wire import messages
 from dios.wire.types import Flag, Permission
@@ -61,7 +62,7 @@ def expire(step: Step) -> None:
 
 def _take_back(step: Step, reference: Reference, *, expired: bool) -> None:
     holder, target = reference.task, reference.object
-    step.drop_reference(reference)
+    lifetimes.drop_reference(step, reference)
     if holder.alive:
         retired = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, expired)
-        step.tell(holder, retired)
+        notices.notify(step, holder, retired)

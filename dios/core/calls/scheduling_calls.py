@@ -12,12 +12,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, lifecycle, run_calls
-from dios.core.model import submission_queue
-from dios.core.model.pending import Pending
-from dios.core.model.recipes import ChildIdentity
+from dios.core.calls import access, lifecycle, run_calls, submissions
+from dios.core.model.records import Pending, Task
 from dios.core.model.submission_queue import SchedulerQuestion, Waiting
-from dios.core.model.tasks import Task
 from dios.core.remote import forwarding, remote_calls, requests
 from dios.core.step import Step
 from dios.errors import (
@@ -27,101 +24,17 @@ from dios.errors import (
     NoSuchTaskError,
     NotPermittedError,
     UnreachableError,
-    WouldBlockError,
 )
 from dios.ids import TaskId
 from dios.wire import messages
-from dios.wire.types import Cause, Flag
+from dios.wire.types import Cause
 
 _MS: Final = 1_000_000
-_NOBODY: Final = (
-    "nobody schedules for this node: does some node of the cluster have the extra 'cluster' installed, and "
-    'coordinator = "on"?'
-)
 _ROW_BYTES: Final = 96
 """About what a row takes beside its texts."""
 
 
-# -- submissions ----------------------------------------------------------------------------------------
-def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
-    """dios_run: at once where nobody schedules or the caller says where; else it waits for its place."""
-    if _is_scheduled(step, call):
-        _submit(step, task, seq, call)
-    else:
-        run_calls.run(step, task, seq, call)
-
-
-def _is_scheduled(step: Step, call: messages.Run) -> bool:
-    """Whether a run waits for whoever schedules; otherwise it is placed at once.
-
-    Raises:
-        UnreachableError: it asks for what only a scheduler can give, and there is none.
-        InvalidError: it asks for that where there can be none, or says itself where it runs.
-    """
-    flags, cluster, work = Flag(call.flags), step.state.cluster, call.work
-    if cluster is None:
-        if work.particular:
-            raise InvalidError(
-                "this node is alone: nothing is scheduled or set aside here; `dios-node init` or `dios up` "
-                "makes a cluster"
-            )
-        return False
-    if call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
-        if work.choosy:
-            raise InvalidError(
-                "gangs, affinity and constraints are for whoever schedules: leave out the host, and let the "
-                "run stand alone"
-            )
-        return False
-    attended = step.state.board.attended(step.now)
-    if not work.particular:
-        return attended and not flags & Flag.NON_BLOCKING
-    if not attended and not cluster.here.coordinator:
-        raise UnreachableError(f"{_NOBODY}; or say where it runs with a host, and set nothing aside")
-    return True
-
-
-def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
-    """Let a run wait on the board; what is wrong with it is refused at once."""
-    table = step.state.board
-    if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-        table.tidy(step.state)
-        if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-            raise LimitError(f"{limits.SUBMISSIONS_MAX} runs wait for their place here; try again later")
-    run_calls.ordered(step, task, call)
-    chosen = ChildIdentity(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
-    submission_queue.wait(step, task, seq, call, chosen)
-
-
-def lease_over(step: Step, row: Pending) -> None:
-    """A submission's time to look whether anybody schedules still: otherwise it is placed here and now."""
-    table = step.state.board
-    one = table.of_call(row)
-    if one is None:
-        return
-    if table.attended(step.now) or one.call.work.particular:
-        submission_queue.wait_on(step, one)
-        return
-    _take(step, one)
-    _begin(step, one, one.call)
-
-
-def _take(step: Step, one: Waiting) -> None:
-    step.state.board.take(one)
-    step.state.pending.remove(one.row)
-    submission_queue.changed(step)
-
-
-def _begin(step: Step, one: Waiting, call: messages.Run) -> None:
-    task, seq = one.row.task, one.row.seq
-    try:
-        run_calls.run(step, task, seq, call, one.chosen)
-    except WouldBlockError:
-        submission_queue.wait(step, task, seq, one.call, one.chosen, one.since)
-    except DiosError as error:
-        step.refuse(task, seq, error)
-
-
+# -- placing ----------------------------------------------------------------------------------------
 def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
     """Start submissions where they are told to go, and stop what has to make room."""
     require_ruler(step, task)
@@ -129,7 +42,7 @@ def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
-    step.state.board.tidy(step.state)
+    step.state.board.tidy(step.state.pending)
     version = step.state.board.version
     refused: list[tuple[int, str]] = []
     for victim in call.preempted:
@@ -151,9 +64,9 @@ def _place(step: Step, task: Task, placement: messages.Placement) -> None:
     if one is None:
         raise NoSuchTaskError("it is placed already, or nobody waits for it any more")
     remote_calls.named(step, placement.node)  # a dead node: it goes on waiting
-    _take(step, one)
+    run_calls.take(step, one)
     step.audit(task, "place", "ok", one.fingerprint, f"on {placement.node}")
-    _begin(step, one, replace(one.call, host=placement.node))
+    run_calls.start_submission(step, one, replace(one.call, host=placement.node))
 
 
 def _preempt(step: Step, task: Task, victim: TaskId) -> None:
@@ -206,12 +119,10 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     state = step.state
     table = state.board
     cluster = requests.cluster_of(step)
-    table.tidy(state)
+    table.tidy(state.pending)
     newer = table.version > call.since
     waiting = _submissions(step) if newer else []
-    tasks = [
-        submission_queue.occupant(task, step.now) for task in state.tasks.values() if newer and _counts(task)
-    ]
+    tasks = [submissions.occupant(task, step.now) for task in state.tasks.values() if newer and _counts(task)]
     return messages.QueueRows(
         table.version,
         cluster.here.node,
@@ -275,8 +186,8 @@ def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
         raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
     if not table.attended(step.now):
         soon = " Its coordinator starts just now; try again in a moment." if _starts(step) else ""
-        raise UnreachableError(f"{_NOBODY}{soon}")
-    table.tidy(step.state)
+        raise UnreachableError(f"{run_calls.NO_SCHEDULER}{soon}")
+    table.tidy(step.state.pending)
     waiting = sum(len(one.asked.question) for one in table.questions.values())
     if (
         len(table.questions) >= limits.BOARD_QUESTIONS_MAX
@@ -290,7 +201,7 @@ def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
     ruler = access.is_nodes_own(step.state, task)
     asked = messages.Asked(number, task.principal, ruler, call.question)
     table.questions[number] = SchedulerQuestion(row, asked)
-    submission_queue.changed(step)
+    submissions.changed(step)
 
 
 def _starts(step: Step) -> bool:
@@ -306,7 +217,7 @@ def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
     table = step.state.board
-    table.tidy(step.state)
+    table.tidy(step.state.pending)
     question = table.questions.get(call.number)
     if question is None:
         raise NoSuchTaskError("nobody waits for this answer any more")
@@ -327,7 +238,7 @@ def report(step: Step, task: Task, seq: int, call: messages.Report) -> None:
     table = step.state.board
     table.reports.append((table.next_report, call.data))
     table.next_report += 1
-    submission_queue.changed(step)
+    submissions.changed(step)
     step.answer(task, seq, messages.Done(1))
 
 

@@ -12,9 +12,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dios.core.calls import access
 from dios.core.model.accounts import Account
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject, Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.core.step import Step
 from dios.errors import InvalidError
 from dios.wire import messages

@@ -10,11 +10,9 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, network_streams
-from dios.core.model.pending import Pending
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Pending, Reference, Task
 from dios.core.model.type_states import SocketState, StreamState, TimerState
-from dios.core.remote import remote_calls, requests
+from dios.core.remote import cached_replies, remote_calls
 from dios.core.step import Step
 from dios.errors import Busy, ClosedError, Code, InvalidError
 from dios.ids import TaskId
@@ -194,7 +192,7 @@ def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
     answer = effects.AnswerAttach(
         task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex
     )
-    requests.note(step.state, answer)
+    cached_replies.note(step.state, answer)
     step.emit(answer)
 
 

@@ -6,13 +6,11 @@ Not for: taking them away (``dios.core.calls.retirement``).
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from dios import limits
+from dios.core.model.records import Reference
 from dios.ids import RefId, TaskId
-
-if TYPE_CHECKING:
-    from dios.core.model.references import Reference
 
 _Key: TypeAlias = tuple[TaskId, RefId]
 

@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from dios import limits
 from dios.core.model.accounts import Account, Version
 from dios.core.model.names import internal_name
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Reference
+from dios.core.model.records import PhysicalObject, Reference, Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.errors import InvariantError
 from dios.wire.types import Deletion, Mode, ObjectType, Permission, Resource, TaskState
 

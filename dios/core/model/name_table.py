@@ -6,7 +6,7 @@ Not for: resolution with its rights (``dios.core.calls.resolution``). Never expo
 from __future__ import annotations
 
 from dios.core.model.names import internal_name
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject
 from dios.ids import InternalName
 
 

@@ -7,58 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
 
 from dios import limits
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import CallId, Pending, Task
 from dios.errors import InvalidError, OutOfMemoryError
-from dios.wire.messages import AnyCall
 from dios.wire.types import Resource
-
-if TYPE_CHECKING:
-    from dios.core.model.tasks import Task
-    from dios.core.remote.continuations import CallId, Progress
-    from dios.core.remote.peers import PendingRequest
-
-
-class Pending:
-    """One waiting call and the objects whose change may finish it.
-
-    ``deadline`` is when to look again at the latest, ``limit`` when the caller's timeout ends. ``questions``
-    are requests to other nodes, and ``progress`` is what their answers have brought so far. ``number`` tells
-    this call from an earlier one with the same sequence number; the table assigns it.
-    """
-
-    __slots__ = ("call", "deadline", "limit", "number", "progress", "questions", "seq", "task", "watched")
-
-    def __init__(
-        self,
-        task: Task,
-        seq: int,
-        call: AnyCall,
-        watched: tuple[PhysicalObject, ...],
-        deadline: int | None = None,
-        limit: int | None = None,
-    ) -> None:
-        self.task: Final = task
-        self.seq: Final = seq
-        self.call: Final = call
-        self.watched: Final = watched
-        self.deadline = deadline
-        self.limit: Final = limit
-        self.questions: list[PendingRequest] = []
-        self.progress: Progress | None = None
-        self.number = 0
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Unique among all waiting calls."""
-        return (self.task.id, self.seq)
-
-    @property
-    def id(self) -> CallId:
-        """The name of this very call in continuations."""
-        return (self.task.id, self.seq, self.number)
 
 
 class PendingTable:

@@ -14,11 +14,9 @@ from dios.core.model.accounts import Account, Defaults, charge_all
 from dios.core.model.expiries import ExpiryTable
 from dios.core.model.name_table import NameTable
 from dios.core.model.names import logs_group
-from dios.core.model.objects import PhysicalObject
 from dios.core.model.pending import PendingTable
-from dios.core.model.references import Provenance, Reference, earlier
+from dios.core.model.records import PhysicalObject, Provenance, Reference, Task, earlier
 from dios.core.model.submission_queue import SubmissionQueue
-from dios.core.model.tasks import Task
 from dios.core.remote.peers import Cluster
 from dios.ids import BufferId, Name, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.limits import NAME_BYTES

@@ -1,6 +1,6 @@
 """What single object types remember beside the common structure (Figure 4.2, type-specific data).
 
-Not for: bytes. A blob or group remembers nothing; a task's state is ``dios.core.model.tasks.Task``.
+Not for: bytes. A blob or group remembers nothing; a task's state is ``dios.core.model.records.Task``.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received, UnderWay
 from dios.core.membership.swim import Change, Decision
-from dios.core.model.tasks import Task
-from dios.core.remote import reconciliation, requests, serving
+from dios.core.model.records import Task
+from dios.core.remote import notices, proxies, publication, reconciliation, requests, serving
 from dios.core.remote.forwarding import lost_row
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.remote.resume import resume_all
@@ -90,7 +90,7 @@ def received(step: Step, event: Received) -> None:
         case dcp.Reply():
             requests.answered(step, peer, message)
         case dcp.Published():
-            requests.published(step, peer, message)
+            proxies.published(step, peer, message)
         case dcp.Gossip():
             told = gossip.decode(message.message)
             follow(step, cluster, cluster.membership.received(step.now, event.node, told))
@@ -126,7 +126,7 @@ def time_passed(step: Step, cluster: Cluster) -> None:
         follow(step, cluster, cluster.membership.tick(now))
     requests.due(step)
     if cluster.publish_at is not None and cluster.publish_at <= now:
-        requests.publish_due(step)
+        step.after += publication.publish_due(cluster)
     for node in [node for node, end in cluster.graces.items() if end <= now]:
         del cluster.graces[node]
         reconciliation.end_deputies(step, cluster, cluster.peer(node))
@@ -187,7 +187,7 @@ def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
         for row in list(deputy.pending.values()):
             step.state.pending.remove(row)
         for buffer in list(deputy.buffers.values()):
-            step.close_buffer(buffer)
+            lifetimes.close_buffer(step, buffer)
     if peer.deputies:
         cluster.graces[peer.node] = step.now + limits.GRACE_MS * _MS
 
@@ -202,7 +202,7 @@ def _lose_requests(step: Step, peer: Peer) -> None:
     """Requests on its objects that were under way are over: their buffers go."""
     for task in step.state.tasks.values():
         for buffer in [one for one in task.away.values() if one.reference.object.home == peer.node]:
-            step.close_away(buffer)
+            lifetimes.close_away(step, buffer)
 
 
 def _lose_children(step: Step, peer: Peer) -> None:
@@ -221,7 +221,7 @@ def _lose_child(step: Step, peer: Peer, task: Task, child: TaskId) -> None:
         step.changed(target)
     if task.alive:
         # Also who has dropped its reference hears of the end.
-        step.tell(task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
+        notices.notify(step, task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
 
 
 def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:

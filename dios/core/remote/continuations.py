@@ -11,12 +11,9 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios.core.effects import Answer
-from dios.core.model.recipes import ChildIdentity, Recipe
+from dios.core.model.records import CallId, ChildIdentity, Progress, Recipe
 from dios.ids import InternalName, NodeId, ObjectId, PayloadId, RefId, TaskId
 from dios.wire import dcp, messages
-
-CallId: TypeAlias = tuple[TaskId, int, int]
-"""A waiting call: its task, its sequence number, and the number of its row in the table of waiting calls."""
 
 
 # -- continuations of calls: the call waits for this one answer ------------------------------------
@@ -170,7 +167,7 @@ class TaskListPlan(Struct, frozen=True):
     own: tuple[messages.TaskRow, ...]
 
 
-class GatherProgress(Struct):
+class GatherProgress(Progress):
     """Answers of several nodes to one call; the bytes of ``kept`` were kept for the last answer."""
 
     plan: VectorPlan | TaskListPlan
@@ -179,14 +176,14 @@ class GatherProgress(Struct):
     missing: int
 
 
-class SelectProgress(Struct):
+class SelectProgress(Progress):
     """A select call with references to objects of other nodes: ``silent`` nodes have not answered."""
 
     silent: int
     waits: bool
 
 
-class SearchProgress(Struct):
+class SearchProgress(Progress):
     """A lookup: the objects found on this node, and what other nodes have found so far."""
 
     names: tuple[InternalName, ...]
@@ -202,7 +199,7 @@ class SearchProgress(Struct):
         return len(self.here) + sum(len(found.references) for _, found in self.found)
 
 
-class StartProgress(Struct):
+class StartProgress(Progress):
     """A start that concerns other nodes: what the child gets, and which nodes have offered it already.
 
     ``node`` is where the child will run, 0 for this node. ``scheduled`` says that the scheduler placed it.
@@ -219,6 +216,3 @@ class StartProgress(Struct):
     scheduled: bool
     missing: int = 0
     failure: messages.Failure | None = None
-
-
-Progress: TypeAlias = GatherProgress | SelectProgress | SearchProgress | StartProgress

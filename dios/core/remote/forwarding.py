@@ -11,17 +11,13 @@ from typing import Final, TypeAlias, cast
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_bytes, shadow
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance, Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import AwayBuffer, Pending, Provenance, Reference, Task
 from dios.core.remote import proxies, requests
 from dios.core.remote.continuations import FitAnswer, FitAttached, PassBack
-from dios.core.remote.peers import Peer
-from dios.core.remote.proxies import Proxy
-from dios.core.remote.remote_buffers import AwayBuffer
+from dios.core.remote.peers import Peer, Proxy
 from dios.core.step import Step
 from dios.errors import (
     BadReferenceError,
@@ -104,7 +100,7 @@ def place_of(task: Task, call: messages.PlainCall) -> Proxy | None:
 def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     """Let a call be made where its object is, in the task's name."""
     if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
-        step.drop_reference(task.table.get(call.ref))
+        lifetimes.drop_reference(step, task.table.get(call.ref))
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
         return
     if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
@@ -367,7 +363,7 @@ def _fit_done(step: Step, task: Task, reference: Reference, call: messages.Plain
     if isinstance(call, messages.ReleaseRead | messages.ReleaseWrite):
         buffer = task.away.get(BufferId(call.buffer))
         if buffer is not None:
-            step.close_away(buffer)
+            lifetimes.close_away(step, buffer)
     elif isinstance(call, messages.Delete):
         ended = call.flags & Flag.DESTROY and reference.object.type is ObjectType.TASK
         if not ended:

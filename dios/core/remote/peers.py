@@ -7,27 +7,25 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core import effects
 from dios.core.effects import WriteSource
+from dios.core.membership.swim import Membership
+from dios.core.model.placement import Placement
+from dios.core.model.records import PhysicalObject, Task
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.watermark import Watermark
-from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
-from dios.wire import dcp
-from dios.wire.types import Proximity
+from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
+from dios.wire import dcp, messages
+from dios.wire.gossip import Member
+from dios.wire.types import Mode, Persistence, Proximity
 
-if TYPE_CHECKING:
-    from dios.core.membership.swim import Membership
-    from dios.core.model.objects import PhysicalObject
-    from dios.core.model.placement import Placement
-    from dios.core.model.tasks import Task
-    from dios.core.remote.proxies import Proxy
-    from dios.core.remote.requests import CachedReply
-    from dios.wire.gossip import Member
+RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
 
 class Here(Struct, frozen=True):
@@ -84,6 +82,57 @@ class PendingRequest:
         self.silent_since = now
         self.moving_since = now  # when its bytes, or the answer's, were last seen under way
         self.repeat_at = now
+
+
+class CachedReply(NamedTuple):
+    """An answer that was given: the effect, the versions of what it reads, and the last ticket before it."""
+
+    effect: RememberedEffect
+    versions: tuple[tuple[ObjectId, int], ...]
+    ticket: Ticket
+
+
+class Proxy(PhysicalObject):
+    """What is known of an object of another node. ``order`` is of the newest message about it."""
+
+    __slots__ = ("ends", "lost", "order", "stored")
+
+    def __init__(self, peer: Peer, told: messages.Reference, proximity: Proximity) -> None:
+        super().__init__(
+            ObjectId(told.object),
+            told.type,
+            None,
+            (),
+            Principal(""),
+            deletion=told.deletion,
+            buffering=told.buffering,
+            proximity=proximity,
+            shown=told.fingerprint,
+        )
+        self.home = peer.node
+        self.place = (peer.name, peer.rack)
+        self.order = 0
+        self.ends: dict[RefId, Mode] = {}  # of a stream: those taken by references of here
+        self.stored = told.persistence
+        self.lost = False  # a task that was taken for lost: it is, whatever its node says later
+        self.learn(told)
+
+    @property
+    def persistence(self) -> Persistence:
+        """As its node says."""
+        return self.stored
+
+    @property
+    def gone(self) -> bool:
+        """A lost task's end can be read."""
+        return self.zombie or self.lost
+
+    def learn(self, told: messages.Reference) -> None:
+        """Take over the counters that an answer told."""
+        self.size, self.v_r, self.v_w = told.size, told.v_r, told.v_w
+        self.a_r, self.a_w = told.a_r, told.a_w
+        self.stored = told.persistence
+        self.address = told.address
 
 
 class Peer:
@@ -144,6 +193,20 @@ class Peer:
         self.deputies: dict[TaskId, Task] = {}
         self.stand_ins: dict[ObjectId, Proxy] = {}
         self.untold: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
+
+    def numbers_to_name(self) -> tuple[int, ...]:
+        """Return the numbers to name in a request to the node: all that wait for its answers, or none.
+
+        None where ``settled`` says it all. Long lists go with few requests, so that on average a request
+        names about ``DCP_WAITING_TOLD``.
+        """
+        self.unsaid += 1
+        if self.next_number - next(iter(self.asked)) == len(self.asked):
+            return ()
+        if self.unsaid <= len(self.asked) // limits.DCP_WAITING_TOLD:
+            return ()
+        self.unsaid = 0
+        return tuple(self.asked)
 
 
 class Cluster:

@@ -7,66 +7,17 @@ what the object's node told last. A reference to it has the id that its deputy's
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
-from dios.core import effects
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance, Reference
+from dios.core import effects, lifetimes
+from dios.core.model.records import Provenance, Reference, Task
 from dios.core.remote import requests
+from dios.core.remote.peers import Cluster, Peer, Proxy
+from dios.core.step import Step
 from dios.errors import ProtocolError
-from dios.ids import NodeId, ObjectId, Principal, RefId
+from dios.ids import NodeId, ObjectId, RefId
 from dios.wire import dcp, messages
-from dios.wire.types import Mode, Permission, Persistence
-
-if TYPE_CHECKING:
-    from dios.core.model.tasks import Task
-    from dios.core.remote.peers import Cluster, Peer
-    from dios.core.step import Step
-
-
-class Proxy(PhysicalObject):
-    """What is known of an object of another node. ``order`` is of the newest message about it."""
-
-    __slots__ = ("ends", "lost", "order", "stored")
-
-    def __init__(self, peer: Peer, told: messages.Reference, near: Cluster) -> None:
-        super().__init__(
-            ObjectId(told.object),
-            told.type,
-            None,
-            (),
-            Principal(""),
-            deletion=told.deletion,
-            buffering=told.buffering,
-            proximity=near.proximity_of(peer.node),
-            shown=told.fingerprint,
-        )
-        self.home = peer.node
-        self.place = (peer.name, peer.rack)
-        self.order = 0
-        self.ends: dict[RefId, Mode] = {}  # of a stream: those taken by references of here
-        self.stored = told.persistence
-        self.lost = False  # a task that was taken for lost: it is, whatever its node says later
-        self.learn(told)
-
-    @property
-    def persistence(self) -> Persistence:
-        """As its node says."""
-        return self.stored
-
-    @property
-    def gone(self) -> bool:
-        """A lost task's end can be read."""
-        return self.zombie or self.lost
-
-    def learn(self, told: messages.Reference) -> None:
-        """Take over the counters that an answer told."""
-        self.size, self.v_r, self.v_w = told.size, told.v_r, told.v_w
-        self.a_r, self.a_w = told.a_r, told.a_w
-        self.stored = told.persistence
-        self.address = told.address
+from dios.wire.types import Permission
 
 
 def known(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
@@ -76,7 +27,7 @@ def known(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
     target = peer.stand_ins.get(ObjectId(told.object))
     if target is None:
         cluster = requests.cluster_of(step)
-        target = peer.stand_ins[ObjectId(told.object)] = Proxy(peer, told, cluster)
+        target = peer.stand_ins[ObjectId(told.object)] = Proxy(peer, told, cluster.proximity_of(peer.node))
         peer.claim_epoch = peer.claim_epoch or peer.epoch
     return target
 
@@ -131,12 +82,16 @@ def abroad(step: Step, reference: Reference) -> messages.Reference:
     return replace(told, expires_ns=max(1, told.expires_ns - step.now)) if told.expires_ns else told
 
 
-def forget(step: Step, target: PhysicalObject) -> None:
-    """Nobody here refers to the object any more."""
-    cluster = requests.cluster_of(step)
-    known_there = cluster.peer(target.home).stand_ins
-    if known_there.get(target.id) is target:  # another may stand for the object by now
-        del known_there[target.id]
+def published(step: Step, peer: Peer, told: dcp.Published) -> None:
+    """Bring a stand-in's counters up to date."""
+    target = peer.stand_ins.get(told.object)
+    if target is None or target.zombie or told.order <= target.order:
+        return
+    target.order = told.order
+    target.size, target.v_r, target.v_w = told.size, told.v_r, told.v_w
+    target.a_r, target.a_w, target.dirty = told.a_r, told.a_w, told.dirty
+    target.zombie = told.zombie
+    step.changed(target)
 
 
 def release(step: Step, cluster: Cluster) -> None:
@@ -150,7 +105,7 @@ def lose(step: Step, reference: Reference) -> None:
     """The reference is gone over there already: drop it without a word."""
     cluster = requests.cluster_of(step)
     target, task = reference.object, reference.task
-    step.drop_reference(reference)
+    lifetimes.drop_reference(step, reference)
     refs = cluster.to_release.get((target.home, task.id))
     if refs and refs[-1] == reference.id:
         refs.pop()
@@ -162,9 +117,3 @@ def taken_back(step: Step, task: Task, ref: RefId) -> None:
     """The node that has the object took a reference back."""
     if ref in task.table:
         lose(step, task.table.get(ref))
-
-
-def end_of(reference: Reference) -> Mode | None:
-    """Which end of a stream the reference was, if it was one."""
-    target = reference.object
-    return target.ends.pop(reference.id, None) if isinstance(target, Proxy) else None

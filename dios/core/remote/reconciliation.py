@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from dios import limits
+from dios.core import lifetimes
 from dios.core.calls import lifecycle
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
-from dios.core.remote import forwarding, proxies, remote_tasks, requests
+from dios.core.model.records import Provenance, Task
+from dios.core.remote import forwarding, notices, proxies, publication, remote_tasks, requests
 from dios.core.remote.continuations import ReconcileAnswer
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
@@ -108,11 +108,12 @@ def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
             holder = reference.task
             proxies.lose(step, reference)
             told = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, False)
-            step.tell(holder, told)
+            notices.notify(step, holder, told)
 
 
 def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     """Compare what a node says that its tasks hold here with what they do."""
+    cluster = requests.cluster_of(step)
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
     young = step.now - limits.CLAIM_YOUNG_MS * _MS
@@ -123,7 +124,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
         for reference in deputy.table:
             told = holding.first <= reference.id <= holding.last
             if told and reference.id not in named and reference.granted_ns <= young:
-                step.drop_reference(reference)
+                lifetimes.drop_reference(step, reference)
         for ref, object_id, permissions, own in holding.references:
             if ref in deputy.table:
                 continue
@@ -142,7 +143,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
         for deputy in [one for one in peer.deputies.values() if one.id not in known]:
             for reference in deputy.table:
                 if reference.granted_ns <= young:
-                    step.drop_reference(reference)
+                    lifetimes.drop_reference(step, reference)
             busy = len(deputy.table) or deputy.pending or deputy.buffers
             if not busy and deputy.started_ns <= young:
                 remote_tasks.end(step, peer, deputy)
@@ -158,7 +159,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     for deputy in peer.deputies.values():
         for reference in deputy.table:
             if not reference.object.zombie:
-                requests.publish(step, reference.object)
+                step.after += publication.publish(cluster, reference.object, step.now, step.told)
     requests.reply(step, peer, number, dcp.Unknown(tuple(refs), tuple(objects)))
 
 

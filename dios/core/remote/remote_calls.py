@@ -10,13 +10,10 @@ from operator import attrgetter
 from typing import Final, cast
 
 from dios.core import effects
-from dios.core.calls import access
-from dios.core.effects import WriteSource
-from dios.core.model import groups
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
-from dios.core.remote import forwarding, proxies, requests
+from dios.core.calls import access, groups
+from dios.core.effects import Reply, WriteSource
+from dios.core.model.records import Pending, Provenance, Task
+from dios.core.remote import forwarding, notices, proxies, requests
 from dios.core.remote.continuations import (
     FitCreated,
     FitDelegated,
@@ -28,9 +25,8 @@ from dios.core.remote.continuations import (
     TaskListPlan,
     VectorPlan,
 )
-from dios.core.remote.peers import Cluster, Peer
-from dios.core.remote.proxies import Proxy
-from dios.core.step import Reply, Step
+from dios.core.remote.peers import Cluster, Peer, Proxy
+from dios.core.step import Step
 from dios.errors import Code, DiosError, InvalidError, InvariantError, ProtocolError, UnreachableError
 from dios.ids import NodeId, RefId, TaskId
 from dios.wire import dcp, messages
@@ -238,9 +234,7 @@ def take_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
 
 def abandon(step: Step, row: Pending) -> None:
     """Nobody waits for the answers to a call any more: the other nodes need not, either."""
-    waiting = [question for question in row.questions if question.number in question.peer.asked]
-    requests.give_up_all(step, row)
-    for question in waiting:
+    for question in requests.give_up_all(step, row):
         if isinstance(question.body, dcp.Forward):
             cancel = messages.Cancel(question.number)
             requests.tell(step, question.peer.node, dcp.Forward(question.body.caller, cancel))
@@ -333,7 +327,7 @@ def _received(step: Step, task: Task, seq: int, receiver: TaskId, node: NodeId, 
         step.answer(task, seq, messages.Failure(int(Code.ESRCH), "the receiving task has ended"))
         return
     public = proxies.adopt(step, taker, node, answer.references[0], Provenance.DELEGATED).public()
-    step.tell(taker, messages.Delegated(public, task.object.fingerprint))
+    notices.notify(step, taker, messages.Delegated(public, task.object.fingerprint))
     if taker is task:
         step.answer(task, seq, messages.References((public,)))
     else:

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import cast
 
 from dios import limits
-from dios.core.model import groups
+from dios.core import lifetimes
+from dios.core.calls import groups
 from dios.core.model.accounts import require_each
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core.model.records import Pending, PhysicalObject, Provenance, Task
 from dios.core.remote import forwarding, proxies, requests
 from dios.core.remote.continuations import SearchAnswer, SearchProgress
 from dios.core.remote.peers import Cluster
@@ -121,7 +119,9 @@ def _granted(
     task.table.require_room(total)
     task.account.require(Resource.REFERENCES, total)
     require_each((account for target in here for account in target.sharing), Resource.REFERENCES)
-    references = [step.grant(task, target, Permission.ALL, Provenance.RESOLVED).public() for target in here]
+    references = [
+        lifetimes.grant(step, task, target, Permission.ALL, Provenance.RESOLVED).public() for target in here
+    ]
     for node, found in progress.found:
         owners = dict(found.owners)
         for place, told in enumerate(found.references):
@@ -133,7 +133,7 @@ def _granted(
                 owner = owners.get(ObjectId(told.object), "")
                 group = groups.known(step, dcp.GroupName(Name(call.name), owner))
                 if group is not None and all(group.id != one.object for one in references):
-                    granted = step.grant(task, group, Permission.ALL, Provenance.RESOLVED)
+                    granted = lifetimes.grant(step, task, group, Permission.ALL, Provenance.RESOLVED)
                     references.append(granted.public())
                 continue
             references.append(proxies.adopt(step, task, node, told, Provenance.RESOLVED).public())

@@ -10,13 +10,28 @@ from typing import Final, cast
 
 from msgspec.structs import replace
 
-from dios.core.calls import delegation, lifecycle, run_calls
-from dios.core.model import groups, submission_queue
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.recipes import ChildIdentity, Given, Recipe
-from dios.core.model.references import Provenance, Reference, narrowed
-from dios.core.model.tasks import Task
+from dios.core import lifetimes
+from dios.core.calls import (
+    access,
+    admission,
+    delegation,
+    groups,
+    lifecycle,
+    run_orders,
+    starting,
+    submissions,
+)
+from dios.core.model.records import (
+    ChildIdentity,
+    Given,
+    Pending,
+    PhysicalObject,
+    Provenance,
+    Recipe,
+    Reference,
+    Task,
+    narrowed,
+)
 from dios.core.model.type_rules import RULES
 from dios.core.remote import forwarding, proxies, remote_tasks, requests
 from dios.core.remote.continuations import OfferAnswer, StartAnswer, StartProgress
@@ -45,7 +60,7 @@ def run_offered(
     task: Task,
     seq: int,
     call: messages.Run,
-    order: run_calls.Order,
+    order: run_orders.Order,
     peer: Peer | None,
     chosen: ChildIdentity | None = None,
 ) -> None:
@@ -91,10 +106,10 @@ def run_offered(
 def _no_room(step: Step, row: Pending, start: StartProgress) -> None:
     """The node has no room after all: the run goes back to the submission queue, to be placed anew."""
     call = cast("messages.Run", row.call)
-    submission_queue.wait(step, row.task, row.seq, replace(call, host=""), start.identity)
+    submissions.wait(step, row.task, row.seq, replace(call, host=""), start.identity)
 
 
-def _origins(order: run_calls.Order) -> list[Reference]:
+def _origins(order: run_orders.Order) -> list[Reference]:
     """The references that the child's are delegated from, the program's first."""
     origins = [one for one in (order.program_origin, *order.origins) if one is not None]
     if len(origins) <= len(order.origins):
@@ -102,7 +117,7 @@ def _origins(order: run_calls.Order) -> list[Reference]:
     return origins
 
 
-def _sharings(order: run_calls.Order, origins: list[Reference]) -> tuple[dcp.Sharing, ...]:
+def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.Sharing, ...]:
     given = (*order.recipe.inputs, *order.recipe.outputs)
     return (
         dcp.Sharing(origins[0].id, _PROGRAM_RIGHTS, _PROGRAM),
@@ -138,7 +153,7 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
 def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
     """A new reference in the table of the record of a task to be, as it will be told of it."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
-        delegation.delegable(origin.task, origin.id)
+        access.delegable(origin.task, origin.id)
     delegation.require_room(receiver, origin.object)
     fresh = _grant(step, receiver, origin, sharing)
     step.audit(
@@ -232,10 +247,10 @@ def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
         own.append(task.table.find(sharing.ref) if held is None else None)
         if held is None and own[-1] is None:
             raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
-    order = run_calls.Order(start.recipe, (), start.label, None)
-    submission_queue.require_fit(step, start.recipe.work)
-    budget = run_calls.admit(step, task, order)
-    child = run_calls.begin(step, task, order, budget, start.identity)
+    order = run_orders.Order(start.recipe, (), start.label, None)
+    submissions.require_fit(step, start.recipe.work)
+    budget = admission.admit(step, task, order)
+    child = starting.begin(step, task, order, budget, start.identity)
     granted: list[messages.Reference] = []
     for held, origin, sharing in zip(start.held, own, start.shared, strict=True):
         if held is not None:
@@ -243,8 +258,8 @@ def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
             granted.append(found.public())
         elif origin is not None:
             granted.append(_grant(step, child, origin, sharing).public())
-    run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
-    reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
+    starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
+    reference = lifetimes.grant(step, task, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(task, "run", "ok", child.object.fingerprint, f"{start.recipe.brand.name} {start.label}")
     step.state.pending.remove(row)
     call = cast("messages.Run", row.call)
@@ -255,7 +270,8 @@ def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
 
 
 def _grant(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> Reference:
-    return step.grant(
+    return lifetimes.grant(
+        step,
         receiver,
         origin.object,
         narrowed(origin.permissions, sharing.permissions),
@@ -343,8 +359,8 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     ]
     for origin in origins[1:]:
         if origin is not None:
-            delegation.delegable(parent, origin.id)
-    brand = run_calls.brand_for(step, parent, body.call.brand)
+            access.delegable(parent, origin.id)
+    brand = run_orders.brand_for(step, parent, body.call.brand)
     targets = _targets(step, cluster, parent, everything, origins)
     names = groups.names_known(step, body.groups)
     given = [
@@ -364,19 +380,19 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
         body.call.limits,
         body.call.work,
     )
-    order = run_calls.Order(recipe, (), body.call.label, None)
+    order = run_orders.Order(recipe, (), body.call.label, None)
     try:
-        submission_queue.require_fit(step, body.call.work)
-        reserved = run_calls.admit(step, parent, order)
+        submissions.require_fit(step, body.call.work)
+        reserved = admission.admit(step, parent, order)
         step.state.pending.require_room(parent)
     except DiosError:
         for target in targets:
-            step.maybe_collect(target)
+            lifetimes.maybe_collect(step, target)
         raise
-    child = run_calls.begin(step, parent, order, reserved, ChildIdentity(body.child, body.name))
+    child = starting.begin(step, parent, order, reserved, ChildIdentity(body.child, body.name))
     granted = [_handed(step, child, one, origin) for one, origin in zip(everything, origins, strict=True)]
-    run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
-    reference = step.grant(parent, child.object, Permission.ALL, Provenance.CREATED)
+    starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
+    reference = lifetimes.grant(step, parent, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(parent, "run", "ok", child.object.fingerprint, f"{recipe.brand.name} {order.label}")
     if body.call.flags & Flag.NON_BLOCKING:
         step.answer(parent, number, messages.Created(child.name, proxies.abroad(step, reference)))
@@ -403,7 +419,7 @@ def _targets(
             parent.table.require_room()
     program, origin = everything[0].reference, origins[0]
     if origin is not None:
-        run_calls.executable(parent, origin.id)
+        run_orders.executable(parent, origin.id)
     elif not RULES[program.type].executable:
         raise NotExecutableError(f"a {program.type.name} cannot be run")
     return [
@@ -416,7 +432,8 @@ def _handed(step: Step, child: Task, one: dcp.Held, origin: Reference | None) ->
     told = one.reference
     if origin is None:
         return proxies.adopt(step, child, one.node, told, Provenance.DELEGATED).public()
-    return step.grant(
+    return lifetimes.grant(
+        step,
         child,
         origin.object,
         narrowed(origin.permissions, told.permissions),

@@ -7,24 +7,18 @@ task here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dios import limits
 from dios.core import effects
 from dios.core.calls import lifecycle
 from dios.core.model.accounts import Account, charge_all, require_all
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance, Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import PhysicalObject, Provenance, Reference, Task
+from dios.core.model.state import State
+from dios.core.remote.peers import Cluster, Peer
+from dios.core.step import Step
 from dios.errors import DiosError, OutOfMemoryError, ProtocolError, UnreachableError
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
 from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
-
-if TYPE_CHECKING:
-    from dios.core.model.state import State
-    from dios.core.remote.peers import Cluster, Peer
-    from dios.core.step import Step
 
 
 def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> Task:

@@ -6,14 +6,11 @@ bytes, which the transport checks; the other makes the object and grants the cal
 
 from __future__ import annotations
 
-from dios.core import effects
-from dios.core.calls import delegation
+from dios.core import effects, lifetimes
+from dios.core.calls import access, groups
 from dios.core.effects import WriteSource
-from dios.core.model import groups
 from dios.core.model.accounts import require_all, require_bytes
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core.model.records import PhysicalObject, Provenance, Task
 from dios.core.model.type_rules import RULES, is_blob
 from dios.core.remote import proxies, remote_tasks, requests
 from dios.core.remote.continuations import Continuation
@@ -27,7 +24,7 @@ from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Prox
 
 def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, then: Continuation) -> None:
     """Have the object of one of the giver's references made on another node, too; answered by Planted."""
-    reference = delegation.delegable(giver, call.ref)
+    reference = access.delegable(giver, call.ref)
     origin = reference.object
     kind = origin.type
     if not is_blob(kind):
@@ -103,7 +100,7 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     if durable:
         step.put(made, source)
     step.emit(effects.ApplyWrite(made.id, source, durable=durable))
-    reference = step.grant(task, made, Permission.ALL, Provenance.DELEGATED)
+    reference = lifetimes.grant(step, task, made, Permission.ALL, Provenance.DELEGATED)
     step.audit(task, "replicate", "ok", made.fingerprint, f"from node {peer.name}")
     held = dcp.Held(cluster.here.node, proxies.abroad(step, reference))
     requests.reply(step, peer, number, dcp.Planted(held))

@@ -8,40 +8,27 @@ Messages may be lost, doubled, late and out of order; nothing here blocks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final
 
 from dios import limits
 from dios.core import effects
 from dios.core.effects import WriteSource
-from dios.core.remote import validation, watermark
+from dios.core.model.records import Pending, RequestId
+from dios.core.model.state import State
+from dios.core.remote import validation
+from dios.core.remote.cached_replies import READS
 from dios.core.remote.continuations import ConfirmNotice, Continuation, GatherProgress, ReplyTo
-from dios.core.remote.peers import Cluster, Peer, PendingRequest
+from dios.core.remote.peers import CachedReply, Cluster, Peer, PendingRequest
+from dios.core.step import Step
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, messages
 
-if TYPE_CHECKING:
-    from dios.core.model.objects import PhysicalObject
-    from dios.core.model.pending import Pending
-    from dios.core.model.state import State
-    from dios.core.step import Reply, Step
-
-Given: TypeAlias = "Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send"
-
 _MS: Final = 1_000_000
-_READS: Final = (effects.AnswerRead,)
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
 _STALE: Final = messages.Failure(
     int(Code.ECANCELED), "the answer was lost, and what it read has changed since; ask again"
 )
-
-
-class CachedReply(NamedTuple):
-    """An answer that was given: the effect, the versions of what it reads, and the last ticket before it."""
-
-    effect: Given
-    versions: tuple[tuple[ObjectId, int], ...]
-    ticket: Ticket
 
 
 # -- asking -----------------------------------------------------------------------------------------
@@ -94,7 +81,7 @@ def ask_for_call(
     """Ask another node for a waiting call, which gives the request up when it is over."""
     question = ask(step, node, body, then, source=source)
     if question is not None:
-        row.questions.append(question)
+        row.questions.append((node, question.number))
 
 
 def tell(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
@@ -131,7 +118,7 @@ def _say(step: Step, cluster: Cluster, question: PendingRequest) -> None:
         source = None if question.source is None else step.state.objects.get(question.source.content_of)
         if source is not None:
             step.seen(source)  # its content may still be on the way to the disk
-        asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, watermark.waiting_of(peer))
+        asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, asked, question.source))
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
     pause = min(limits.DCP_REPEAT_MS << min(question.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
@@ -167,19 +154,19 @@ def _has_its_buffer(state: State, question: PendingRequest) -> bool:
     return task is not None and source.buffer in task.away
 
 
-def give_up(step: Step, question: PendingRequest) -> None:
-    """Nobody waits for the answer any more."""
-    del step
-    question.peer.asked.pop(question.number, None)
-
-
-def give_up_all(step: Step, row: Pending) -> None:
-    """Give up every request of a call that is over."""
-    for question in row.questions:
-        give_up(step, question)
+def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
+    """Give up every request of a call that is over. Return those that were not answered yet."""
+    found = [question for request in row.questions if (question := _give_up(step, request)) is not None]
     if isinstance(row.progress, GatherProgress):
         for payload in row.progress.kept:
             step.emit(effects.DropPayload(payload))
+    return found
+
+
+def _give_up(step: Step, request: RequestId) -> PendingRequest | None:
+    node, number = request
+    peer = cluster_of(step).peers.get(node)
+    return None if peer is None else peer.asked.pop(number, None)
 
 
 def due(step: Step) -> None:
@@ -307,7 +294,7 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
     step.wait_for_everything()
     effect = remembered.effect
     for part in effect.parts if isinstance(effect, effects.AnswerVector) else (effect,):
-        target = step.state.objects.get(part.object) if isinstance(part, _READS) else None
+        target = step.state.objects.get(part.object) if isinstance(part, READS) else None
         if target is not None:
             # Whoever closes its buffer must not be done before it is opened again.
             target.ticket = max(target.ticket, Ticket(step.state.next_ticket - 1))
@@ -334,7 +321,7 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
 
 def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
     """Whether its bytes are others now, or its buffer was closed, which is not made again."""
-    if isinstance(part, _READS) and part.object in changed:
+    if isinstance(part, READS) and part.object in changed:
         return True
     if not isinstance(part, _OPENS) or not part.result.buffer:
         return False
@@ -355,77 +342,6 @@ def reply_to(step: Step, then: ReplyTo, result: dcp.Answer) -> None:
     peer = cluster_of(step).peer(then.node)
     if peer.epoch == then.epoch:  # a later start of it has another request of this number, or none
         reply(step, peer, then.number, result)
-
-
-def note(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAttach) -> None:
-    """Remember the answer to a deputy's call."""
-    deputy = state.deputies.get(answer.task)
-    if deputy is None or state.cluster is None:
-        return
-    peer = state.cluster.peers.get(deputy.home)
-    if peer is not None and answer.seq in peer.answers:
-        parts = answer.parts if isinstance(answer, effects.AnswerVector) else (answer,)
-        read = [state.objects.get(part.object) for part in parts if isinstance(part, _READS)]
-        versions = tuple((target.id, target.v_w) for target in read if target is not None)
-        peer.answers[answer.seq] = CachedReply(answer, versions, Ticket(state.next_ticket))
-
-
-def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None:
-    """The store refused what was promised since ``first``: nobody is told of it from memory."""
-    if state.cluster is None:
-        return
-    for peer in state.cluster.peers.values():
-        for number, remembered in peer.answers.items():
-            if remembered is not None and remembered.ticket >= first:
-                refused = effects.Send(peer.node, dcp.Reply(number, failure))
-                peer.answers[number] = CachedReply(refused, (), remembered.ticket)
-
-
-# -- counters (§4.5.1) --------------------------------------------------------------------------------
-def publish(step: Step, target: PhysicalObject) -> None:
-    """Tell the nodes that refer to an object of its counters, soon; of its end at once."""
-    cluster = step.state.cluster
-    if cluster is None:
-        return
-    if step.told and not target.zombie and list(target.watchers) == [step.told]:
-        return
-    if target.zombie:
-        cluster.to_publish.pop(target.id, None)
-        _publish(step, cluster, target)
-        return
-    cluster.to_publish[target.id] = target
-    if cluster.publish_at is None:
-        cluster.publish_at = step.now + limits.PUBLISH_MS * _MS
-
-
-def publish_due(step: Step) -> None:
-    """Tell of everything that has changed for a while."""
-    cluster = cluster_of(step)
-    cluster.publish_at = None
-    waiting, cluster.to_publish = cluster.to_publish, {}
-    for target in waiting.values():
-        _publish(step, cluster, target)
-
-
-def _publish(step: Step, cluster: Cluster, target: PhysicalObject) -> None:
-    for node in target.watchers:
-        peer = cluster.peers.get(node)
-        if peer is not None and peer.connected:
-            peer.order_out += 1
-            counters = (target.size, target.v_r, target.v_w, target.a_r, target.a_w, target.dirty)
-            step.emit(effects.Send(node, dcp.Published(target.id, *counters, target.zombie, peer.order_out)))
-
-
-def published(step: Step, peer: Peer, told: dcp.Published) -> None:
-    """Bring a stand-in's counters up to date."""
-    target = peer.stand_ins.get(told.object)
-    if target is None or target.zombie or told.order <= target.order:
-        return
-    target.order = told.order
-    target.size, target.v_r, target.v_w = told.size, told.v_r, told.v_w
-    target.a_r, target.a_w, target.dirty = told.a_r, told.a_w, told.dirty
-    target.zombie = told.zombie
-    step.changed(target)
 
 
 def cluster_of(step: Step) -> Cluster:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
 from dios.core.calls import delegation, dispatch
-from dios.core.model.pending import Pending
+from dios.core.model.records import Pending
 from dios.core.remote import continuations as types
 from dios.core.remote import (
     forwarding,

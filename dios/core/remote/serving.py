@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
 from dios import limits
-from dios.core.calls import delegation, dispatch, logs, object_calls
-from dios.core.model import groups, submission_queue
+from dios.core import lifetimes
+from dios.core.calls import access, delegation, dispatch, groups, logs, object_calls, submissions
 from dios.core.model.accounts import require_each
-from dios.core.model.references import Provenance
+from dios.core.model.records import Provenance
 from dios.core.remote import (
+    notices,
     proxies,
     reconciliation,
     remote_run,
@@ -86,7 +87,7 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     owners: list[tuple[ObjectId, str]] = []
     references: list[messages.Reference] = []
     for target in found:
-        reference = step.grant(deputy, target, Permission.ALL, Provenance.RESOLVED)
+        reference = lifetimes.grant(step, deputy, target, Permission.ALL, Provenance.RESOLVED)
         references.append(proxies.abroad(step, reference))
         if target.type is ObjectType.GROUP:
             owners.append((target.id, target.owner))
@@ -98,7 +99,7 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
 def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     """Delegate to a task that is about to be started on another node."""
     giver = remote_tasks.deputy_of(step, peer, body.caller)
-    references = [delegation.delegable(giver, one.ref) for one in body.shared]
+    references = [access.delegable(giver, one.ref) for one in body.shared]
     home = remote_tasks.home_of(requests.cluster_of(step), body.node)
     receiver = remote_tasks.deputy_of(step, home, body.receiver)
     receiver.table.require_room(len(references))
@@ -124,7 +125,7 @@ def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     reference = proxies.adopt(step, task, peer.node, body.held.reference, Provenance.DELEGATED)
-    step.tell(task, messages.Delegated(reference.public(), body.giver))
+    notices.notify(step, task, messages.Delegated(reference.public(), body.giver))
     requests.reply(step, peer, number, messages.Done(1))
 
 
@@ -135,7 +136,7 @@ def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
         for ref in body.refs:
             reference = deputy.table.find(ref)
             if reference is not None:
-                step.drop_reference(reference)
+                lifetimes.drop_reference(step, reference)
     requests.reply(step, peer, number, messages.Done(1))
 
 
@@ -167,7 +168,7 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
                 del task.children_away[TaskId(event.object)]
                 news = True
         if task.alive and news:
-            step.tell(task, event)
+            notices.notify(step, task, event)
     requests.reply(step, peer, number, messages.Done(1))
 
 
@@ -182,7 +183,7 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
         for task in step.state.tasks.values()
         if task.principal == body.caller.principal and not task.is_session
     )
-    rows += submission_queue.waiting_rows(step.state, Principal(body.caller.principal))
+    rows += submissions.waiting_rows(step.state, Principal(body.caller.principal))
     requests.reply(step, peer, number, messages.Tasks(rows))
 
 

@@ -7,15 +7,13 @@ no node would say raises ProtocolError, and costs the peer its connection.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
+from dios.core.model.state import State
 from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.errors import ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
-
-if TYPE_CHECKING:
-    from dios.core.model.state import State
 
 Kinds: TypeAlias = tuple[type, ...]
 

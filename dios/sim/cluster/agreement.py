@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject
 from dios.core.remote.peers import Cluster
 from dios.sim.cluster.host import ClusterHost
 from dios.sim.cluster.simulated_client import BLOBS, Caller

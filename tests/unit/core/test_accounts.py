@@ -13,7 +13,7 @@ from dios.core.model.accounts import (
     require_each,
     shadow,
 )
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject
 from dios.errors import LimitError
 from dios.ids import ObjectId, Principal
 from dios.wire.messages import Bound

@@ -8,9 +8,8 @@ import pytest
 from cluster_harness import MS, Citizen, Cluster, ClusterNode
 
 from dios import limits
-from dios.core import events
-from dios.core.model.objects import PhysicalObject
-from dios.core.remote import proxies
+from dios.core import events, lifetimes
+from dios.core.model.records import PhysicalObject
 from dios.core.step import Step
 from dios.errors import Code
 from dios.wire import messages
@@ -302,7 +301,7 @@ def test_what_stood_in_before_takes_nothing_along() -> None:
         found.append(reference.object)
         if len(found) == 1:
             cluster.call(session, messages.Delete(reference.id, int(Flag.HANDLE_ONLY)))
-    proxies.forget(Step(here.core.state, here.now), found[0])
+    lifetimes.maybe_collect(Step(here.core.state, here.now), found[0])
     assert found[0] is not found[1]
     cluster.check()
 

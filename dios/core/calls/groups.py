@@ -6,11 +6,11 @@ Not for: delegation of group references, which is refused in ``dios.core.calls.d
 from __future__ import annotations
 
 from dios import limits
+from dios.core import lifetimes
 from dios.core.calls import access
 from dios.core.model.names import home_name, is_signed
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject, Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.core.remote import requests
 from dios.core.step import Step
 from dios.errors import NotPermittedError, OutOfMemoryError
@@ -168,7 +168,7 @@ def disband(step: Step, name: Name) -> None:
     _remember(step, name)
     group = step.state.groups.get(name)
     if group is not None and group.deletion is not Deletion.IMMORTAL and not group.zombie:
-        step.destroy(group)
+        lifetimes.destroy(step, group)
 
 
 def tell_disbanded(step: Step, group: PhysicalObject) -> None:

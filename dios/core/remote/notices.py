@@ -1,0 +1,23 @@
+"""Events for tasks, wherever they are (§4.5.3)."""
+
+from __future__ import annotations
+
+from dios.core.model.records import Task
+from dios.core.remote import requests
+from dios.core.step import Step
+from dios.wire import dcp, messages
+
+
+def notify(step: Step, task: Task, event: messages.SelfEvent) -> None:
+    """Put an event before a task of this node, or send it to the node of a remote task."""
+    if not task.home:
+        task.push_event(event)
+        step.changed(task.object)
+        return
+    body = dcp.Tell(task.id, event)
+    if isinstance(event, messages.ChildEnded):
+        peer = requests.cluster_of(step).peer(task.home)
+        requests.tell_surely(step, peer, event.object, body)
+    else:
+        # Everything else that the node must know comes out when the nodes compare what they hold.
+        requests.tell(step, task.home, body)
