@@ -8,7 +8,7 @@ from __future__ import annotations
 from dios.core import effects
 from dios.core.model.accounts import charge_all
 from dios.core.model.io_requests import abort, give_back
-from dios.core.model.records import AwayBuffer, Buffer, PhysicalObject, Provenance, Reference, Task
+from dios.core.model.records import AwayBuffer, Buffer, Holder, PhysicalObject, Provenance, Reference
 from dios.core.model.type_states import AcceptState, SocketState, StreamState
 from dios.core.remote.peers import Proxy
 from dios.core.step import Step
@@ -17,7 +17,7 @@ from dios.wire.types import Deletion, Mode, Permission, Resource
 
 def grant(
     step: Step,
-    task: Task,
+    task: Holder,
     target: PhysicalObject,
     permissions: Permission,
     provenance: Provenance,

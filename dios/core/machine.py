@@ -30,7 +30,7 @@ from dios.core.events import ObjectRecord
 from dios.core.membership.swim import Membership
 from dios.core.model.accounts import Defaults
 from dios.core.model.placement import LeastLoaded
-from dios.core.model.records import Pending, PhysicalObject
+from dios.core.model.records import Pending, PhysicalObject, Session
 from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
 from dios.core.remote import cached_replies, cluster_events, proxies, requests
@@ -264,7 +264,7 @@ class Core:
             for row in list(task.pending.values()):
                 self.state.pending.remove(row)
                 step.answer(task, row.seq, lifecycle.refused_for_shutdown())
-            if task.is_session:
+            if isinstance(task, Session):
                 step.emit(effects.CloseConnection(task.id, "the node is shutting down"))
             elif task.alive:
                 if task.cause is Cause.NONE:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from dios.core import effects
 from dios.core.effects import Effect, Outcome, Reply, StoreOperation, WriteSource
 from dios.core.membership.swim import Decision
-from dios.core.model.records import Pending, PhysicalObject, Task
+from dios.core.model.records import Holder, Pending, PhysicalObject
 from dios.core.model.state import State
 from dios.core.remote import cached_replies, publication
 from dios.core.remote.continuations import Continuation
@@ -88,11 +88,11 @@ class Step:
             cached_replies.note(self.state, answer)
         self.after.append(answer)
 
-    def answer(self, task: Task, seq: int, result: messages.AnyResult) -> None:
+    def answer(self, task: Holder, seq: int, result: messages.AnyResult) -> None:
         """Answer with a result the core knows whole."""
         self.reply(effects.Answer(task.id, seq, result))
 
-    def refuse(self, task: Task, seq: int, error: DiosError) -> None:
+    def refuse(self, task: Holder, seq: int, error: DiosError) -> None:
         """Answer with a failure."""
         self.answer(task, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
 
@@ -131,7 +131,7 @@ class Step:
                 self.after += publication.publish(self.state.cluster, target, self.now, self.told)
         self._changed.clear()
 
-    def audit(self, task: Task, action: str, outcome: str, subject: str, detail: str = "") -> None:
+    def audit(self, task: Holder, action: str, outcome: str, subject: str, detail: str = "") -> None:
         """Leave an audit record (§3.2.2)."""
         self.after.append(
             effects.Audit(self.now, action, outcome, task.principal, task.object.fingerprint, subject, detail)

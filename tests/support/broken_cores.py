@@ -115,8 +115,7 @@ def keeps_silent(patch: pytest.MonkeyPatch) -> None:
 
     def silent(step: Step, task: Task) -> None:
         del step
-        if task.parent is not None:
-            task.parent.children.pop(task.id, None)
+        task.parent.children.pop(task.id, None)
 
     patch.setattr(lifecycle, "_tell_parent", silent)
 

@@ -8,9 +8,9 @@ from dios import limits
 from dios.core.calls.run_orders import Order
 from dios.core.model.accounts import UNLIMITED, Account, require_all, require_each
 from dios.core.model.records import (
+    Holder,
     Recipe,
     Reserved,
-    Task,
 )
 from dios.core.step import Step
 from dios.errors import (
@@ -32,7 +32,7 @@ class Budget(Struct, frozen=True):
     reserved: Reserved
 
 
-def admit(step: Step, task: Task, order: Order) -> Budget:
+def admit(step: Step, task: Holder, order: Order) -> Budget:
     """What the child may use, if it and those above it have room for everything it is started with."""
     if task.account.generation >= limits.TASK_GENERATIONS_MAX:
         raise OutOfMemoryError(
@@ -42,7 +42,7 @@ def admit(step: Step, task: Task, order: Order) -> Budget:
     return Budget(*_budget(step, task, order.recipe))
 
 
-def _budget(step: Step, parent: Task, recipe: Recipe) -> tuple[Account, Reserved]:
+def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserved]:
     """The child's account, if everything it is started with fits it and those above it."""
     asked = recipe.limits
     account = Account(Scope.TASK, "(to be started)", _bounds(step.state.defaults.task, asked), parent.account)
@@ -63,7 +63,7 @@ def _budget(step: Step, parent: Task, recipe: Recipe) -> tuple[Account, Reserved
     return account, Reserved(memory, cpu)
 
 
-def _require_references(step: Step, parent: Task, account: Account, recipe: Recipe) -> None:
+def _require_references(step: Step, parent: Holder, account: Account, recipe: Recipe) -> None:
     """Room for all that the child begins with, and above it for its parent's reference to it, too."""
     found = (step.state.groups.get(name) for name in recipe.groups)
     member_of = [group for group in found if group is not None]

@@ -14,7 +14,7 @@ from dios.core.calls import access
 from dios.core.calls.io_steps import note_in_vector
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
-from dios.core.model.records import Pending, PhysicalObject, Provenance, Reference, Task, narrowed
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, narrowed
 from dios.core.model.type_rules import RULES, is_blob
 from dios.core.remote import notices, proxies, remote_calls, remote_tasks, replication, requests
 from dios.core.remote.continuations import FitCopied, HandedOver, ReplyTo
@@ -41,7 +41,7 @@ from dios.wire.types import (
 )
 
 
-def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
+def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """dios_copy: delegate, and where an attribute asks for it, copy the object's data."""
     access.flags_of(call.flags, Flag.NONE)
     access.delegable(task, call.ref)
@@ -62,7 +62,7 @@ def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
         step.answer(task, seq, messages.Done(1))
 
 
-def delegate(step: Step, task: Task, receiver: Task, call: messages.Copy) -> Reference:
+def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) -> Reference:
     """A new reference in the table of a task of this node, or of another one's deputy."""
     reference = access.delegable(task, call.ref)
     kind = _kind_wanted(reference.object, call)
@@ -114,7 +114,7 @@ def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> Node
     return receiver.object.home if copies else NodeId(0)
 
 
-def _copy_away(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
+def _copy_away(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """An object of this node, and a receiver or a place on another."""
     cluster = requests.cluster_of(step)
     node, receiver = remote_calls.receiver_of(step, cluster, task, call.task)
@@ -141,7 +141,7 @@ def fit_copied(step: Step, row: Pending, then: FitCopied, answer: dcp.Answer) ->
 
 def delegate_away(
     step: Step,
-    giver: Task,
+    giver: Holder,
     call: messages.Copy,
     node: NodeId,
     receiver: dcp.Caller,
@@ -224,7 +224,7 @@ def end_of(step: Step, lifetime_ns: int) -> int:
     return step.now + lifetime_ns if lifetime_ns else 0
 
 
-def require_room(receiver: Task, target: PhysicalObject) -> None:
+def require_room(receiver: Holder, target: PhysicalObject) -> None:
     """The receiver's table, its account and those of the object's groups take one more reference."""
     receiver.table.require_room()
     receiver.account.require(Resource.REFERENCES, 1)
@@ -244,7 +244,7 @@ def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
     note_in_vector(step, origin)
 
 
-def _require_room_for_copy(task: Task, origin: PhysicalObject, kind: ObjectType) -> None:
+def _require_room_for_copy(task: Holder, origin: PhysicalObject, kind: ObjectType) -> None:
     accounts = (task.account, *origin.sharing)
     require_all(accounts, Resource.OBJECTS, 1)
     require_bytes(accounts, origin.size, volatile=kind is not ObjectType.DURABLE_BLOB)
@@ -278,7 +278,7 @@ def _refuse_private(reference: Reference, to_self: bool) -> None:  # noqa: FBT00
 
 
 def _duplicate(
-    step: Step, task: Task, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
+    step: Step, task: Holder, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
 ) -> PhysicalObject:
     """A new physical object of the same logical object, with the same bytes and versions."""
     raw = Buffering.RAW if buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB else Buffering.DOUBLE

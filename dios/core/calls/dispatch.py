@@ -25,7 +25,7 @@ from dios.core.calls import (
     task_calls,
 )
 from dios.core.effects import AnswerVector, DropPayload, Reply
-from dios.core.model.records import Pending, Task
+from dios.core.model.records import Holder, Pending
 from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.continuations import GatherAnswer, GatheredAnswer, VectorPlan
 from dios.core.remote.peers import Proxy
@@ -35,7 +35,7 @@ from dios.ids import PayloadId
 from dios.wire import dcp, messages
 
 # Each handler takes just the call it stands beside; the table's key is what makes that true.
-Handler: TypeAlias = Callable[[Step, Task, int, Never], None]
+Handler: TypeAlias = Callable[[Step, Holder, int, Never], None]
 
 _HANDLERS: Final[dict[type, Handler]] = {
     messages.Create: object_calls.create,
@@ -96,7 +96,7 @@ def carried_bytes(call: messages.PlainCall) -> bytes | None:
 
 
 def dispatch(
-    step: Step, task: Task, seq: int, call: messages.PlainCall, payload: PayloadId, attached: int = 0
+    step: Step, task: Holder, seq: int, call: messages.PlainCall, payload: PayloadId, attached: int = 0
 ) -> None:
     """Handle one call, whose inline bytes stand in the host under ``payload``; a refusal changes nothing.
 
@@ -122,7 +122,7 @@ def dispatch(
 
 
 def dispatch_vector(
-    step: Step, task: Task, seq: int, vector: messages.Vector, payload: PayloadId, attached: int = 0
+    step: Step, task: Holder, seq: int, vector: messages.Vector, payload: PayloadId, attached: int = 0
 ) -> None:
     """Handle the calls of a vector in order and answer them in one message.
 
@@ -141,7 +141,7 @@ def dispatch_vector(
 
 def _answers(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     calls: tuple[messages.PlainCall, ...],
     payload: PayloadId,
@@ -160,7 +160,7 @@ def _answers(
     return parts
 
 
-def _elsewhere(step: Step, task: Task, seq: int, call: messages.PlainCall, target: Proxy) -> None:
+def _elsewhere(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     if isinstance(call, messages.Copy):
         remote_calls.copy(step, task, seq, call, target)
     else:
@@ -169,7 +169,7 @@ def _elsewhere(step: Step, task: Task, seq: int, call: messages.PlainCall, targe
 
 def _mixed(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     vector: messages.Vector,
     places: list[Proxy | None],

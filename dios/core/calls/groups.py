@@ -9,7 +9,7 @@ from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access
 from dios.core.model.names import home_name, is_signed
-from dios.core.model.records import PhysicalObject, Task
+from dios.core.model.records import Holder, PhysicalObject, Session
 from dios.core.model.state import State
 from dios.core.remote import requests
 from dios.core.step import Step
@@ -21,7 +21,7 @@ from dios.wire.dcp import GroupName
 from dios.wire.types import Deletion, ObjectType
 
 
-def names_for_creation(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
+def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Names of the groups a new object goes into: any group object the task can refer to will do."""
     found: dict[Name, None] = {}
     for ref_id in refs:
@@ -31,7 +31,7 @@ def names_for_creation(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
     return tuple(found)
 
 
-def names_for_child(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
+def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Memberships for a child: only of groups the parent is a member of, or created (Figure 4.5)."""
     found: dict[Name, None] = {}
     for ref_id in refs:
@@ -46,13 +46,13 @@ def names_for_child(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
     return tuple(found)
 
 
-def enter(step: Step, task: Task, group: PhysicalObject) -> None:
+def enter(step: Step, task: Holder, group: PhysicalObject) -> None:
     """Note a group just created by ``task``."""
     if group.name is None:
         return
     step.state.enter_group(group)
     task.created_groups.add(group.name)
-    if task.is_session:
+    if isinstance(task, Session):
         # A session could come back at once with this group in its keyring and be made a member then,
         # so that denying it now would protect nobody (ADR 0003).
         task.memberships[group.name] = None

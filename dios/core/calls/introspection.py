@@ -8,7 +8,7 @@ from __future__ import annotations
 from dios.core import effects, lifetimes
 from dios.core.calls import access, delegation, submissions
 from dios.core.calls.run_orders import not_repeatable
-from dios.core.model.records import Provenance, Task
+from dios.core.model.records import Holder, Provenance, Session, Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import NoSuchTaskError, NotPermittedError
@@ -17,7 +17,7 @@ from dios.wire import messages
 from dios.wire.types import Flag, ObjectType, Permission
 
 
-def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> None:
+def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> None:
     """A read-only reference to the console of a task that the caller may read."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
@@ -31,14 +31,14 @@ def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> No
     step.answer(task, seq, messages.References((granted.public(),)))
 
 
-def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> None:
+def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> None:
     """Every task of the caller's own principal, sessions left out; those of other nodes as well."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
     rows = tuple(
         other.row(step.state.place)
         for other in step.state.tasks.values()
-        if other.principal == task.principal and not other.is_session
+        if other.principal == task.principal and isinstance(other, Task)
     )
     rows += submissions.waiting_rows(step.state, task.principal)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
@@ -47,7 +47,7 @@ def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> No
         remote_calls.list_tasks(step, task, seq, call, rows)
 
 
-def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None:
+def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> None:
     """Counts of this node; the host adds what it knows of the machine."""
     access.refuse_pure(task)
     peer = remote_calls.named(step, call.host) if call.host else None
@@ -58,8 +58,8 @@ def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None
     counts = {
         "objects": len(state.objects),
         "names": len(state.names),
-        "tasks": sum(1 for other in state.tasks.values() if other.alive and not other.is_session),
-        "sessions": sum(1 for other in state.tasks.values() if other.is_session),
+        "tasks": sum(1 for _ in state.living_tasks()),
+        "sessions": sum(1 for other in state.tasks.values() if isinstance(other, Session)),
         "references": sum(len(other.table) for other in state.tasks.values()),
         "buffers": sum(len(other.buffers) for other in state.tasks.values()),
         "waiting": len(state.pending),
@@ -68,7 +68,7 @@ def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None
     step.answer(task, seq, messages.Info("", "", counts, {}))
 
 
-def shutdown(step: Step, task: Task, seq: int, call: messages.Shutdown) -> None:
+def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> None:
     """End the node; for the principal that runs it, and root."""
     del call
     access.refuse_pure(task)
@@ -79,11 +79,11 @@ def shutdown(step: Step, task: Task, seq: int, call: messages.Shutdown) -> None:
     step.emit(effects.BeginShutdown())
 
 
-def describe(step: Step, task: Task, seq: int, call: messages.Describe) -> None:
+def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> None:
     """What a task was handed, may use and has used; for who may read it."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
-    if other is None or other.recipe is None:
+    if not isinstance(other, Task) or other.recipe is None:
         raise NoSuchTaskError("the node does not keep how this task was run")
     recipe, groups = other.recipe, step.state.groups
     step.answer(

@@ -11,7 +11,7 @@ from dios.core.calls import access
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes, shadow
 from dios.core.model.io_requests import admits, begin, holds, settle
-from dios.core.model.records import Buffer, PhysicalObject, Reference, Task
+from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference
 from dios.core.step import Step
 from dios.errors import BadReferenceError, Busy, Conflict, InvalidError, TooLargeError
 from dios.ids import BufferId
@@ -62,7 +62,7 @@ def require_associated(buffer: Buffer, reference: Reference, mode: Mode) -> None
         raise InvalidError(f"the buffer was acquired to {buffer.mode.name.lower()}")
 
 
-def own_buffer(step: Step, task: Task, buffer_id: int) -> Buffer:
+def own_buffer(step: Step, task: Holder, buffer_id: int) -> Buffer:
     """A buffer of the caller, not one that an earlier call of the same vector makes: ids are no secret."""
     buffer = access.own_buffer(task, buffer_id)
     if buffer.id in step.opened_in_vector:
@@ -244,7 +244,7 @@ def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: i
     step.emit(effects.ApplyWrite(target.id, source, raw=raw, durable=durable))
 
 
-def answer_commit(step: Step, target: PhysicalObject, task: Task, seq: int, *, valid: bool) -> None:
+def answer_commit(step: Step, target: PhysicalObject, task: Holder, seq: int, *, valid: bool) -> None:
     """Make the source's bytes the object's; a durable object goes through the store first."""
     if valid:
         step.answer(task, seq, messages.Committed(target.v_r, target.v_w))

@@ -26,7 +26,7 @@ from dios.wire.types import Deletion, ObjectType, Resource
 def left(step: Step, event: LogLeft) -> None:
     """Keep the last bytes of an ended task's console, here and with whoever started it."""
     task = step.state.tasks.get(event.task)
-    if task is not None and event.size and not task.is_session and not step.state.shutting_down:
+    if isinstance(task, Task) and event.size and not step.state.shutting_down:
         _keep(step, task, event.payload, event.size)
 
 
@@ -40,7 +40,7 @@ def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
         step.audit(task, "log", "denied", task.object.fingerprint, "no room for what it wrote")
         return
     parent = task.parent
-    if parent is not None and parent.home:
+    if parent.home:
         body = dcp.Keep(task.principal, name, group, size)
         source = WriteSource(content_of=made.id, length=size)
         requests.ask(step, parent.home, body, source=source)

@@ -16,7 +16,7 @@ from dios.core import effects, lifetimes
 from dios.core.calls import access
 from dios.core.events import ConnectionArrived, DatagramsDropped, NetworkFailed, NetworkOpened
 from dios.core.model.accounts import require_bytes
-from dios.core.model.records import Pending, PhysicalObject, Provenance, Reference, Task
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, Session
 from dios.core.model.state import State
 from dios.core.model.type_states import AcceptState, NetworkState, SocketState
 from dios.core.step import Step
@@ -48,12 +48,12 @@ def object_of(state: State) -> PhysicalObject:
     return state.network
 
 
-def may_resolve(state: State, task: Task) -> bool:
+def may_resolve(state: State, task: Holder) -> bool:
     """Whether the special name gives it: to sessions of the node's own user and root. Tasks are handed it."""
-    return task.is_session and access.is_nodes_own(state, task)
+    return isinstance(task, Session) and access.is_nodes_own(state, task)
 
 
-def require_right(step: Step, task: Task, call: messages.Create) -> None:
+def require_right(step: Step, task: Holder, call: messages.Create) -> None:
     """EPERM for network streams without a writable reference to the NETWORK object; EINVAL for nonsense."""
     if call.object_type not in TYPES:
         if call.address:
@@ -92,7 +92,7 @@ def state_for(call: messages.Create) -> NetworkState | None:
     return SocketState(_ring_bytes(call))
 
 
-def begin(step: Step, task: Task, seq: int, call: messages.Create, target: PhysicalObject) -> bool:
+def begin(step: Step, task: Holder, seq: int, call: messages.Create, target: PhysicalObject) -> bool:
     """Have the socket opened, and let the call wait for it; False where there is none to open."""
     if not isinstance(target.state, SocketState | AcceptState):
         return False

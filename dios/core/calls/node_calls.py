@@ -6,7 +6,7 @@ Not for: how one knows (``dios.core.membership.swim``).
 from __future__ import annotations
 
 from dios.core.calls import access
-from dios.core.model.records import Task
+from dios.core.model.records import Holder
 from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
@@ -16,7 +16,7 @@ from dios.wire.gossip import Member
 from dios.wire.types import NodeStatus, NodeWish
 
 
-def list_nodes(step: Step, task: Task, seq: int, call: messages.ListNodes) -> None:
+def list_nodes(step: Step, task: Holder, seq: int, call: messages.ListNodes) -> None:
     """Every node as this one sees it; a lone node knows itself."""
     del call
     access.refuse_pure(task)
@@ -51,7 +51,7 @@ def _row(cluster: Cluster, member: Member, *, here: bool) -> messages.NodeRow:
     )
 
 
-def set_node(step: Step, task: Task, seq: int, call: messages.SetNode) -> None:
+def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
     """Drain, undrain or forget a node; draining is asked of the node itself, and told by it to all."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from dios.core import effects
 from dios.core.calls import scheduling_calls, submissions
-from dios.core.model.records import Task
+from dios.core.model.records import Holder
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import InvalidError
@@ -19,7 +19,7 @@ from dios.wire import messages
 from dios.wire.rates import UNMEASURED
 
 
-def govern(step: Step, task: Task, seq: int, call: messages.Govern) -> None:
+def govern(step: Step, task: Holder, seq: int, call: messages.Govern) -> None:
     """Keep to rates here, keep the newest shares, and tell what was moved.
 
     Raises:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dios.core import lifetimes
 from dios.core.calls import access
-from dios.core.model.records import Provenance, Reference, Task
+from dios.core.model.records import Holder, Provenance, Reference
 from dios.core.remote import notices
 from dios.core.step import Step
 from dios.wire import messages
 from dios.wire.types import Flag, Permission
 
 
-def retire(step: Step, task: Task, seq: int, call: messages.Retire) -> None:
+def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     """Take back everything that was delegated from a reference, by its holder and by the receivers on.
 
     With EVERYONE, whatever was delegated of the object, from whichever reference: for who may delete it.

@@ -18,9 +18,9 @@ from dios.core.calls import access, admission, lifecycle, run_orders, starting, 
 from dios.core.calls.delegation import end_of
 from dios.core.model.records import (
     ChildIdentity,
+    Holder,
     Pending,
     Provenance,
-    Task,
     earlier,
 )
 from dios.core.model.submission_queue import Waiting
@@ -35,7 +35,6 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
-from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.types import Flag, Permission
 
@@ -45,7 +44,7 @@ NO_SCHEDULER: Final = (
 )
 
 
-def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
+def run(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
     """dios_run: at once where nobody schedules or the caller says where; else it waits for its place."""
     if _is_scheduled(step, call):
         _submit(step, task, seq, call)
@@ -83,7 +82,7 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
     return True
 
 
-def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
+def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
     """Let a run wait on the board; what is wrong with it is refused at once."""
     table = step.state.board
     if len(table.waiting) >= limits.SUBMISSIONS_MAX:
@@ -91,11 +90,13 @@ def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
         if len(table.waiting) >= limits.SUBMISSIONS_MAX:
             raise LimitError(f"{limits.SUBMISSIONS_MAX} runs wait for their place here; try again later")
     run_orders.ordered(step, task, call)
-    chosen = ChildIdentity(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
+    chosen = lifecycle.fresh_identity(step, access.local(task))
     submissions.wait(step, task, seq, call, chosen)
 
 
-def start(step: Step, task: Task, seq: int, call: messages.Run, chosen: ChildIdentity | None = None) -> None:
+def start(
+    step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity | None = None
+) -> None:
     """Start a child now, on this node or on another one.
 
     ``chosen`` says who it will be, where whoever schedules has placed it; a node that has no room for it
@@ -142,7 +143,7 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
         cluster.loaded(member) for member in cluster.membership.alive() if cluster.peer(member.node).connected
     ]
     own = cluster.membership.own
-    busy = sum(1 for task in step.state.tasks.values() if task.alive and not task.is_session)
+    busy = sum(1 for _ in step.state.living_tasks())
     own = replace(own, load=replace(own.load, tasks=busy))
     chosen = cluster.placement.choose(candidates, own, call.limits)
     return None if chosen.node == cluster.here.node else cluster.peer(chosen.node)

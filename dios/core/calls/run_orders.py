@@ -12,8 +12,10 @@ from dios import limits
 from dios.core.calls import access, groups
 from dios.core.model.records import (
     Given,
+    Holder,
     Recipe,
     Reference,
+    Session,
     Task,
     narrowed,
 )
@@ -45,7 +47,7 @@ class Order(Struct, frozen=True):
     program_origin: Reference | None
 
 
-def ordered(step: Step, task: Task, call: messages.Run) -> Order:
+def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
     """What a run call asks for, if its caller may; changes nothing."""
     brand = brand_for(step, task, call.brand)
     program = executable(task, call.executable)
@@ -64,7 +66,7 @@ def ordered(step: Step, task: Task, call: messages.Run) -> Order:
     return Order(recipe, (*inputs, *outputs), call.label, program)
 
 
-def executable(task: Task, ref_id: int) -> Reference:
+def executable(task: Holder, ref_id: int) -> Reference:
     """A reference to something that the caller may run."""
     reference = access.living(access.held(task, ref_id, Permission.EXECUTE))
     if not RULES[reference.object.type].executable:
@@ -72,7 +74,7 @@ def executable(task: Task, ref_id: int) -> Reference:
     return reference
 
 
-def _delegable(task: Task, handed: Iterable[messages.Handed]) -> tuple[Reference, ...]:
+def _delegable(task: Holder, handed: Iterable[messages.Handed]) -> tuple[Reference, ...]:
     found = tuple(access.delegable(task, item.ref) for item in handed)
     if any(reference.object.type is ObjectType.PRIVMEM_BLOB for reference in found):
         raise NotPermittedError("private memory is not handed on; make a shared copy")
@@ -97,13 +99,13 @@ def _given(reference: Reference, item: messages.Handed) -> Given:
     )
 
 
-def repeated(step: Step, task: Task, call: messages.Run) -> Order:
+def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
     """The order of a task that was run before, with another program around it if one is given."""
-    if not task.is_session:
+    if not isinstance(task, Session):
         raise NotPermittedError("only a person's session repeats a task: it gets all that the task had")
     reference = access.typed(access.held(task, call.like), ObjectType.TASK)
     former = step.state.tasks.get(TaskId(reference.object.id))
-    if former is None or former.recipe is None:
+    if not isinstance(former, Task) or former.recipe is None:
         raise NoSuchTaskError("the node does not keep how this task was run")
     if reference.permissions != Permission.ALL or former.principal != task.principal:
         raise NotPermittedError(
@@ -156,7 +158,7 @@ def not_repeatable(recipe: Recipe, now: int) -> str:
     return ""
 
 
-def brand_for(step: Step, task: Task, wanted: Brand) -> Brand:
+def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
     """Table 4.7: what may be started by run, and what restricted mode makes of it."""
     if wanted is Brand.LEGACY:
         raise InvalidError("a legacy program is started by the host, not by run")

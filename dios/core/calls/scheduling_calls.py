@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.calls import access, lifecycle, run_calls, submissions
-from dios.core.model.records import Pending, Task
+from dios.core.model.records import Holder, Pending, Task
 from dios.core.model.submission_queue import SchedulerQuestion, Waiting
 from dios.core.remote import forwarding, remote_calls, requests
 from dios.core.step import Step
@@ -35,7 +35,7 @@ _ROW_BYTES: Final = 96
 
 
 # -- placing ----------------------------------------------------------------------------------------
-def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
+def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
     """Start submissions where they are told to go, and stop what has to make room."""
     require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
@@ -58,7 +58,7 @@ def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
     step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
-def _place(step: Step, task: Task, placement: messages.Placement) -> None:
+def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     table = step.state.board
     one = table.waiting.get(TaskId(placement.submission))
     if one is None:
@@ -69,9 +69,9 @@ def _place(step: Step, task: Task, placement: messages.Placement) -> None:
     run_calls.start_submission(step, one, replace(one.call, host=placement.node))
 
 
-def _preempt(step: Step, task: Task, victim: TaskId) -> None:
+def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
     found = step.state.tasks.get(victim)
-    if found is None or not found.alive or found.cause is not Cause.NONE:
+    if not isinstance(found, Task) or not found.alive or found.cause is not Cause.NONE:
         raise NoSuchTaskError("it has ended")
     if found.recipe is None or not found.recipe.work.restartable:
         raise NotPermittedError("it was not said to be restartable; it runs to its end")
@@ -82,7 +82,7 @@ def _preempt(step: Step, task: Task, victim: TaskId) -> None:
 
 
 # -- the board --------------------------------------------------------------------------------------------
-def read_board(step: Step, task: Task, seq: int, call: messages.ReadQueue) -> None:
+def read_board(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> None:
     """What is on a node's board, once it is newer than what the caller has seen."""
     require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
@@ -122,7 +122,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     table.tidy(state.pending)
     newer = table.version > call.since
     waiting = _submissions(step) if newer else []
-    tasks = [submissions.occupant(task, step.now) for task in state.tasks.values() if newer and _counts(task)]
+    tasks = [submissions.occupant(task, step.now) for task in state.living_tasks() if newer]
     return messages.QueueRows(
         table.version,
         cluster.here.node,
@@ -156,10 +156,6 @@ def _submissions(step: Step) -> list[messages.Submission]:
     return found
 
 
-def _counts(task: Task) -> bool:
-    return task.alive and not task.is_session
-
-
 def _submission(step: Step, one: Waiting) -> messages.Submission:
     task = one.row.task
     return messages.Submission(
@@ -178,7 +174,7 @@ def _size(work: messages.Work) -> int:
 
 
 # -- questions, and what is reported ------------------------------------------------------------------------
-def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
+def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None:
     """Put a question before whoever schedules here."""
     access.refuse_pure(task)
     table = step.state.board
@@ -209,7 +205,7 @@ def _starts(step: Step) -> bool:
     return cluster is not None and cluster.here.coordinator
 
 
-def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
+def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
     """Answer a question; an answer in parts ends with the first that says that no more comes."""
     require_ruler(step, task)
     peer = remote_calls.named(step, call.host) if call.host else None
@@ -232,7 +228,7 @@ def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def report(step: Step, task: Task, seq: int, call: messages.Report) -> None:
+def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
     """Keep what this node's coordinator measured, until whoever schedules has read it."""
     require_ruler(step, task)
     table = step.state.board
@@ -242,7 +238,7 @@ def report(step: Step, task: Task, seq: int, call: messages.Report) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def require_ruler(step: Step, task: Task) -> None:
+def require_ruler(step: Step, task: Holder) -> None:
     """EPERM for whoever is not the nodes' own user, nor root."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):

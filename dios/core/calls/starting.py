@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import groups, lifecycle, submissions
+from dios.core.calls import access, groups, lifecycle, submissions
 from dios.core.calls.admission import Budget
 from dios.core.calls.run_orders import Order
 from dios.core.model.records import (
     ChildIdentity,
+    Holder,
     Pending,
     PhysicalObject,
     Provenance,
@@ -28,30 +29,33 @@ from dios.wire.types import Permission, TaskState
 
 
 def begin(
-    step: Step, parent: Task, order: Order, budget: Budget, chosen: ChildIdentity | None = None
+    step: Step, parent: Holder, order: Order, budget: Budget, chosen: ChildIdentity | None = None
 ) -> Task:
-    """A task that will have a process soon, with its default references; ``chosen`` is given where its id and
-    name were settled before.
+    """A task that will have a process soon, with its default references; ``chosen`` is its
+    id and name, where the scheduler has placed it.
     """
     recipe, account, reserved = order.recipe, budget.account, budget.reserved
     named = (step.state.groups.get(name) for name in recipe.groups)
     member_of: tuple[PhysicalObject, ...] = tuple(group for group in named if group is not None)
     if not member_of:
         member_of = (groups.fresh_group(step, parent.principal),)
-    chosen = chosen or ChildIdentity(TaskId(step.state.fresh_id()), lifecycle.child_name(step, parent))
+    chosen = chosen or lifecycle.fresh_identity(step, access.local(parent))
     account.subject = fingerprint(chosen.name)
-    child = lifecycle.make_task(
-        step,
-        chosen.task,
+    own_object, console_object = lifecycle.own_objects(step, chosen.task, chosen.name, parent.principal)
+    child = Task(
+        own_object,
+        console_object,
         chosen.name,
         parent.principal,
         recipe.brand,
         tuple(Name(group.name) for group in member_of if group.name is not None),
         account,
         parent=parent,
-        is_session=False,
         label=order.label,
+        now=step.now,
     )
+    lifecycle.enter_task(step, child)
+    parent.children[child.id] = child
     child.recipe = recipe
     # Until its end is known, whatever it lets go of: see ``lifecycle``.
     recipe.executable.pinned += 1

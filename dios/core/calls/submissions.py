@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.model.records import ChildIdentity, Pending, Task
+from dios.core.model.records import ChildIdentity, Holder, LocalHolder, Pending, Task
 from dios.core.model.state import State
 from dios.core.model.submission_queue import Waiting
 from dios.core.step import Step
@@ -32,7 +32,7 @@ def changed(step: Step) -> None:
 
 
 def wait(
-    step: Step, task: Task, seq: int, call: messages.Run, chosen: ChildIdentity, since: int | None = None
+    step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity, since: int | None = None
 ) -> None:
     """Let a run wait for its place; also again, when a node had no room for it after all (§6.5.1)."""
     began = step.now if since is None else since
@@ -49,7 +49,7 @@ def wait_on(step: Step, one: Waiting) -> None:
     step.wait(one.row)
 
 
-def _row(step: Step, task: Task, seq: int, call: messages.Run) -> Pending:
+def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
     lease = max(step.state.board.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
     return Pending(task, seq, call, (), lease)
 
@@ -59,7 +59,7 @@ def require_fit(step: Step, work: messages.Work) -> None:
     cluster = step.state.cluster
     if cluster is None or not work.reserves:
         return
-    running = [other.recipe.work for other in step.state.tasks.values() if other.alive and other.recipe]
+    running = [other.recipe.work for other in step.state.living_tasks() if other.recipe]
     here = cluster.here
     cpus = work.cpus_milli + sum(one.cpus_milli for one in running)
     memory = work.memory_bytes + sum(one.memory_bytes for one in running)
@@ -95,9 +95,9 @@ def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, 
     )
 
 
-def note_end(step: Step, task: Task) -> None:
+def note_end(step: Step, task: LocalHolder) -> None:
     """A task of this node has ended: whoever schedules learns with what it used."""
-    if not task.is_session and not task.home:
+    if isinstance(task, Task):
         step.state.board.ended.append(occupant(task, step.now))
         changed(step)
 

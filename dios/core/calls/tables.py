@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dios.core.calls import access
 from dios.core.model.accounts import Account
-from dios.core.model.records import PhysicalObject, Task
+from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
 from dios.core.model.state import State
 from dios.core.step import Step
 from dios.errors import InvalidError
@@ -31,7 +31,7 @@ class _Table(NamedTuple):
     rows: Callable[[State, int], Iterable[Row]]
 
 
-def read_table(step: Step, task: Task, seq: int, call: messages.ReadTable) -> None:
+def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> None:
     """Answer with the next rows of a table, and without a table's name with the names of all tables.
 
     Raises:
@@ -105,24 +105,28 @@ def _objects(state: State, start: int) -> Iterator[Row]:
     return map(_object, islice(state.objects.values(), start, None))
 
 
-def _task(task: Task) -> Row:
+_KINDS: Final = {Task: "task", Session: "session", RemoteTask: "remote"}
+
+
+def _task(task: Holder) -> Row:
+    local = task if isinstance(task, LocalHolder) else None
     return (
         task.object.fingerprint,
-        "remote" if task.home else "session" if task.is_session else "task",
+        _KINDS[type(task)],
         task.home,
         task.state.name,
         task.brand.name,
-        task.cause.name,
+        local.cause.name if local is not None else "",
         task.principal,
-        task.pid,
+        local.pid if local is not None else 0,
         len(task.memberships),
         len(task.table),
         len(task.buffers),
         len(task.away),
         len(task.pending),
-        len(task.events),
+        len(local.events) if local is not None else 0,
         len(task.children),
-        len(task.children_away),
+        len(local.children_away) if local is not None else 0,
     )
 
 
@@ -131,7 +135,7 @@ def _tasks(state: State, start: int) -> Iterator[Row]:
 
 
 def _references(state: State, start: int) -> Iterator[Row]:
-    def of(task: Task) -> Callable[[], Iterable[Row]]:
+    def of(task: Holder) -> Callable[[], Iterable[Row]]:
         return lambda: (
             (
                 task.object.fingerprint,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, network_streams
-from dios.core.model.records import Pending, Reference, Task
+from dios.core.model.records import Holder, LocalHolder, Pending, Reference, Session
 from dios.core.model.type_states import SocketState, StreamState, TimerState
 from dios.core.remote import cached_replies, remote_calls
 from dios.core.step import Step
@@ -21,7 +21,7 @@ from dios.wire.types import Flag, Mode, ObjectType, Permission, TaskState
 
 
 # -- pause and resume -------------------------------------------------------------------------------
-def pause(step: Step, task: Task, seq: int, call: messages.Pause) -> None:
+def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
     """dios_pause: true if the task is paused now; on the self-reference, yield."""
     flags = access.flags_of(call.flags, Flag.STAY_RUNNABLE)
     reference = access.typed(access.held(task, call.task), ObjectType.TASK)
@@ -47,7 +47,7 @@ def pause(step: Step, task: Task, seq: int, call: messages.Pause) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def resume(step: Step, task: Task, seq: int, call: messages.Resume) -> None:
+def resume(step: Step, task: Holder, seq: int, call: messages.Resume) -> None:
     """dios_resume: true if a suspended task runs on; never on oneself."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.typed(access.held(task, call.task), ObjectType.TASK)
@@ -64,7 +64,7 @@ def resume(step: Step, task: Task, seq: int, call: messages.Resume) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def _controlled(step: Step, task: Task, ref_id: int) -> Task | None:
+def _controlled(step: Step, task: Holder, ref_id: int) -> LocalHolder | None:
     reference = access.held(task, ref_id, Permission.EXECUTE)
     victim = step.state.tasks.get(TaskId(reference.object.id))
     if victim is None or not victim.alive:
@@ -73,13 +73,13 @@ def _controlled(step: Step, task: Task, ref_id: int) -> Task | None:
     return victim
 
 
-def _require_process(task: Task) -> None:
-    if task.is_session:
+def _require_process(task: Holder) -> None:
+    if isinstance(task, Session):
         raise InvalidError("a person's process is not the node's to suspend")
 
 
 # -- select -----------------------------------------------------------------------------------------
-def select(step: Step, task: Task, seq: int, call: messages.Select) -> None:
+def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
     """dios_select: the first reference ready for I/O; waits until one is, or the time passed."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
     right = Permission.READ if call.mode is Mode.READ else Permission.WRITE
@@ -98,7 +98,7 @@ def select(step: Step, task: Task, seq: int, call: messages.Select) -> None:
 
 
 def _select_away(
-    step: Step, task: Task, seq: int, call: messages.Select, references: list[Reference]
+    step: Step, task: Holder, seq: int, call: messages.Select, references: list[Reference]
 ) -> None:
     """Some of the references are to objects of other nodes: those are asked, and the rest watched here."""
     patient = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
@@ -119,7 +119,7 @@ def _limit(step: Step, call: messages.Select) -> int | None:
 
 def _select_row(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.Select,
     references: list[Reference],
@@ -140,7 +140,7 @@ def _deadline(step: Step, references: list[Reference], limit: int | None) -> int
     return min(moments, default=None)
 
 
-def _first_ready(step: Step, task: Task, references: list[Reference], mode: Mode) -> int:
+def _first_ready(step: Step, task: Holder, references: list[Reference], mode: Mode) -> int:
     for index, reference in enumerate(references):
         target = reference.object
         # Of another node's object its node knows.
@@ -173,7 +173,7 @@ def look_again(step: Step, row: Pending) -> bool:
 
 
 # -- streams ----------------------------------------------------------------------------------------
-def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
+def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     """Become one end of a stream; each end is one task's, once (ADR 0004)."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, call.mode)
@@ -197,7 +197,7 @@ def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
 
 
 # -- giving up ----------------------------------------------------------------------------------------
-def cancel(step: Step, task: Task, seq: int, call: messages.Cancel) -> None:
+def cancel(step: Step, task: Holder, seq: int, call: messages.Cancel) -> None:
     """Give up a waiting call; it answers ECANCELED, unless it was answered before."""
     row = task.pending.get(call.seq)
     if row is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dios import limits
 from dios.core.model.accounts import Account, Version
 from dios.core.model.names import internal_name
-from dios.core.model.records import PhysicalObject, Reference, Task
+from dios.core.model.records import Holder, LocalHolder, PhysicalObject, Reference, Task
 from dios.core.model.state import State
 from dios.errors import InvariantError
 from dios.wire.types import Deletion, Mode, ObjectType, Permission, Resource, TaskState
@@ -166,7 +166,7 @@ def _check_accounts(state: State) -> None:
         count([task.account], Resource.REQUESTS, len(task.away))
         for away in task.away.values():
             versions[id(away.held)] = away.held
-        if task.alive and task.parent is not None:
+        if task.alive and isinstance(task, Task):
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
     for version in versions.values():
@@ -180,9 +180,11 @@ def _check_accounts(state: State) -> None:
         _require(account.used == used, f"an account is not exact: {account.used} instead of {used}")
 
 
-def _check_task(task: Task) -> None:
+def _check_task(task: Holder) -> None:
     if task.state is TaskState.ENDED:
         _require(not len(task.table), "an ended task holds references")
         _require(not task.buffers and not task.pending, "an ended task holds buffers or waits")
-        _require(not task.events and not task.lost_events, "an ended task keeps events that nobody can read")
-    _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")
+    if isinstance(task, LocalHolder):
+        unread = task.events or task.lost_events
+        _require(task.alive or not unread, "an ended task keeps events that nobody can read")
+        _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterator
 
 from dios import limits
-from dios.core.model.records import CallId, Pending, Task
+from dios.core.model.records import CallId, Holder, Pending
 from dios.errors import InvalidError, OutOfMemoryError
 from dios.wire.types import Resource
 
@@ -68,7 +68,7 @@ class PendingTable:
             self._deadlines = [entry for entry in self._deadlines if self._live(entry)]
             heapq.heapify(self._deadlines)
 
-    def require_room(self, task: Task) -> None:
+    def require_room(self, task: Holder) -> None:
         """Refuse one more waiting call; for calls that change something before they wait."""
         task.account.require(Resource.REQUESTS, 1)
         if len(task.pending) >= limits.PENDING_PER_TASK_MAX:

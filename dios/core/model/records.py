@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.events import ObjectRecord
@@ -64,7 +65,7 @@ class Pending:
 
     def __init__(
         self,
-        task: Task,
+        task: Holder,
         seq: int,
         call: AnyCall,
         watched: tuple[PhysicalObject, ...],
@@ -338,7 +339,7 @@ class Reference:
     def __init__(
         self,
         ref_id: RefId,
-        task: Task,
+        task: Holder,
         target: PhysicalObject,
         permissions: Permission,
         provenance: Provenance,
@@ -634,53 +635,122 @@ class Recipe(Struct, frozen=True):
 
 
 # -- tasks ------------------------------------------------------------------------------------------
-class Task:
-    """A task or a person's session. Memberships are fixed at start, but for what a session creates
-    itself: the node, as the cluster manager, makes it a member (ADR 0003).
+
+
+class Holder:
+    """Whoever holds references on this node: a task, a session, or a task of another node.
+
+    ``home`` is the node of a remote task, 0 for the others; ``abroad`` are the nodes that know of a task of
+    this one, and ``away`` its buffers for objects of other nodes.
     """
 
     __slots__ = (
         "abroad",
         "account",
         "away",
-        "bounds",
         "brand",
         "buffers",
-        "cause",
         "children",
-        "children_away",
-        "console",
-        "cpu_ms",
         "created_groups",
-        "defaults",
-        "detail",
-        "deterministic_count",
         "ended_ns",
-        "events",
-        "exit_code",
-        "guessed",
         "home",
         "id",
-        "is_session",
         "label",
-        "lost_events",
-        "member_accounts",
         "memberships",
-        "memory_bytes",
-        "name",
         "object",
-        "parent",
         "pending",
-        "pid",
         "principal",
-        "recipe",
-        "reserved",
-        "self_ref",
-        "signal",
-        "spawn_count",
         "started_ns",
         "state",
         "table",
+    )
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        principal: Principal,
+        brand: Brand,
+        memberships: tuple[Name, ...],
+        account: Account,
+        *,
+        label: str,
+        now: int,
+        state: TaskState = TaskState.RUNNING,
+        home: NodeId = _HERE,
+    ) -> None:
+        self.id: Final = TaskId(own.id)
+        self.object: Final = own
+        self.principal = principal
+        self.brand = brand
+        self.memberships: dict[Name, None] = dict.fromkeys(memberships)
+        self.account = account
+        self.created_groups: set[Name] = set()
+        self.label = label
+        self.table: Final = ReferenceTable()
+        self.buffers: dict[BufferId, Buffer] = {}
+        self.pending: dict[int, Pending] = {}
+        self.children: dict[TaskId, Task] = {}
+        self.home: Final = home
+        self.abroad: set[NodeId] = set()
+        self.away: dict[BufferId, AwayBuffer] = {}
+        self.state = state
+        self.started_ns = now
+        self.ended_ns = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still make calls."""
+        return self.state is not TaskState.ENDED
+
+    def leave(self, group: Name) -> None:
+        """The group is no more."""
+        self.memberships.pop(group, None)
+        self.created_groups.discard(group)
+
+
+class RemoteTask(Holder):
+    """A task of another node, as far as this node knows it.
+
+    It has no process: its table holds the references that count, so that every check, counter, limit and
+    retirement is as for any task here. ``guessed`` says that its principal is not known yet.
+    """
+
+    __slots__ = ("guessed",)
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        principal: Principal,
+        brand: Brand,
+        account: Account,
+        *,
+        home: NodeId,
+        guessed: bool,
+        label: str,
+        now: int,
+    ) -> None:
+        super().__init__(own, principal, brand, (), account, label=label, now=now, home=home)
+        self.guessed = guessed
+
+
+class LocalHolder(Holder):
+    """A task or a session of this node: it has a name, a console, and events to read.
+
+    ``children_away`` has the node, the fingerprint and the label of each child on another node.
+    """
+
+    __slots__ = (
+        "cause",
+        "children_away",
+        "console",
+        "detail",
+        "deterministic_count",
+        "events",
+        "lost_events",
+        "name",
+        "pid",
+        "self_ref",
+        "spawn_count",
     )
 
     def __init__(
@@ -693,62 +763,22 @@ class Task:
         memberships: tuple[Name, ...],
         account: Account,
         *,
-        parent: Task | None,
-        is_session: bool,
         label: str,
         now: int,
+        state: TaskState,
     ) -> None:
-        self.id: Final = TaskId(own.id)
-        self.object: Final = own
+        super().__init__(own, principal, brand, memberships, account, label=label, now=now, state=state)
         self.console: Final = console
         self.name: Final = name
-        self.principal = principal
-        self.brand = brand
-        self.memberships: dict[Name, None] = dict.fromkeys(memberships)
-        self.account = account
-        self.member_accounts: tuple[Account, ...] = ()
-        self.bounds = Reserved()  # of its own process
-        self.reserved = Reserved()
-        self.recipe: Recipe | None = None
-        self.created_groups: set[Name] = set()
-        self.parent: Final = parent
-        self.is_session: Final = is_session
-        self.label = label
-        self.table: Final = ReferenceTable()
-        self.buffers: dict[BufferId, Buffer] = {}
-        self.pending: dict[int, Pending] = {}
-        self.children: dict[TaskId, Task] = {}
-        self.defaults: tuple[Reference, ...] = ()  # itself, its console, its groups
-        self.guessed = False  # a deputy of which it is not known whom its task acts for
-        self.home = NodeId(0)  # of a deputy: the node that has the task itself
-        self.abroad: set[NodeId] = set()  # nodes that know of it
-        self.away: dict[BufferId, AwayBuffer] = {}
-        self.children_away: dict[TaskId, tuple[NodeId, str, str]] = {}  # node, fingerprint, label
+        self.children_away: dict[TaskId, tuple[NodeId, str, str]] = {}
         self.events: deque[messages.SelfEvent] = deque()
         self.lost_events = 0
         self.deterministic_count = 0
         self.spawn_count = 0
         self.self_ref = 0
-        self.state = TaskState.STARTING
         self.pid = 0
-        self.started_ns = now
-        self.ended_ns = 0
         self.cause = Cause.NONE
-        self.exit_code = 0
-        self.signal = 0
         self.detail = ""
-        self.cpu_ms = 0
-        self.memory_bytes = 0
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can still make calls."""
-        return self.state is not TaskState.ENDED
-
-    def leave(self, group: Name) -> None:
-        """The group is no more."""
-        self.memberships.pop(group, None)
-        self.created_groups.discard(group)
 
     def push_event(self, event: messages.SelfEvent) -> None:
         """Queue a notification on the self-reference; over the bound the loss itself is told (§4.5.3)."""
@@ -785,9 +815,110 @@ class Task:
             started_ns=self.started_ns,
             ended_ns=self.ended_ns,
             cause=self.cause,
+            exit_code=0,
+            signal=0,
+            detail=self.detail,
+            parent="",
+            node=node,
+        )
+
+
+class Session(LocalHolder):
+    """A person's session: a root task of a principal, whose process is not the node's.
+
+    The node, as the cluster manager, makes it a member of the groups that it creates (ADR 0003).
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        console: PhysicalObject,
+        name: Name,
+        principal: Principal,
+        memberships: tuple[Name, ...],
+        account: Account,
+        *,
+        label: str,
+        now: int,
+    ) -> None:
+        super().__init__(
+            own,
+            console,
+            name,
+            principal,
+            Brand.LEGACY,
+            memberships,
+            account,
+            label=label,
+            now=now,
+            state=TaskState.RUNNING,
+        )
+
+
+class Task(LocalHolder):
+    """A task of this node. Memberships are fixed at its start.
+
+    ``bounds`` are those of its own process, ``reserved`` is what is set aside for it now, and ``defaults``
+    are its references to itself, its console and its groups. ``member_accounts`` are those of its groups.
+    """
+
+    __slots__ = (
+        "bounds",
+        "cpu_ms",
+        "defaults",
+        "exit_code",
+        "member_accounts",
+        "memory_bytes",
+        "parent",
+        "recipe",
+        "reserved",
+        "signal",
+    )
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        console: PhysicalObject,
+        name: Name,
+        principal: Principal,
+        brand: Brand,
+        memberships: tuple[Name, ...],
+        account: Account,
+        *,
+        parent: Holder,
+        label: str,
+        now: int,
+    ) -> None:
+        super().__init__(
+            own,
+            console,
+            name,
+            principal,
+            brand,
+            memberships,
+            account,
+            label=label,
+            now=now,
+            state=TaskState.STARTING,
+        )
+        self.parent: Final = parent
+        self.member_accounts: tuple[Account, ...] = ()
+        self.bounds = Reserved()
+        self.reserved = Reserved()
+        self.recipe: Recipe | None = None
+        self.defaults: tuple[Reference, ...] = ()
+        self.exit_code = 0
+        self.signal = 0
+        self.cpu_ms = 0
+        self.memory_bytes = 0
+
+    def row(self, node: str = "") -> messages.TaskRow:
+        """The status record, with how the process ended."""
+        return replace(
+            super().row(node),
             exit_code=self.exit_code,
             signal=self.signal,
-            detail=self.detail,
-            parent="" if self.parent is None else self.parent.object.fingerprint,
-            node=node,
+            parent=self.parent.object.fingerprint,
         )

@@ -15,7 +15,16 @@ from dios.core.model.expiries import ExpiryTable
 from dios.core.model.name_table import NameTable
 from dios.core.model.names import logs_group
 from dios.core.model.pending import PendingTable
-from dios.core.model.records import PhysicalObject, Provenance, Reference, Task, earlier
+from dios.core.model.records import (
+    Holder,
+    LocalHolder,
+    PhysicalObject,
+    Provenance,
+    Reference,
+    RemoteTask,
+    Task,
+    earlier,
+)
 from dios.core.model.submission_queue import SubmissionQueue
 from dios.core.remote.peers import Cluster
 from dios.ids import BufferId, Name, ObjectId, Principal, RefId, TaskId, Ticket
@@ -72,10 +81,10 @@ class State:
         self.restricted: Final = restricted
         self.defaults: Final = defaults
         self.objects: dict[ObjectId, PhysicalObject] = {}
-        self.tasks: dict[TaskId, Task] = {}
+        self.tasks: dict[TaskId, LocalHolder] = {}
         self.cluster: Final = cluster
         self.secret: Final = secret
-        self.deputies: dict[TaskId, Task] = {}  # for tasks of other nodes (see ``deputies``)
+        self.deputies: dict[TaskId, RemoteTask] = {}  # for tasks of other nodes (see ``deputies``)
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
@@ -118,9 +127,13 @@ class State:
         """The name of this node; empty for one that is alone."""
         return "" if self.cluster is None else self.cluster.here.name
 
-    def everybody(self) -> Iterator[Task]:
+    def everybody(self) -> Iterator[Holder]:
         """Tasks and sessions of this node, and the deputies of those of others."""
         return chain(self.tasks.values(), self.deputies.values())
+
+    def living_tasks(self) -> Iterator[Task]:
+        """The tasks of this node that have not ended; no sessions."""
+        return (task for task in self.tasks.values() if isinstance(task, Task) and task.alive)
 
     def account_of(self, principal: Principal) -> Account:
         """The account of everything that is done for a principal."""
@@ -185,7 +198,7 @@ class State:
 
     def add_reference(
         self,
-        task: Task,
+        task: Holder,
         target: PhysicalObject,
         permissions: Permission,
         provenance: Provenance,

@@ -12,7 +12,7 @@ from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received, UnderWay
 from dios.core.membership.swim import Change, Decision
-from dios.core.model.records import Task
+from dios.core.model.records import LocalHolder
 from dios.core.remote import notices, proxies, publication, reconciliation, requests, serving
 from dios.core.remote.forwarding import lost_row
 from dios.core.remote.peers import Cluster, Peer
@@ -113,7 +113,7 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
     cluster = step.state.cluster
     if cluster is None:
         return
-    running = sum(1 for task in step.state.tasks.values() if task.alive and not task.is_session)
+    running = sum(1 for _ in step.state.living_tasks())
     load = gossip.Load(running, cluster.here.cpus, event.memory_bytes)
     follow(step, cluster, cluster.membership.refresh(step.now, load))
 
@@ -212,7 +212,7 @@ def _lose_children(step: Step, peer: Peer) -> None:
             _lose_child(step, peer, task, child)
 
 
-def _lose_child(step: Step, peer: Peer, task: Task, child: TaskId) -> None:
+def _lose_child(step: Step, peer: Peer, task: LocalHolder, child: TaskId) -> None:
     _, fingerprint, label = task.children_away.pop(child)
     peer.lost.append(child)
     target = peer.stand_ins.get(ObjectId(child))

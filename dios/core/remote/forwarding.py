@@ -14,7 +14,7 @@ from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_bytes, shadow
-from dios.core.model.records import AwayBuffer, Pending, Provenance, Reference, Task
+from dios.core.model.records import AwayBuffer, Holder, Pending, Provenance, Reference
 from dios.core.remote import proxies, requests
 from dios.core.remote.continuations import FitAnswer, FitAttached, PassBack
 from dios.core.remote.peers import Peer, Proxy
@@ -86,7 +86,7 @@ _PASSED_BACK: Final = (
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
 
 
-def place_of(task: Task, call: messages.PlainCall) -> Proxy | None:
+def place_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
     """The stand-in that a call is about; None when it is for this node, or wrong in a way for it to say."""
     field = _PLACED_BY.get(type(call))
     if field is None:
@@ -97,7 +97,7 @@ def place_of(task: Task, call: messages.PlainCall) -> Proxy | None:
     return cast("Proxy", reference.object)
 
 
-def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: Proxy) -> None:
+def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     """Let a call be made where its object is, in the task's name."""
     if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
         lifetimes.drop_reference(step, task.table.get(call.ref))
@@ -115,7 +115,7 @@ def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: 
     send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), there), source)
 
 
-def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, target: Proxy) -> None:
+def _forward_attach(step: Step, task: Holder, seq: int, call: messages.Attach, target: Proxy) -> None:
     """The other node takes the end over there for us; the bytes have a connection of their own."""
     if step.parts is not None:
         raise InvalidError("attach is not for vectors: its answer carries descriptors")
@@ -125,7 +125,7 @@ def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, tar
     requests.ask_for_call(step, row, target.home, body, FitAttached(row.id, number))
 
 
-def wait(step: Step, task: Task, seq: int, call: messages.AnyCall, node: NodeId) -> Pending:
+def wait(step: Step, task: Holder, seq: int, call: messages.AnyCall, node: NodeId) -> Pending:
     """Let a call wait for the answer of another node."""
     row = Pending(task, seq, call, ())
     step.wait(row)
@@ -135,7 +135,7 @@ def wait(step: Step, task: Task, seq: int, call: messages.AnyCall, node: NodeId)
 
 def send(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.PlainCall,
     node: NodeId,
@@ -169,7 +169,7 @@ def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer
         step.reply(fitted(step, task, row.seq, call, answer))
 
 
-def pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Peer) -> None:
+def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: Peer) -> None:
     """Let another node answer a call that names it."""
     there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
     row = wait(step, task, seq, call, peer.node)
@@ -185,13 +185,13 @@ def pass_back(step: Step, row: Pending, then: PassBack, answer: dcp.Answer) -> N
     step.answer(row.task, row.seq, answer)
 
 
-def caller_of(task: Task) -> dcp.Caller:
+def caller_of(task: Holder) -> dcp.Caller:
     """For whom a request is made."""
     return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
 
 
 # -- out ----------------------------------------------------------------------------------------------
-def translated(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
+def translated(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     """The call with the buffers that it has over there, and the bytes that go with it.
 
     References need no translation; a buffer of this node makes no sense there.
@@ -213,7 +213,7 @@ def translated(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall
     return replace(call, buffer=buffer.remote), source
 
 
-def away_buffer(task: Task, buffer_id: int) -> AwayBuffer:
+def away_buffer(task: Holder, buffer_id: int) -> AwayBuffer:
     """A buffer of the caller for an object of another node; EBADF for everything else."""
     buffer = task.away.get(BufferId(buffer_id))
     if buffer is not None:
@@ -223,7 +223,7 @@ def away_buffer(task: Task, buffer_id: int) -> AwayBuffer:
     raise BadReferenceError("no such buffer in this task; it was released, or is another task's")
 
 
-def _require_room(task: Task, call: messages.AcquireRead | messages.AcquireWrite) -> None:
+def _require_room(task: Holder, call: messages.AcquireRead | messages.AcquireWrite) -> None:
     if len(task.buffers) + len(task.away) >= limits.BUFFERS_PER_TASK_MAX:
         raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     task.account.require(Resource.REQUESTS, 2)  # the waiting call, and then the buffer
@@ -233,7 +233,7 @@ def _require_room(task: Task, call: messages.AcquireRead | messages.AcquireWrite
 
 # -- back ---------------------------------------------------------------------------------------------
 def fitted(
-    step: Step, task: Task, seq: int, call: messages.PlainCall, answer: dcp.Answer, offset: int = 0
+    step: Step, task: Holder, seq: int, call: messages.PlainCall, answer: dcp.Answer, offset: int = 0
 ) -> Part:
     """What the task is answered: the other node's answer with this node's buffers, slots and counters.
 
@@ -265,7 +265,7 @@ def fitted(
 
 
 def _lost_child(
-    step: Step, task: Task, seq: int, call: messages.PlainCall, failure: messages.Failure
+    step: Step, task: Holder, seq: int, call: messages.PlainCall, failure: messages.Failure
 ) -> Part | None:
     """Of a task whose node is dead one can say how it ended: it was lost (§4.6)."""
     if failure.code != Code.EHOSTUNREACH or not isinstance(call, messages.ReadOnce | messages.AcquireRead):
@@ -278,13 +278,13 @@ def _lost_child(
     return _told_lost(step, task, seq, reference)
 
 
-def _told_lost(step: Step, task: Task, seq: int, reference: Reference) -> Part:
+def _told_lost(step: Step, task: Holder, seq: int, reference: Reference) -> Part:
     peer = requests.cluster_of(step).peer(reference.object.home)
     data = encode_status(lost_row(reference.object.fingerprint, peer.name, reference.label, task))
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
 
 
-def lost_row(fingerprint: str, node: str, label: str, parent: Task) -> messages.TaskRow:
+def lost_row(fingerprint: str, node: str, label: str, parent: Holder) -> messages.TaskRow:
     """How a task stands whose node is dead."""
     return messages.TaskRow(
         name=None,
@@ -344,7 +344,7 @@ def _fit_buffer(
     )
 
 
-def _fit_size(task: Task, target: Proxy, call: messages.PlainCall) -> None:
+def _fit_size(task: Holder, target: Proxy, call: messages.PlainCall) -> None:
     """After its own write a task finds the size as it made it; what others do is told a moment later."""
     if isinstance(call, messages.WriteOnce):
         end = call.offset + len(call.data)
@@ -359,7 +359,7 @@ def _fit_size(task: Task, target: Proxy, call: messages.PlainCall) -> None:
     target.size = end if call.flags & Flag.REPLACE else max(target.size, end)
 
 
-def _fit_done(step: Step, task: Task, reference: Reference, call: messages.PlainCall) -> None:
+def _fit_done(step: Step, task: Holder, reference: Reference, call: messages.PlainCall) -> None:
     if isinstance(call, messages.ReleaseRead | messages.ReleaseWrite):
         buffer = task.away.get(BufferId(call.buffer))
         if buffer is not None:
@@ -372,7 +372,7 @@ def _fit_done(step: Step, task: Task, reference: Reference, call: messages.Plain
 
 def _fit_references(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     reference: Reference,
     call: messages.PlainCall,
@@ -393,6 +393,6 @@ def _fit_references(
 
 
 # -- vectors ------------------------------------------------------------------------------------------
-def places_of(task: Task, vector: messages.Vector) -> list[Proxy | None]:
+def places_of(task: Holder, vector: messages.Vector) -> list[Proxy | None]:
     """The stand-in that each call of a vector is about."""
     return [place_of(task, call) for call in vector.calls]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dios.core.model.records import Task
+from dios.core.model.records import Holder, LocalHolder
 from dios.core.remote import requests
 from dios.core.step import Step
 from dios.wire import dcp, messages
 
 
-def notify(step: Step, task: Task, event: messages.SelfEvent) -> None:
+def notify(step: Step, task: Holder, event: messages.SelfEvent) -> None:
     """Put an event before a task of this node, or send it to the node of a remote task."""
-    if not task.home:
+    if isinstance(task, LocalHolder):
         task.push_event(event)
         step.changed(task.object)
         return

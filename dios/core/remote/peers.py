@@ -17,7 +17,7 @@ from dios.core import effects
 from dios.core.effects import WriteSource
 from dios.core.membership.swim import Membership
 from dios.core.model.placement import Placement
-from dios.core.model.records import PhysicalObject, Task
+from dios.core.model.records import PhysicalObject, RemoteTask
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
@@ -190,7 +190,7 @@ class Peer:
         self.unsaid = 0  # requests since one that named those which wait
         self.settled = Watermark()
         self.order_out = 0
-        self.deputies: dict[TaskId, Task] = {}
+        self.deputies: dict[TaskId, RemoteTask] = {}
         self.stand_ins: dict[ObjectId, Proxy] = {}
         self.untold: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
 

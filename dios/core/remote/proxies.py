@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dios.core import effects, lifetimes
-from dios.core.model.records import Provenance, Reference, Task
+from dios.core.model.records import Holder, Provenance, Reference
 from dios.core.remote import requests
 from dios.core.remote.peers import Cluster, Peer, Proxy
 from dios.core.step import Step
@@ -43,7 +43,7 @@ def require_unknown(step: Step, peer: Peer, told: messages.Reference) -> None:
 
 def adopt(
     step: Step,
-    task: Task,
+    task: Holder,
     node: NodeId,
     told: messages.Reference,
     provenance: Provenance,
@@ -113,7 +113,7 @@ def lose(step: Step, reference: Reference) -> None:
             del cluster.to_release[target.home, task.id]
 
 
-def taken_back(step: Step, task: Task, ref: RefId) -> None:
+def taken_back(step: Step, task: Holder, ref: RefId) -> None:
     """The node that has the object took a reference back."""
     if ref in task.table:
         lose(step, task.table.get(ref))

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import lifecycle
-from dios.core.model.records import Provenance, Task
+from dios.core.model.records import Holder, Provenance, Task
 from dios.core.remote import forwarding, notices, proxies, publication, remote_tasks, requests
 from dios.core.remote.continuations import ReconcileAnswer
 from dios.core.remote.peers import Cluster, Peer
@@ -33,7 +33,7 @@ def claim(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Say what tasks of this node hold on another's, and take back what it does not know."""
     if cluster.claim_at is None:
         cluster.claim_at = step.now + limits.CLAIM_MS * _MS
-    by_task: dict[Task, list[_Entry]] = {}
+    by_task: dict[Holder, list[_Entry]] = {}
     for target in peer.stand_ins.values():
         for reference in target.references.values():
             own = reference.provenance in _OWN_AUTHORITY
@@ -66,7 +66,7 @@ def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) ->
     _correct(step, peer, answer)
 
 
-def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...]]:
+def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...]]:
     """What tasks hold, in pieces that fit a message; together they tell of every id."""
     part: list[dcp.Holding] = []
     room = limits.CLAIM_REFERENCES_MAX
@@ -149,12 +149,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
                 remote_tasks.end(step, peer, deputy)
     for child in body.lost:
         victim = step.state.tasks.get(child)
-        if (
-            victim is not None
-            and victim.alive
-            and victim.parent is not None
-            and victim.parent.home == peer.node
-        ):
+        if isinstance(victim, Task) and victim.alive and victim.parent.home == peer.node:
             lifecycle.end_task_by(step, victim, victim.parent, "its parent was told that it is lost")
     for deputy in peer.deputies.values():
         for reference in deputy.table:

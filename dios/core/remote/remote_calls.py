@@ -12,7 +12,7 @@ from typing import Final, cast
 from dios.core import effects
 from dios.core.calls import access, groups
 from dios.core.effects import Reply, WriteSource
-from dios.core.model.records import Pending, Provenance, Task
+from dios.core.model.records import Holder, Pending, Provenance
 from dios.core.remote import forwarding, notices, proxies, requests
 from dios.core.remote.continuations import (
     FitCreated,
@@ -93,7 +93,7 @@ def take_gathered(
 
 
 # -- vectors ----------------------------------------------------------------------------------------
-def vector(step: Step, task: Task, seq: int, call: messages.Vector, places: list[Proxy | None]) -> None:
+def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: list[Proxy | None]) -> None:
     """A vector with calls for other nodes: one request to each of them, the local calls when all are back.
 
     The calls are independent, so that their order among each other means nothing.
@@ -150,19 +150,19 @@ class _Load:
         self.source: WriteSource | None = None
 
 
-def _in_vector(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
+def _in_vector(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     if isinstance(call, messages.Attach | messages.Copy):
         raise InvalidError(f"{type(call).__name__.lower()} on an object of another node stands alone")
     return forwarding.translated(task, call)
 
 
-def _refusal(task: Task, seq: int, error: DiosError) -> effects.Answer:
+def _refusal(task: Holder, seq: int, error: DiosError) -> effects.Answer:
     return effects.Answer(task.id, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
 
 
 def _take_apart(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.Vector,
     members: tuple[int, ...],
@@ -241,7 +241,7 @@ def abandon(step: Step, row: Pending) -> None:
 
 
 # -- create and copy ----------------------------------------------------------------------------------
-def create(step: Step, task: Task, seq: int, call: messages.Create, peer: Peer) -> None:
+def create(step: Step, task: Holder, seq: int, call: messages.Create, peer: Peer) -> None:
     """dios_create on a named node: in groups that the task here can refer to."""
     if call.name_kind is NameKind.DETERMINISTIC:
         raise InvalidError("a deterministic name is made on the task's own node; create it here and copy it")
@@ -279,7 +279,7 @@ def _placed(call: messages.Create) -> messages.Create:
     )
 
 
-def copy(step: Step, task: Task, seq: int, call: messages.Copy, target: Proxy) -> None:
+def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy) -> None:
     """Delegation of an object of another node: it checks and grants, and tells the receiver's (§4.5.3)."""
     cluster = requests.cluster_of(step)
     access.held(task, call.ref, Permission.DELEGATE)
@@ -308,7 +308,7 @@ def fit_delegated(step: Step, row: Pending, then: FitDelegated, answer: dcp.Answ
         step.reply(forwarding.fitted(step, task, seq, cast("messages.Copy", row.call), answer))
 
 
-def receiver_of(step: Step, cluster: Cluster, task: Task, ref_id: int) -> tuple[NodeId, dcp.Caller]:
+def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tuple[NodeId, dcp.Caller]:
     """Where the task behind a reference is, and which; to write to it is to put something before it."""
     reference = access.typed(access.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
     target = reference.object
@@ -319,7 +319,9 @@ def receiver_of(step: Step, cluster: Cluster, task: Task, ref_id: int) -> tuple[
     return cluster.here.node, forwarding.caller_of(found)
 
 
-def _received(step: Step, task: Task, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered) -> None:
+def _received(
+    step: Step, task: Holder, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered
+) -> None:
     taker = step.state.tasks.get(receiver)
     if taker is None or not taker.alive or len(answer.references) != 1:
         refs = tuple(RefId(told.ref) for told in answer.references)
@@ -334,7 +336,7 @@ def _received(step: Step, task: Task, seq: int, receiver: TaskId, node: NodeId, 
         step.answer(task, seq, messages.Done(1))
 
 
-def finish_copy(step: Step, task: Task, seq: int, answer: dcp.Planted) -> None:
+def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.Planted) -> None:
     """A copy of the data was made on some node: the caller has a reference to it."""
     told = answer.held
     cluster = requests.cluster_of(step)
@@ -351,7 +353,7 @@ def finish_copy(step: Step, task: Task, seq: int, answer: dcp.Planted) -> None:
 
 # -- about nodes --------------------------------------------------------------------------------------
 def list_tasks(
-    step: Step, task: Task, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]
+    step: Step, task: Holder, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]
 ) -> None:
     """The tasks of the caller's principal on every node that answers."""
     cluster = requests.cluster_of(step)

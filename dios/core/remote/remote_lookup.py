@@ -13,7 +13,7 @@ from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import groups
 from dios.core.model.accounts import require_each
-from dios.core.model.records import Pending, PhysicalObject, Provenance, Task
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
 from dios.core.remote import forwarding, proxies, requests
 from dios.core.remote.continuations import SearchAnswer, SearchProgress
 from dios.core.remote.peers import Cluster
@@ -27,7 +27,7 @@ from dios.wire.types import ObjectType, Permission, Resource
 
 def search(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.Lookup,
     here: tuple[PhysicalObject, ...],
@@ -110,7 +110,7 @@ def _done(step: Step, row: Pending, progress: SearchProgress) -> None:
 
 
 def _granted(
-    step: Step, task: Task, call: messages.Lookup, progress: SearchProgress
+    step: Step, task: Holder, call: messages.Lookup, progress: SearchProgress
 ) -> tuple[messages.Reference, ...]:
     limit = call.limit
     known = (step.state.objects.get(one) for one in progress.here)

@@ -24,12 +24,12 @@ from dios.core.calls import (
 from dios.core.model.records import (
     ChildIdentity,
     Given,
+    Holder,
     Pending,
     PhysicalObject,
     Provenance,
     Recipe,
     Reference,
-    Task,
     narrowed,
 )
 from dios.core.model.type_rules import RULES
@@ -46,7 +46,7 @@ from dios.errors import (
     ProtocolError,
     WouldBlockError,
 )
-from dios.ids import NodeId, ObjectId, RefId, TaskId
+from dios.ids import NodeId, ObjectId, RefId
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Flag, Permission, Resource
@@ -57,7 +57,7 @@ _PROGRAM: Final = "executable"
 
 def run_offered(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.Run,
     order: run_orders.Order,
@@ -76,7 +76,7 @@ def run_offered(
     task.account.require(Resource.REFERENCES, 1)
     recipe = order.recipe
     scheduled = chosen is not None
-    identity = chosen or ChildIdentity(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
+    identity = chosen or lifecycle.fresh_identity(step, access.local(task))
     child = dcp.Caller(identity.task, task.principal, fingerprint(identity.name), recipe.brand, order.label)
     origins = _origins(order)
     start = StartProgress(
@@ -131,7 +131,7 @@ def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.Sh
 def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
     """What is here goes to the child's remote task record; what is where it will run is handed over there."""
     here = requests.cluster_of(step).here.node
-    deputy: Task | None = None
+    deputy: Holder | None = None
     for place, (origin, sharing) in enumerate(zip(origins, start.shared, strict=True)):
         home = origin.object.home
         if not home:
@@ -150,7 +150,7 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
             start.held[place] = dcp.Held(home, told)
 
 
-def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
+def offered(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
     """A new reference in the table of the record of a task to be, as it will be told of it."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
         access.delegable(origin.task, origin.id)
@@ -269,7 +269,7 @@ def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
         step.wait(Pending(task, row.seq, call, (child.object,)))
 
 
-def _grant(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> Reference:
+def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> Reference:
     return lifetimes.grant(
         step,
         receiver,
@@ -307,7 +307,7 @@ def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
         tuple(held[1 + inputs :]),
     )
     task.abroad.add(start.node)
-    task.children_away[child.task] = (start.node, child.fingerprint, child.label)
+    access.local(task).children_away[child.task] = (start.node, child.fingerprint, child.label)
     cluster.note_placed(start.node)
     step.audit(
         task,
@@ -323,11 +323,11 @@ def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
     """Answer a run call whose child was to be started on another node."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, StartProgress):
-        task = step.state.tasks.get(then.call[0])
-        if task is not None:
-            task.children_away.pop(then.child, None)
+        parent = step.state.tasks.get(then.call[0])
+        if parent is not None:
+            parent.children_away.pop(then.child, None)
         return
-    task, start = row.task, row.progress
+    task, start = access.local(row.task), row.progress
     step.state.pending.remove(row)
     if isinstance(answer, messages.Created):
         try:
@@ -403,7 +403,7 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
 def _targets(
     step: Step,
     cluster: Cluster,
-    parent: Task,
+    parent: Holder,
     everything: tuple[dcp.Held, ...],
     origins: list[Reference | None],
 ) -> list[PhysicalObject]:
@@ -428,7 +428,7 @@ def _targets(
     ]
 
 
-def _handed(step: Step, child: Task, one: dcp.Held, origin: Reference | None) -> messages.Reference:
+def _handed(step: Step, child: Holder, one: dcp.Held, origin: Reference | None) -> messages.Reference:
     told = one.reference
     if origin is None:
         return proxies.adopt(step, child, one.node, told, Provenance.DELEGATED).public()

@@ -11,17 +11,17 @@ from dios import limits
 from dios.core import effects
 from dios.core.calls import lifecycle
 from dios.core.model.accounts import Account, charge_all, require_all
-from dios.core.model.records import PhysicalObject, Provenance, Reference, Task
+from dios.core.model.records import PhysicalObject, Provenance, Reference, RemoteTask
 from dios.core.model.state import State
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.errors import DiosError, OutOfMemoryError, ProtocolError, UnreachableError
-from dios.ids import Name, NodeId, ObjectId, Principal, RefId
+from dios.ids import NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
 from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
 
 
-def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> Task:
+def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> RemoteTask:
     """The deputy of another node's task; made when it is needed first.
 
     ``guessed``: whom the task acts for is not known yet; its own node will say it.
@@ -48,22 +48,16 @@ def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = Fal
         shown=caller.fingerprint,
     )
     account = Account(Scope.TASK, caller.fingerprint, (), state.account_of(principal))
-    deputy = Task(
+    deputy = RemoteTask(
         own,
-        own,
-        Name(b""),
         principal,
         caller.brand,
-        (),
         account,
-        parent=None,
-        is_session=False,
+        home=peer.node,
+        guessed=guessed,
         label=caller.label,
         now=step.now,
     )
-    deputy.home = peer.node
-    deputy.guessed = guessed
-    deputy.state = TaskState.RUNNING
     state.deputies[deputy.id] = deputy
     peer.deputies[deputy.id] = deputy
     if peer.dead_since is not None and state.cluster is not None:
@@ -73,7 +67,7 @@ def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = Fal
     return deputy
 
 
-def _recognise(step: Step, deputy: Task, caller: dcp.Caller) -> None:
+def _recognise(step: Step, deputy: RemoteTask, caller: dcp.Caller) -> None:
     """Its own node says for whom the task acts: what it holds is counted with that principal from now on."""
     principal = Principal(caller.principal)
     held = len(deputy.table)
@@ -104,7 +98,7 @@ def home_of(cluster: Cluster, node: NodeId) -> Peer:
     return peer
 
 
-def may_have_again(deputy: Task, target: PhysicalObject, ref: RefId) -> bool:
+def may_have_again(deputy: RemoteTask, target: PhysicalObject, ref: RefId) -> bool:
     """Whether a reference of before a new start can be granted again, as it was, and counted."""
     if target.persistence is not Persistence.DURABLE or not ref or ref in target.references:
         return False
@@ -117,7 +111,7 @@ def may_have_again(deputy: Task, target: PhysicalObject, ref: RefId) -> bool:
     return True
 
 
-def end(step: Step, peer: Peer, deputy: Task) -> None:
+def end(step: Step, peer: Peer, deputy: RemoteTask) -> None:
     """The task is over, or its node: all that it held here goes, and children that nobody else knows."""
     deputy.state = TaskState.ENDED
     deputy.ended_ns = step.now
@@ -131,7 +125,7 @@ def end(step: Step, peer: Peer, deputy: Task) -> None:
 
 
 def grant_again(
-    step: Step, deputy: Task, target: PhysicalObject, ref: RefId, permissions: Permission
+    step: Step, deputy: RemoteTask, target: PhysicalObject, ref: RefId, permissions: Permission
 ) -> Reference:
     """A reference that this node knew before it was started anew."""
     reference = step.state.add_reference(

@@ -10,7 +10,7 @@ from dios.core import effects, lifetimes
 from dios.core.calls import access, groups
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
-from dios.core.model.records import PhysicalObject, Provenance, Task
+from dios.core.model.records import Holder, PhysicalObject, Provenance
 from dios.core.model.type_rules import RULES, is_blob
 from dios.core.remote import proxies, remote_tasks, requests
 from dios.core.remote.continuations import Continuation
@@ -22,7 +22,7 @@ from dios.wire import dcp, messages
 from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
 
-def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, then: Continuation) -> None:
+def plant(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Continuation) -> None:
     """Have the object of one of the giver's references made on another node, too; answered by Planted."""
     reference = access.delegable(giver, call.ref)
     origin = reference.object
@@ -53,7 +53,7 @@ def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, then: Cont
     requests.ask(step, node, body, then, source=source)
 
 
-def caller_as_told(task: Task) -> dcp.Caller:
+def caller_as_told(task: Holder) -> dcp.Caller:
     """For whom: the task itself, also where this node knows it by its deputy."""
     return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
 
@@ -66,7 +66,7 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     if not rules.bytes_in_host:
         raise ProtocolError("a copy of something without bytes")
     cluster = requests.cluster_of(step)
-    task = step.state.tasks.get(body.caller.task)
+    task: Holder | None = step.state.tasks.get(body.caller.task)
     own = task is not None or body.home == cluster.here.node
     if own and (task is None or not task.alive):
         raise NoSuchTaskError("the task that the copy is for has ended")
@@ -106,7 +106,7 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     requests.reply(step, peer, number, dcp.Planted(held))
 
 
-def _is_asked_for(peer: Peer, task: Task) -> bool:
+def _is_asked_for(peer: Peer, task: Holder) -> bool:
     """Whether a task of this node waits for a copy of what that node has."""
     asked = (question.body for question in peer.asked.values())
     return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in asked)

@@ -13,7 +13,7 @@ from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access, delegation, dispatch, groups, logs, object_calls, submissions
 from dios.core.model.accounts import require_each
-from dios.core.model.records import Provenance
+from dios.core.model.records import Provenance, Task
 from dios.core.remote import (
     notices,
     proxies,
@@ -181,7 +181,7 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     rows = tuple(
         task.row(step.state.place)
         for task in step.state.tasks.values()
-        if task.principal == body.caller.principal and not task.is_session
+        if task.principal == body.caller.principal and isinstance(task, Task)
     )
     rows += submissions.waiting_rows(step.state, Principal(body.caller.principal))
     requests.reply(step, peer, number, messages.Tasks(rows))
